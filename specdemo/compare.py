@@ -1,0 +1,140 @@
+"""The race: two decoders on one machine, each on a clock that runs only while that side computes.
+
+Sharing the machine step by step would be unfair to both, since each side evicts the other's weights from the
+processor's caches. So they take turns in slices: always the side whose clock is behind, for at least
+`SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from time import perf_counter
+from typing import Literal
+
+from specdemo.engines.base import Decoder, Engine
+from specdemo.records import Comparison, Costs, FinishReason, Round, Run, Side
+from specdemo.settings import GenerationSettings
+
+SLICE_SECONDS = 0.2
+_WARM_UP_ROUNDS = 12
+_WARM_UP_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What the race is busy with, when that is not decoding."""
+
+    name: Literal["loading", "calibrating", "warming up"]
+
+
+@dataclass(frozen=True)
+class Lap:
+    """What one side did in one slice; the first lap of a side is its prefill, a single round."""
+
+    side: Side
+    rounds: tuple[Round, ...]
+    finish_reason: FinishReason | None
+
+
+Progress = Phase | Lap | Comparison
+
+
+def race(
+    engine: Engine,
+    prompt: str,
+    settings: GenerationSettings,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    costs: Costs | None = None,
+    slice_seconds: float = SLICE_SECONDS,
+) -> Iterator[Progress]:
+    """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
+
+    `stop` is asked between any two rounds. Once it says True the comparison ends with what there is, or, if
+    it comes before both sides have their first token, there is none.
+
+    Raises:
+        SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
+    """
+    lanes = [_Lane("plain", engine.plain()), _Lane("speculative", engine.speculative(settings))]
+    try:
+        yield Phase("warming up")
+        for lane in lanes:
+            lane.warm_up(prompt, settings, stop)
+        for lane in lanes:
+            if stop():
+                return
+            yield lane.prefill(prompt, settings)
+        while (unfinished := [lane for lane in lanes if lane.decoder.finish_reason is None]) and not stop():
+            ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda lane: lane.clock)
+            yield ahead.lap(slice_seconds, stop)
+        plain, speculative = (lane.run() for lane in lanes)
+        yield Comparison(
+            pair=engine.pair,
+            prompt=prompt,
+            settings=settings,
+            environment=engine.environment,
+            plain=plain,
+            speculative=speculative,
+            trace_source=lanes[1].decoder.trace_source,
+            costs=costs,
+        )
+    finally:
+        for lane in lanes:
+            lane.decoder.close()
+
+
+@dataclass
+class _Lane:
+    side: Side
+    decoder: Decoder
+    rounds: list[Round] = field(default_factory=list)
+    clock: float = 0.0
+
+    def warm_up(self, prompt: str, settings: GenerationSettings, stop: Callable[[], bool]) -> None:
+        """A few rounds of the run itself: compiles kernels for its shapes, brings weights into memory."""
+        began = perf_counter()
+        self.decoder.start(prompt, settings)
+        for _ in range(_WARM_UP_ROUNDS):
+            if self.decoder.finish_reason or stop() or perf_counter() - began > _WARM_UP_SECONDS:
+                break
+            self.decoder.step()
+        self.decoder.close()
+
+    def prefill(self, prompt: str, settings: GenerationSettings) -> Lap:
+        return self._record([self.decoder.start(prompt, settings)])
+
+    def lap(self, seconds: float, stop: Callable[[], bool]) -> Lap:
+        rounds, until = [], self.clock + seconds
+        while self.decoder.finish_reason is None and self.clock < until and not stop():
+            rounds.append(self.decoder.step())
+            self.clock += rounds[-1].seconds
+        return self._record(rounds)
+
+    def run(self) -> Run:
+        prefill, *rounds = self.rounds
+        reason = self.decoder.finish_reason or "cancelled"
+        return Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason)
+
+    def _record(self, rounds: list[Round]) -> Lap:
+        traced = self.decoder.trace(rounds)  # off the clock
+        self.rounds += traced
+        return Lap(self.side, tuple(traced), self.decoder.finish_reason)
+
+
+def steps(decoder: Decoder, prompt: str, settings: GenerationSettings) -> Generator[Round]:
+    """The rounds of one decoder on its own, the prefill first; frees the request at the end."""
+    try:
+        yield decoder.start(prompt, settings)
+        while decoder.finish_reason is None:
+            yield decoder.step()
+    finally:
+        decoder.close()
+
+
+def run_alone(decoder: Decoder, prompt: str, settings: GenerationSettings, rounds: int | None = None) -> Run:
+    """One decoder undisturbed, to its end or for so many rounds."""
+    with closing(steps(decoder, prompt, settings)) as all_rounds:
+        prefill, *rest = decoder.trace(list(islice(all_rounds, rounds and rounds + 1)))
+    return Run(prefill=prefill, rounds=tuple(rest), finish_reason=decoder.finish_reason or "cancelled")

@@ -1,0 +1,1 @@
+"""Engines: what turns a prompt into rounds. All speak `Decoder`."""

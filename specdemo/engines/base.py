@@ -1,0 +1,75 @@
+"""The seam between engines and everything else.
+
+Stepping, rather than a callback, gives each round a clock of its own, lets a run stop within one round, and
+makes a race possible: two decoders, advanced by turns.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from specdemo.records import Environment, FinishReason, ModelPair, Round, TraceSource
+from specdemo.settings import GenerationSettings
+
+
+class Decoder(Protocol):
+    """One request at a time, one round at a time."""
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the request ended, or None while it goes on."""
+
+    @property
+    def trace_source(self) -> TraceSource:
+        """How the proposals in this request's rounds are known."""
+
+    def start(self, prompt: str, settings: GenerationSettings) -> Round:
+        """Tokenise and prefill. The round returned commits the first token; its seconds exclude tokenising.
+
+        Raises:
+            PromptError: the prompt is empty, or too long for the model.
+            RunError: the engine could not go on.
+        """
+
+    def step(self) -> Round:
+        """Do exactly one round. Only while `finish_reason` is None.
+
+        Raises:
+            RunError: the engine could not go on.
+        """
+
+    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+        """The request's next rounds, in order, with all the engine can find out about them off the clock."""
+
+    def close(self) -> None:
+        """Free the request, finished or not. A closed decoder can be started again."""
+
+
+class Engine(Protocol):
+    """A loaded pair and its decoders."""
+
+    @property
+    def pair(self) -> ModelPair:
+        """What is loaded."""
+
+    @property
+    def environment(self) -> Environment:
+        """What figures are measured on."""
+
+    def plain(self) -> Decoder:
+        """A decoder of the target alone."""
+
+    def speculative(self, settings: GenerationSettings) -> Decoder:
+        """A decoder with the drafter these settings name.
+
+        Raises:
+            PairError: the pair has no draft, and the settings ask for one.
+        """
+
+    def draft_step_seconds(self, prompt: str, settings: GenerationSettings) -> float | None:
+        """Seconds of one draft step as it is inside a round, between target passes; None without a draft.
+
+        A draft on its own is faster: there no target pass evicts its weights from the caches.
+        """
+
+    def close(self) -> None:
+        """Free all models."""

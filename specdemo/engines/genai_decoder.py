@@ -1,0 +1,190 @@
+"""One request at a time on one `openvino_genai` pipeline."""
+
+import math
+from collections.abc import Sequence
+from itertools import count
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import openvino
+import openvino_genai
+
+from specdemo.engines.genai_config import Kind, generation_config, tells_probabilities
+from specdemo.engines.replay import DraftReplay, LookupReplay, Proposal, Replay
+from specdemo.engines.text import IncrementalText, texts
+from specdemo.errors import CacheError, EngineError, PromptError
+from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource, Verdict
+from specdemo.settings import GenerationSettings
+from specdemo.verification import greedy_verdicts, verdicts_from_counts
+
+if TYPE_CHECKING:
+    from specdemo.engines.genai import GenAIEngine
+
+_request_ids = count(1)
+
+
+class GenAIDecoder:
+    """A `Decoder` on the engine's pipeline of one kind."""
+
+    def __init__(self, engine: "GenAIEngine", kind: Kind) -> None:
+        self._engine = engine
+        self._kind = kind
+        self._settings = GenerationSettings()
+        self._pipeline: openvino_genai.ContinuousBatchingPipeline | None = None
+        self._handle: openvino_genai.GenerationHandle | None = None
+        self._replay: Replay | None = None
+        self._prompt: list[int] = []
+        self._committed = 0
+        self._told: list[int] = []  # committed ids of the rounds that were traced
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def speculates(self) -> bool:
+        """Whether rounds of this decoder hold proposals."""
+        return self._kind in ("model", "lookup")
+
+    @property
+    def trace_source(self) -> TraceSource:
+        """Plain rounds propose nothing, which is measured; sampled drafts cannot be replayed."""
+        if not self.speculates:
+            return "measured"
+        return "counts only" if self._kind == "model" and self._settings.do_sample else "replayed"
+
+    def start(self, prompt: str, settings: GenerationSettings) -> Round:
+        """Tokenise and prefill."""
+        self.close()
+        self._settings = settings
+        self._prompt = self._encode(prompt)
+        self._text = IncrementalText(self._decode, self._prompt)
+        self._committed, self._told, self._replay = 0, [], None
+        self.finish_reason = None
+        self._pipeline = self._engine.pipeline(self._kind)
+        try:
+            ids = openvino.Tensor(np.array([self._prompt], np.int64))
+            config = generation_config(self._pipeline, self._kind, settings)
+            self._handle = self._pipeline.add_request(next(_request_ids), ids, config)
+        except RuntimeError as error:
+            raise self._failure() from error
+        return self.step()
+
+    def step(self) -> Round:
+        """Do exactly one round."""
+        assert self._pipeline is not None
+        assert self._handle is not None
+        wanted = self._settings.max_new_tokens - self._committed
+        began = perf_counter()
+        try:
+            self._pipeline.step()
+        except RuntimeError as error:
+            raise self._failure() from error
+        seconds = perf_counter() - began
+        tokens = self._read()
+        if self._handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
+            self.close()
+            raise CacheError(
+                f"The KV cache of {self._engine.pair.runtime.cache_size} GB is too small for this run; "
+                "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
+            )
+        if self.finish_reason is not None and tokens:
+            tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
+        first, self._committed = self._committed == 0, self._committed + len(tokens)
+        proposed: tuple[DraftToken, ...] | None = None if self.speculates and not first else ()
+        if self.speculates and not first and self._settings.policy == "constant" and self._kind == "model":
+            proposed = self._counts(min(self._settings.num_assistant_tokens, wanted - 1), tokens)
+        return Round(committed=tuple(tokens), seconds=seconds, proposed=proposed)
+
+    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+        """Find out what was proposed in the request's next rounds, by replay where that is possible."""
+        if self.trace_source != "replayed":
+            return list(rounds)
+        return [self._traced(step) for step in rounds]
+
+    def close(self) -> None:
+        """Free the request, finished or not."""
+        handle, self._handle = self._handle, None
+        if handle is None or self._pipeline is None or self.finish_reason is not None:
+            return
+        handle.cancel()
+        try:
+            self._pipeline.step()  # the pipeline lets go of a cancelled request in its next step
+        except RuntimeError:
+            self._engine.discard(self._kind)
+
+    def _encode(self, prompt: str) -> list[int]:
+        if not prompt.strip():
+            raise PromptError("The prompt is empty; type the beginning of a text.")
+        ids = [int(token) for token in self._engine.tokenizer.encode(prompt).input_ids.data[0]]
+        limit = self._engine.pair.target.context_length
+        if limit is not None and len(ids) + self._settings.max_new_tokens > limit:
+            raise PromptError(
+                f"The prompt's {len(ids)} tokens and {self._settings.max_new_tokens} new ones exceed the model's "
+                f"context of {limit}; shorten the prompt or ask for fewer tokens."
+            )
+        return ids
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._engine.tokenizer.decode(ids)) if ids else ""
+
+    def _read(self) -> list[Token]:
+        assert self._handle is not None
+        tokens, told = [], tells_probabilities(self._kind, self._settings)
+        while self._handle.can_read():
+            for output in self._handle.read().values():
+                for id_, logarithm in zip(output.generated_ids, output.generated_log_probs, strict=True):
+                    probability = math.exp(logarithm) if told else None
+                    tokens.append(Token(id=id_, text=self._text.push(id_), probability=probability))
+                if output.finish_reason == openvino_genai.GenerationFinishReason.STOP:
+                    self.finish_reason = "stop"
+                elif output.finish_reason == openvino_genai.GenerationFinishReason.LENGTH:
+                    self.finish_reason = "length"
+        return tokens
+
+    def _counts(self, proposed: int, tokens: Sequence[Token]) -> tuple[DraftToken, ...]:
+        accepted = min(len(tokens) - 1, proposed)
+        verdicts = verdicts_from_counts(proposed, accepted)
+        known = [
+            DraftToken(id=token.id, text=token.text, verdict=verdict)
+            for token, verdict in zip(tokens[:accepted], verdicts, strict=False)
+        ]
+        return (*known, *(DraftToken(id=None, text="", verdict=verdict) for verdict in verdicts[accepted:]))
+
+    def _traced(self, step: Round) -> Round:
+        committed = [token.id for token in step.committed]
+        context = self._prompt + self._told
+        if self._replay is None:  # the first round is the prefill, which proposes nothing
+            self._replay = self._new_replay()
+            proposed = step.proposed
+        else:
+            wanted = self._settings.max_new_tokens - len(self._told)
+            proposals = self._replay.propose(wanted - 1)
+            proposed = self._judged(proposals, step, context)
+        self._replay.commit(committed)
+        self._told += committed
+        return step.model_copy(update={"proposed": proposed})
+
+    def _new_replay(self) -> Replay:
+        if self._kind == "lookup":
+            return LookupReplay(self._prompt, self._settings)
+        return DraftReplay(self._engine.draft_model(), self._prompt, self._settings)
+
+    def _judged(
+        self, proposals: Sequence[Proposal], step: Round, context: list[int]
+    ) -> tuple[DraftToken, ...] | None:
+        ids, committed = [token for token, _ in proposals], [token.id for token in step.committed]
+        verdicts = greedy_verdicts(ids, committed, ended=self.finish_reason == "stop")
+        if verdicts is None:  # the replay is wrong here: keep what is certain
+            return step.proposed
+        accepted = step.committed[: verdicts.count(Verdict.ACCEPTED)]
+        refused = texts(self._decode, context + committed[: len(accepted)], ids[len(accepted) :])
+        words = [token.text for token in accepted] + refused
+        told = [token.probability for token in accepted] + [None] * len(refused)
+        return tuple(
+            DraftToken(id=id_, text=text, verdict=verdict, draft_probability=probability, target_probability=target)
+            for (id_, probability), text, verdict, target in zip(proposals, words, verdicts, told, strict=True)
+        )
+
+    def _failure(self) -> EngineError:
+        self._handle = None
+        self._engine.discard(self._kind)
+        return EngineError("The engine failed in this run; it has been reset, run again.")

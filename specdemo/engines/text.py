@@ -1,0 +1,51 @@
+"""Text of tokens as they come.
+
+A byte-level token can end in the middle of a character. Its bytes are held back, and the whole character is
+credited to the token that completes it, so that the texts of all tokens always join to the text of the run.
+"""
+
+from collections.abc import Callable, Sequence
+
+Decode = Callable[[list[int]], str]
+
+UNDECODED = "\N{REPLACEMENT CHARACTER}"
+_CONTEXT = 8  # tokens before the new ones: enough for detokenizers that treat a leading space specially
+
+
+class IncrementalText:
+    """Detokenises one token at a time, decoding only a short window each time."""
+
+    def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
+        """`context` is what comes before, usually the prompt; its text is not returned."""
+        self._decode = decode
+        self._window = list(context[-_CONTEXT:])
+        self._shown = len(self._window)
+
+    def push(self, token: int) -> str:
+        """Text that this token completes; empty while a character is incomplete."""
+        self._window.append(token)
+        text = self._pending()
+        if text.endswith(UNDECODED):
+            return ""
+        self._forget()
+        return text
+
+    def flush(self) -> str:
+        """Whatever is still held back, undecodable bytes shown as U+FFFD."""
+        text = self._pending()
+        self._forget()
+        return text
+
+    def _pending(self) -> str:
+        before = self._decode(self._window[: self._shown])
+        return self._decode(self._window)[len(before) :]
+
+    def _forget(self) -> None:
+        del self._window[:-_CONTEXT]
+        self._shown = len(self._window)
+
+
+def texts(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
+    """Text of each token were it to follow `context`; bytes that make no character become U+FFFD."""
+    text = IncrementalText(decode, context)
+    return [text.push(token) or UNDECODED for token in tokens]

@@ -1,0 +1,63 @@
+"""The errors a user can meet. Each message is one sentence that ends in what to do.
+
+SpecdemoError
+├── UsageError            what was asked for cannot be run: nothing was started
+│   ├── SettingsError     a setting is out of its range, or two settings exclude each other
+│   ├── PromptError       the prompt is empty, or too long for the model
+│   └── DeviceError       this machine has no such device
+├── ModelError            a model folder cannot be used
+│   ├── FolderError       missing, empty, half copied, not OpenVINO IR
+│   ├── PairError         target and draft do not fit each other
+│   └── LoadError         OpenVINO refused to load it
+└── RunError              a run that had started could not go on
+    ├── CacheError        the KV cache is too small for this run, or for this machine
+    └── EngineError       the engine failed; it is rebuilt before the next run
+"""
+
+
+class SpecdemoError(Exception):
+    """Root of every error that is shown to the user as it is, without a traceback."""
+
+
+class UsageError(SpecdemoError):
+    """What was asked for cannot be run; nothing was started."""
+
+
+class SettingsError(UsageError):
+    """A setting is out of its range, or two settings exclude each other."""
+
+
+class PromptError(UsageError):
+    """The prompt is empty, or too long for the model."""
+
+
+class DeviceError(UsageError):
+    """This machine has no such device."""
+
+
+class ModelError(SpecdemoError):
+    """A model folder cannot be used."""
+
+
+class FolderError(ModelError):
+    """The folder is missing, empty, half copied, or holds no OpenVINO model."""
+
+
+class PairError(ModelError):
+    """Target and draft do not fit each other."""
+
+
+class LoadError(ModelError):
+    """OpenVINO refused to load the model."""
+
+
+class RunError(SpecdemoError):
+    """A run that had started could not go on."""
+
+
+class CacheError(RunError):
+    """The KV cache is too small for this run, or larger than this machine's memory."""
+
+
+class EngineError(RunError):
+    """The engine failed; it is rebuilt before the next run."""

@@ -1,0 +1,96 @@
+"""What a folder of OpenVINO IR holds, read from its XML without loading a weight.
+
+The XML names, for each constant, where its bytes lie in the .bin file. From that follow the number of
+parameters, the stored precision, and whether the copy is whole.
+"""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from specdemo.errors import FolderError
+from specdemo.records import Model
+
+REQUIRED = (
+    "config.json",
+    "openvino_model.xml",
+    "openvino_model.bin",
+    "openvino_tokenizer.xml",
+    "openvino_tokenizer.bin",
+    "openvino_detokenizer.xml",
+    "openvino_detokenizer.bin",
+)
+_EXPORT = "export it with: optimum-cli export openvino --model MODEL --task text-generation-with-past FOLDER"
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
+
+
+def inspect_folder(path: Path) -> Model:
+    """Describe the model in a folder.
+
+    Raises:
+        FolderError: the folder is missing, empty, half copied or not OpenVINO IR; the message says which.
+    """
+    if not path.is_dir():
+        raise FolderError(f"There is no folder {str(path)!r}; check the path.")
+    missing = [name for name in REQUIRED if not (path / name).is_file()]
+    if len(missing) == len(REQUIRED):
+        raise FolderError(f"The folder {path.name!r} holds no OpenVINO model; {_EXPORT}.")
+    if missing:
+        raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
+    config = _read_config(path)
+    for stem in ("openvino_tokenizer", "openvino_detokenizer"):
+        _read_constants(path, stem)
+    constants = _read_constants(path, "openvino_model")
+    sizes: Counter[str] = Counter()
+    for kind, shape, _ in constants:
+        if len(shape) > 1:  # matrices only: biases, scales and masks are not what a precision is named after
+            sizes[kind] += prod(shape)
+    text_config = config.get("text_config", config)  # multimodal exports nest the language model's settings
+    return Model(
+        name=path.name,
+        path=path,
+        architecture=str(config.get("model_type", "unknown")),
+        parameters=sum(sizes.values()),
+        weights=_name_precision(sizes),
+        context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
+    )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FolderError(f"config.json in {path.name!r} is damaged; copy the folder again.") from error
+    if not isinstance(config, dict):
+        raise FolderError(f"config.json in {path.name!r} is not a model's configuration; copy the folder again.")
+    return config
+
+
+def _read_constants(path: Path, stem: str) -> list[tuple[str, tuple[int, ...], int]]:
+    """Element type, shape and end offset of each constant; checks that the .bin file is long enough."""
+    constants = []
+    try:
+        for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
+            if layer.tag == "layer" and layer.get("type") == "Const":
+                data = layer.find("data")
+                if data is not None:
+                    shape = tuple(int(size) for size in (data.get("shape") or "").split(",") if size.strip())
+                    end = int(data.get("offset", 0)) + int(data.get("size", 0))
+                    constants.append((data.get("element_type", "unknown"), shape, end))
+    except (ElementTree.ParseError, ValueError) as error:
+        raise FolderError(f"{stem}.xml in {path.name!r} is damaged; copy the folder again.") from error
+    needed, present = max((end for *_, end in constants), default=0), (path / f"{stem}.bin").stat().st_size
+    if present < needed:
+        raise FolderError(
+            f"{stem}.bin in {path.name!r} has {present} of {needed} bytes; the copy was cut short, copy it again."
+        )
+    return constants
+
+
+def _name_precision(sizes: Counter[str]) -> str:
+    """The usual name of the element type that most weights have."""
+    kind = sizes.most_common(1)[0][0] if sizes else "unknown"
+    return {"u8": "int8", "i8": "int8", "u4": "int4", "i4": "int4"}.get(kind, kind)

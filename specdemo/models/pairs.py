@@ -1,0 +1,49 @@
+"""The bundled pair, and pairs from a user's own folders."""
+
+from pathlib import Path
+
+from specdemo.errors import PairError
+from specdemo.models.folder import inspect_folder
+from specdemo.records import ModelPair
+from specdemo.settings import RuntimeSettings
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+BUNDLED = ASSETS / "story-pair"
+
+
+def bundled_pair(runtime: RuntimeSettings | None = None) -> ModelPair:
+    """The pair that comes with the project. Without settings, in f32: there its outputs are identical."""
+    return pair_from_folders(BUNDLED / "target", BUNDLED / "draft", runtime or RuntimeSettings(precision="f32"))
+
+
+def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings) -> ModelPair:
+    """A pair from two folders of OpenVINO IR, or a target alone for prompt lookup.
+
+    Raises:
+        FolderError: a folder is missing, empty, half copied or not OpenVINO IR.
+    """
+    models = [inspect_folder(folder) for folder in (target, draft) if folder is not None]
+    bundled = target.parent == BUNDLED
+    return ModelPair(
+        name=BUNDLED.name if bundled else " + ".join(model.name for model in models),
+        target=models[0],
+        draft=models[1] if draft is not None else None,
+        runtime=runtime,
+    )
+
+
+def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
+    """Check that target and draft mean the same token by every id they share, and share nearly all.
+
+    A model may know a few added tokens that its partner lacks; an id that stands for two texts makes every
+    proposal meaningless.
+
+    Raises:
+        PairError: the tokenizers differ.
+    """
+    by_id = {id_: text for text, id_ in target.items()}
+    clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
+    if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
+        return
+    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens against {len(draft)}"
+    raise PairError(f"Target and draft have different tokenizers ({detail}); choose a draft of the target's family.")

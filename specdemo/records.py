@@ -1,0 +1,162 @@
+"""Immutable values that engines produce and everything else reads.
+
+A run is a prefill and then rounds. Plain decoding is the same stream of rounds with nothing proposed, so one
+token counter, one clock and one set of charts serve both sides. Rates and counts are not stored: `metrics`
+derives them.
+"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specdemo.settings import GenerationSettings, RuntimeSettings
+
+TraceSource = Literal["measured", "replayed", "counts only"]
+"""How the proposals of a run are known: seen as they were made; found again afterwards by running the drafter
+over the committed text, off the clock; or not at all beyond their number."""
+
+FinishReason = Literal["stop", "length", "cancelled"]
+"""End-of-text token, token limit, or the user's Stop."""
+
+Side = Literal["plain", "speculative"]
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, and read from JSON without complaint about derived extras."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Verdict(StrEnum):
+    """What became of a proposed token."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    DISCARDED = "discarded"
+
+
+class Token(Record):
+    """A committed token. `probability` is the target's, if the engine told it."""
+
+    id: int
+    text: str
+    probability: float | None = None
+
+
+class DraftToken(Record):
+    """A proposed token. `id` is None where only the number of proposals is known."""
+
+    id: int | None
+    text: str
+    verdict: Verdict
+    draft_probability: float | None = None
+    target_probability: float | None = None
+
+
+class Round(Record):
+    """One cycle: the draft proposes, the target verifies in one pass, tokens are committed.
+
+    `proposed` is None where not even the number of proposals is known. Seconds are of the side's own clock.
+    """
+
+    committed: tuple[Token, ...]
+    seconds: float = Field(ge=0)
+    proposed: tuple[DraftToken, ...] | None = ()
+    draft_seconds: float | None = None
+    verify_seconds: float | None = None
+
+    @property
+    def accepted(self) -> int:
+        """Drafts that were accepted. Without a trace: all committed tokens but the target's own."""
+        if self.proposed is None:
+            return max(len(self.committed) - 1, 0)
+        return sum(token.verdict is Verdict.ACCEPTED for token in self.proposed)
+
+
+class Run(Record):
+    """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token."""
+
+    prefill: Round
+    rounds: tuple[Round, ...] = ()
+    finish_reason: FinishReason
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """Every committed token, the prefill's first."""
+        return tuple(token for step in (self.prefill, *self.rounds) for token in step.committed)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Ids of every committed token."""
+        return tuple(token.id for token in self.tokens)
+
+    @property
+    def text(self) -> str:
+        """The generated text."""
+        return "".join(token.text for token in self.tokens)
+
+
+class Model(Record):
+    """A model folder. `parameters` counts weights; `weights` is their stored precision."""
+
+    name: str
+    architecture: str
+    parameters: int
+    weights: str
+    context_length: int | None = None
+    path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
+
+
+class ModelPair(Record):
+    """A target, its draft (None: prompt lookup only), and how they are loaded."""
+
+    name: str
+    target: Model
+    draft: Model | None = None
+    runtime: RuntimeSettings = RuntimeSettings()
+
+
+class Environment(Record):
+    """What the figures were measured on."""
+
+    specdemo: str
+    python: str
+    openvino: str
+    openvino_genai: str
+    openvino_tokenizers: str
+    device: str
+    draft_device: str
+    inference_precision: str
+    kv_cache_precision: str
+    threads: int
+
+
+class Costs(Record):
+    """Step costs of a pair, measured apart from any run.
+
+    `plain_step` and `draft_step` are median seconds; `verify[i]` is the median of a target pass over
+    `i + 1` tokens, so `verify[0]` equals `plain_step`. None where the pair has no draft.
+    """
+
+    plain_step: float = Field(gt=0)
+    draft_step: float | None = Field(gt=0)
+    verify: tuple[float, ...] = Field(min_length=1)
+
+
+class Comparison(Record):
+    """Both sides of one prompt."""
+
+    pair: ModelPair
+    prompt: str
+    settings: GenerationSettings
+    environment: Environment
+    plain: Run
+    speculative: Run
+    trace_source: TraceSource
+    costs: Costs | None = None
+
+    def side(self, side: Side) -> Run:
+        """The run of one side."""
+        return self.plain if side == "plain" else self.speculative

@@ -1,0 +1,75 @@
+"""Comparisons as JSON objects of schema 1, and back.
+
+The object holds what was measured and, for readers without this package, the figures derived from it
+(`tokens_per_second`, `summary`). Reading ignores the derived ones: they are functions of the rest.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from specdemo import metrics
+from specdemo.records import Comparison, Run, Side
+
+SCHEMA = 1
+_SIDES: tuple[Side, Side] = ("plain", "speculative")
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """One JSON-serialisable object of schema 1."""
+    return {
+        "schema": SCHEMA,
+        **comparison.model_dump(mode="json", include={"pair", "prompt", "settings", "environment"}),
+        **{side: _run_to_json(comparison.side(side)) for side in _SIDES},
+        **comparison.model_dump(mode="json", include={"trace_source", "costs"}),
+        "summary": {
+            "speedup": metrics.speedup(comparison),
+            "acceptance_rate": metrics.acceptance_rate(comparison.speculative),
+            "mean_accepted_length": metrics.mean_accepted_length(comparison.speculative),
+            "identical": metrics.identical(comparison),
+            "first_divergence": metrics.first_divergence(comparison),
+        },
+    }
+
+
+def from_json(data: dict[str, Any]) -> Comparison:
+    """The comparison that `to_json` wrote.
+
+    Raises:
+        ValueError: the object is not of schema 1.
+    """
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
+    return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in _SIDES}})
+
+
+def _run_to_json(run: Run) -> dict[str, Any]:
+    tokens = run.tokens
+    return {
+        "text": run.text,
+        "token_ids": [token.id for token in tokens],
+        "token_texts": [token.text for token in tokens],
+        "token_probabilities": [token.probability for token in tokens],
+        "prefill_seconds": run.prefill.seconds,
+        "decode_seconds": metrics.decode_seconds(run),
+        "tokens_per_second": metrics.tokens_per_second(run),
+        "finish_reason": run.finish_reason,
+        "rounds": [
+            {**step.model_dump(mode="json"), "committed": [token.id for token in step.committed]}
+            for step in run.rounds
+        ],
+    }
+
+
+def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
+    columns = (data["token_ids"], data["token_texts"], data["token_probabilities"])
+    tokens: Iterator[dict[str, Any]] = (
+        {"id": id_, "text": text, "probability": probability} for id_, text, probability in zip(*columns, strict=True)
+    )
+    in_rounds = sum(len(step["committed"]) for step in data["rounds"])
+    prefill = {
+        "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),
+        "seconds": data["prefill_seconds"],
+    }
+    rounds = [{**step, "committed": list(islice(tokens, len(step["committed"])))} for step in data["rounds"]]
+    return {"prefill": prefill, "rounds": rounds, "finish_reason": data["finish_reason"]}

@@ -1,0 +1,109 @@
+"""Everything a user can set, in one validated type with one set of limits for page, terminal and API.
+
+Field names follow `openvino_genai.GenerationConfig`. A field's title, description and limits are what the
+page's controls and the terminal's `--help` show, so they are written only here.
+"""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from specdemo.errors import SettingsError
+
+Drafter = Literal["model", "lookup"]
+Policy = Literal["constant", "confidence"]
+Precision = Literal["default", "f32", "f16", "bf16"]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def checked(cls, **values: Any) -> Self:
+        """Build the settings, or raise `SettingsError` with one sentence about the first value that is wrong."""
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise SettingsError(_sentence(cls, error)) from error
+
+
+class GenerationSettings(_Settings):
+    """How one comparison decodes. Both sides share everything except who proposes tokens."""
+
+    drafter: Drafter = Field("model", title="Drafter", description="who proposes the next tokens")
+    policy: Policy = Field(
+        "constant", title="Lookahead policy", description="when to stop proposing and let the target verify"
+    )
+    num_assistant_tokens: int = Field(4, ge=1, le=16, title="Lookahead", description="tokens proposed in a round")
+    assistant_confidence_threshold: float = Field(
+        0.4,
+        ge=0,
+        le=1,
+        title="Confidence threshold",
+        description="the draft stops proposing once its own probability falls below this",
+    )
+    max_ngram_size: int = Field(
+        3,
+        ge=1,
+        le=16,
+        title="N-gram size",
+        description="longest run of recent tokens that is looked up in the text so far",
+    )
+    max_new_tokens: int = Field(
+        128, ge=2, le=2048, title="New tokens", description="where both sides stop at the latest"
+    )
+    ignore_eos: bool = Field(
+        False, title="Ignore end of text", description="go on past the model's end-of-text token"
+    )
+    do_sample: bool = Field(
+        False, title="Sample", description="draw from the distribution instead of taking the likeliest token"
+    )
+    temperature: float = Field(
+        0.8, ge=0.05, le=2, title="Temperature", description="above 1 flattens the distribution, below 1 sharpens it"
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, title="Top-p", description="smallest set of tokens with this much probability; 1 keeps all"
+    )
+    top_k: int = Field(50, ge=0, le=1000, title="Top-k", description="likeliest tokens kept; 0 keeps all")
+    repetition_penalty: float = Field(
+        1.0, ge=1, le=2, title="Repetition penalty", description="above 1 makes tokens already seen less likely"
+    )
+    seed: int = Field(0, ge=0, le=2**31 - 1, title="Seed", description="of the random draws when sampling")
+    sequential: bool = Field(
+        False,
+        title="One side after the other",
+        description="run plain to its end, then speculative, instead of taking turns",
+    )
+
+    @model_validator(mode="after")
+    def _lookup_has_no_confidence(self) -> Self:
+        if self.drafter == "lookup" and self.policy != "constant":
+            raise ValueError("prompt lookup proposes without probabilities, so its policy must be constant")
+        return self
+
+
+class RuntimeSettings(_Settings):
+    """Where and how models are loaded; fixed for as long as a pair is loaded."""
+
+    device: str = Field("CPU", min_length=1, title="Device", description="OpenVINO device of the target")
+    draft_device: str | None = Field(
+        None, min_length=1, title="Draft device", description="OpenVINO device of the draft, if another"
+    )
+    precision: Precision = Field(
+        "default",
+        title="Precision",
+        description="inference and KV-cache precision; default leaves both to the device",
+    )
+    cache_size: int = Field(1, ge=1, le=1024, title="Cache size", description="KV cache of each pipeline, in GB")
+
+
+def _sentence(cls: type[BaseModel], error: ValidationError) -> str:
+    first = error.errors()[0]
+    if not first["loc"]:  # a rule over several fields
+        return f"{first['msg'].removeprefix('Value error, ').capitalize()}."
+    name = str(first["loc"][0])
+    field = cls.model_fields.get(name)
+    if field is None:
+        return f"There is no setting called {name!r}; known are {', '.join(cls.model_fields)}."
+    reason = first["msg"].removeprefix("Input ")
+    return f"{field.title} ({name}) {reason}, got {first['input']!r}."
