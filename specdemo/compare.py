@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Literal
 
 from specdemo.engines.base import Decoder, Engine
-from specdemo.records import Comparison, Costs, FinishReason, Round, Run, Side
+from specdemo.records import Comparison, Costs, FinishReason, Round, Run, Side, TraceSource
 from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
@@ -35,6 +35,7 @@ class Lap:
     side: Side
     rounds: tuple[Round, ...]
     finish_reason: FinishReason | None
+    trace_source: TraceSource
 
 
 Progress = Phase | Lap | Comparison
@@ -120,7 +121,7 @@ class _Lane:
     def _record(self, rounds: list[Round]) -> Lap:
         traced = self.decoder.trace(rounds)  # off the clock
         self.rounds += traced
-        return Lap(self.side, tuple(traced), self.decoder.finish_reason)
+        return Lap(self.side, tuple(traced), self.decoder.finish_reason, self.decoder.trace_source)
 
 
 def steps(decoder: Decoder, prompt: str, settings: GenerationSettings) -> Generator[Round]:

@@ -17,30 +17,35 @@ from specdemo.settings import GenerationSettings
 
 MAX_LOOKAHEAD = 16
 _PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"  # no word twice: lookup finds little
-_WARM_UP = 3
-_ROUNDS = 12
-_FEWEST = 4
-_SECONDS = 0.15
+_WARM_UP = 2
+_ROUNDS = 8
+_FEWEST = 3
+_SECONDS = 0.1
 
 
 def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
     """Measure plain, draft and verification steps; None if stopped.
 
     A target pass over n tokens is a round of prompt lookup with lookahead n − 1: it costs no draft, and GenAI
-    fills up short proposals, so that every round passes exactly n tokens through the target. Plain steps are
-    measured before and after, so that a drift of the machine shows in neither end alone.
+    fills up short proposals, so that every round passes exactly n tokens through the target. Lookaheads are
+    measured up and down again, plain steps before, between and after, so that a machine that grows faster or
+    slower meanwhile favours neither.
     """
     settings = GenerationSettings(ignore_eos=True, max_new_tokens=64)
-    plain_before = _seconds(engine.plain(), settings)
-    verify = []
-    for lookahead in range(1, MAX_LOOKAHEAD + 1):
-        if stop():
-            return None
-        lookup = settings.model_copy(update={"drafter": "lookup", "num_assistant_tokens": lookahead})
-        verify.append(median(_seconds(engine.speculative(lookup), lookup)))
-    draft = engine.draft_step_seconds(_PROMPT, settings)
-    plain = median([*plain_before, *_seconds(engine.plain(), settings)])
-    return Costs(plain_step=plain, draft_step=draft, verify=(plain, *verify))
+    plain = _seconds(engine.plain(), settings)
+    verify: dict[int, list[float]] = {lookahead: [] for lookahead in range(1, MAX_LOOKAHEAD + 1)}
+    for lookaheads in (list(verify), list(reversed(verify))):
+        for lookahead in lookaheads:
+            if stop():
+                return None
+            lookup = settings.model_copy(update={"drafter": "lookup", "num_assistant_tokens": lookahead})
+            verify[lookahead] += _seconds(engine.speculative(lookup), lookup)
+        plain += _seconds(engine.plain(), settings)
+    return Costs(
+        plain_step=median(plain),
+        draft_step=engine.draft_step_seconds(_PROMPT, settings),
+        verify=(median(plain), *map(median, verify.values())),
+    )
 
 
 def _seconds(decoder: Decoder, settings: GenerationSettings) -> list[float]:

@@ -1,6 +1,7 @@
 """The bundled pair, and pairs from a user's own folders."""
 
 from pathlib import Path
+from typing import Any
 
 from specdemo.errors import PairError
 from specdemo.models.folder import inspect_folder
@@ -11,9 +12,14 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BUNDLED = ASSETS / "story-pair"
 
 
-def bundled_pair(runtime: RuntimeSettings | None = None) -> ModelPair:
-    """The pair that comes with the project. Without settings, in f32: there its outputs are identical."""
-    return pair_from_folders(BUNDLED / "target", BUNDLED / "draft", runtime or RuntimeSettings(precision="f32"))
+def bundled_pair(**runtime: Any) -> ModelPair:
+    """The pair that comes with the project; in f32 unless asked otherwise, where its outputs are identical.
+
+    Raises:
+        SettingsError: a runtime setting is out of its range.
+    """
+    settings = RuntimeSettings.checked(**{"precision": "f32", **runtime})
+    return pair_from_folders(BUNDLED / "target", BUNDLED / "draft", settings)
 
 
 def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings) -> ModelPair:

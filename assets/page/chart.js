@@ -1,0 +1,74 @@
+// A Plotly chart that is extended, never redrawn: zoom survives, and nothing is allocated anew.
+
+const REDRAW_MS = 100;
+
+class Chart {
+  constructor(element, figure) {
+    this.element = element;
+    this.figure = figure;
+    this.ready = Plotly.newPlot(element, ...this.painted(), { displaylogo: false, responsive: true });
+    new MutationObserver(() => this.repaint()).observe(document.body, { attributeFilter: ["class"] });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
+    this.reset("");
+  }
+
+  reset(run) {
+    this.run = run;
+    this.points = this.figure.data.map(() => ({ x: [], y: [] }));
+    this.pending = null;
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.redraw();
+  }
+
+  // Points for each trace, as [[x, y], …]; drawn at most ten times a second.
+  add(traces) {
+    this.pending ??= this.figure.data.map(() => ({ x: [], y: [] }));
+    traces.forEach((points, index) => {
+      for (const [x, y] of points) {
+        this.pending[index].x.push(x);
+        this.pending[index].y.push(y);
+      }
+    });
+    this.timer ??= setTimeout(() => this.flush(), REDRAW_MS);
+  }
+
+  flush() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    const { pending } = this;
+    this.pending = null;
+    if (!pending) return;
+    pending.forEach(({ x, y }, index) => {
+      this.points[index].x.push(...x);
+      this.points[index].y.push(...y);
+    });
+    const update = { x: pending.map(({ x }) => x), y: pending.map(({ y }) => y) };
+    Plotly.extendTraces(this.element, update, pending.map((_, index) => index));
+  }
+
+  redraw() {
+    const [data, layout] = this.painted();
+    const traces = data.map((trace, index) => ({ ...trace, x: [...this.points[index].x], y: [...this.points[index].y] }));
+    Plotly.react(this.element, traces, layout);
+  }
+
+  repaint() {
+    this.flush();
+    this.redraw();
+  }
+
+  // To be called when the chart has become visible.
+  resize() {
+    Plotly.Plots.resize(this.element);
+  }
+
+  // The figure with the style sheet's variables resolved; `uirevision` keeps the reader's zoom within a run.
+  painted() {
+    const style = getComputedStyle(this.element);
+    const resolve = (text) => text.replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
+    const figure = JSON.parse(resolve(JSON.stringify(this.figure)));
+    const family = style.fontFamily;
+    return [figure.data, { ...figure.layout, font: { ...figure.layout.font, family }, uirevision: this.run ?? "" }];
+  }
+}

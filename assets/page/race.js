@@ -1,0 +1,155 @@
+// The race view: reads the lines a run sends, plays them, and shows verdict and figures at the end.
+
+class Race {
+  constructor(element, figures) {
+    const find = (selector) => element.querySelector(selector);
+    this.root = find(".race");
+    this.find = find;
+    const tip = find(".tip");
+    this.panes = { plain: new Pane(find(".pane.plain"), tip), speculative: new Pane(find(".pane.speculative"), tip) };
+    this.charts = {
+      clock: new Chart(find(".chart.clock"), figures.clock),
+      acceptance: new Chart(find(".chart.acceptance"), figures.acceptance),
+    };
+    this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
+    find(".toggle").addEventListener("click", () => this.toggle());
+    find(".skip").addEventListener("click", () => this.player.skip());
+    find(".speed").addEventListener("change", (event) => this.player.choose(Number(event.target.value) || null));
+    find(".discarded-shown").addEventListener("change", (event) => {
+      this.root.classList.toggle("with-discarded", event.target.checked);
+    });
+    find(".download").addEventListener("click", () => this.download());
+    this.read = 0;
+  }
+
+  // `text` only grows, except that a new run begins a new text.
+  receive(text) {
+    if (!text) return;
+    const start = text.slice(0, text.indexOf("\n"));
+    if (start !== this.start) {
+      this.start = start;
+      this.read = 0;
+    }
+    const until = text.lastIndexOf("\n") + 1;
+    const lines = text.slice(this.read, until).split("\n").filter(Boolean);
+    this.read = until;
+    for (const line of lines) this.handle(JSON.parse(line));
+  }
+
+  handle(event) {
+    if (event.kind === "start") this.begin(event);
+    if (event.kind === "lap") this.player.add(event.side, event.rounds, event.done);
+    if (event.kind === "end") this.result = event;
+    if (event.kind === "error") this.failure = event.text;
+    if (event.kind === "end" || event.kind === "error") this.player.finish();
+  }
+
+  begin(event) {
+    this.result = this.failure = null;
+    this.run = event.run;
+    this.prompt = event.prompt;
+    const speed = Number(this.find(".speed").value) || null;
+    this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
+    this.player.chosen = speed;
+    this.root.dataset.state = "waiting";
+    for (const chart of Object.values(this.charts)) chart.resize();
+    this.clear();
+  }
+
+  clear() {
+    for (const pane of Object.values(this.panes)) pane.reset(this.prompt);
+    for (const chart of Object.values(this.charts)) chart.reset(this.run);
+    for (const side of ["plain", "speculative"]) this.track(side, 0, null);
+  }
+
+  say(text) {
+    if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
+    this.find(".headline").textContent = "";
+    this.find(".reason").textContent = text;
+    this.find(".agreement").textContent = "";
+    this.find(".divergence").textContent = "";
+  }
+
+  draw(player, rewound) {
+    if (rewound) this.clear();
+    if (this.root.dataset.state !== "playing") {
+      this.root.dataset.state = "playing";
+      this.root.dataset.tone = "";
+    }
+    this.say(this.pace(player));
+    const total = player.complete ? player.total() : Math.max(player.expected() ?? 0, player.horizon());
+    for (const name of ["plain", "speculative"]) {
+      const rounds = player.take(name);
+      this.panes[name].append(rounds);
+      this.plot(name, rounds, player);
+      const side = player.sides[name];
+      const last = side.rounds[side.shown - 1];
+      const finished = side.done && side.shown === side.rounds.length;
+      const ms = finished ? last?.ms ?? 0 : Math.max(player.position - player.offset(name), 0);
+      this.track(name, total ? Math.min(ms / total, 1) : 0, last);
+    }
+    this.find(".toggle").textContent = player.playing ? "Pause" : "Play";
+  }
+
+  plot(name, rounds, player) {
+    if (!rounds.length) return;
+    const points = rounds.map((round) => [round.ms, round.tokens]);
+    this.charts.clock.add(name === "plain" ? [points, []] : [[], points]);
+    if (name === "plain") return;
+    const first = player.sides[name].shown - rounds.length;
+    const judged = rounds.map((round, index) => [first + index, round]).filter(([number]) => number > 0);
+    this.charts.acceptance.add([
+      judged.map(([number, round]) => [number, round.accepted]),
+      judged.map(([number, round]) => [number, Math.max(round.proposed - round.accepted, 0)]),
+      judged.map(([number, round]) => [number, round.alpha]),
+    ]);
+  }
+
+  track(name, share, round) {
+    const track = this.find(`.track.${name}`);
+    track.querySelector("i").style.width = `${share * 100}%`;
+    track.querySelector("output").textContent = round ? `${round.tokens} tokens · ${Pane.format("ms", round.ms)} ms` : "";
+  }
+
+  pace(player) {
+    const seconds = (ms) => `${(ms / 1000).toPrecision(2)} s`;
+    if (player.live && !player.complete) return "Live. Both sides take turns on this machine; each clock counts only its own time.";
+    if (player.factor === 1) return "Played in real time, on both sides' own clocks.";
+    const long = player.complete ? player.total() : player.expected();
+    return `Played ${player.factor}× slower than it ran: about ${seconds(long)} of computing, shown in ${seconds(long * player.factor)}.`;
+  }
+
+  ended() {
+    for (const chart of Object.values(this.charts)) chart.flush();
+    this.find(".toggle").textContent = "Replay";
+    this.root.dataset.state = "done";
+    const { result } = this;
+    if (!result) {
+      this.say(this.failure ?? "");
+      return;
+    }
+    this.root.dataset.tone = result.tone;
+    this.find(".headline").textContent = result.headline;
+    this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
+    this.find(".agreement").textContent = `${result.identical ? "✓" : "≠"} ${result.agreement}`;
+    this.find(".agreement").dataset.identical = result.identical;
+    this.find(".divergence").textContent = result.divergence_reason;
+    this.find(".figures").innerHTML = result.figures; // escaped by the server
+    for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
+  }
+
+  toggle() {
+    if (this.player.playing) this.player.pause();
+    else this.player.play();
+    this.find(".toggle").textContent = this.player.playing ? "Pause" : "Play";
+  }
+
+  download() {
+    if (!this.result) return;
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([this.result.record], { type: "application/json" }));
+    link.download = "specdemo-comparison.json";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+}

@@ -1,0 +1,146 @@
+"""An engine without weights: it says given words on a given clock.
+
+Logic that sits on decoders is tested on it, exactly and in milliseconds. Its tokens are words, its seconds are
+arithmetic and pass only on paper, unless `real_time` makes it sleep them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import sleep
+
+from specdemo.engines.base import Decoder
+from specdemo.errors import EngineError, PromptError
+from specdemo.records import (
+    DraftToken,
+    Environment,
+    FinishReason,
+    Model,
+    ModelPair,
+    Round,
+    Token,
+    TraceSource,
+)
+from specdemo.settings import GenerationSettings
+from specdemo.verification import greedy_verdicts
+
+WRONG = " um"
+_ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}
+
+
+@dataclass
+class ScriptedEngine:
+    """Says `words`, then the end of text; its draft knows them too, but is wrong at `wrong` positions.
+
+    Seconds: a plain step takes `step`, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`.
+    `fails_at` makes the round that begins at this position fail, once.
+    """
+
+    words: Sequence[str] = (" the", " quick", " brown", " fox", " jumps", " over", " a", " lazy", " dog")
+    wrong: Sequence[int] = ()
+    step: float = 0.01
+    draft: float = 0.002
+    extra: float = 0.001
+    prefill: float = 0.05
+    real_time: bool = False
+    fails_at: int | None = None
+    diverges_at: int | None = None
+    requests: int = field(default=0, init=False)
+    pair: ModelPair = field(init=False)
+    environment: Environment = field(init=False)
+
+    def __post_init__(self) -> None:
+        model = Model(name="scripted", architecture="scripted", parameters=0, weights="none")
+        self.pair = ModelPair(name="scripted", target=model, draft=model)
+        self.environment = Environment.model_validate(_ENVIRONMENT)
+
+    def plain(self) -> Decoder:
+        """A decoder of the target alone."""
+        return _ScriptedDecoder(self, speculates=False)
+
+    def speculative(self, settings: GenerationSettings) -> Decoder:
+        """A decoder with the draft."""
+        return _ScriptedDecoder(self, speculates=True)
+
+    def draft_step_seconds(self, prompt: str, settings: GenerationSettings) -> float | None:
+        """Seconds of one draft step."""
+        return self.draft
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+class _ScriptedDecoder:
+    trace_source: TraceSource = "measured"
+
+    def __init__(self, engine: ScriptedEngine, *, speculates: bool) -> None:
+        self._engine = engine
+        self._speculates = speculates
+        self._open = False
+        self._position = 0
+        self.finish_reason: FinishReason | None = None
+
+    def start(self, prompt: str, settings: GenerationSettings) -> Round:
+        if not prompt.strip():
+            raise PromptError("The prompt is empty; type the beginning of a text.")
+        self.close()
+        self._open = True
+        self._engine.requests += 1
+        self._settings = settings
+        self._position, self.finish_reason = 0, None
+        return self._round([], 1, self._engine.prefill)
+
+    def step(self) -> Round:
+        engine, wanted = self._engine, self._settings.max_new_tokens - self._position
+        if engine.fails_at is not None and engine.fails_at <= self._position:
+            engine.fails_at = None
+            raise EngineError("The engine failed in this run; it has been reset, run again.")
+        lookahead = min(self._settings.num_assistant_tokens, wanted - 1) if self._speculates else 0
+        positions = range(self._position, self._position + lookahead)
+        proposed = [WRONG if position in engine.wrong else self._word(position) for position in positions]
+        accepted = 0
+        while accepted < len(proposed) and proposed[accepted] == self._word(self._position + accepted):
+            accepted += 1
+        seconds = len(proposed) * engine.draft + engine.step + len(proposed) * engine.extra
+        return self._round(proposed, accepted + 1, seconds)
+
+    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+        return list(rounds)
+
+    def close(self) -> None:
+        if self._open:
+            self._engine.requests -= 1
+        self._open = False
+
+    def _word(self, position: int) -> str:
+        if self._speculates and position == self._engine.diverges_at:
+            return " otherwise"
+        return self._engine.words[position % len(self._engine.words)]
+
+    def _round(self, proposed: list[str], committed: int, seconds: float) -> Round:
+        if self._engine.real_time:
+            sleep(seconds)
+        last = len(self._engine.words)
+        if not self._settings.ignore_eos:
+            committed = min(committed, last - self._position)
+        words = [self._word(self._position + index) for index in range(committed)]
+        self._position += committed
+        if self._position >= self._settings.max_new_tokens:
+            self.finish_reason = "length"
+        elif self._position >= last and not self._settings.ignore_eos:
+            self.finish_reason = "stop"
+        ids = [_id(word) for word in proposed]
+        verdicts = greedy_verdicts(ids, [_id(word) for word in words], ended=self.finish_reason == "stop") or []
+        return Round(
+            committed=tuple(Token(id=_id(word), text=word) for word in words),
+            seconds=seconds,
+            proposed=tuple(
+                DraftToken(id=_id(word), text=word, verdict=verdict)
+                for word, verdict in zip(proposed, verdicts, strict=True)
+            ),
+            draft_seconds=len(proposed) * self._engine.draft,
+            verify_seconds=seconds - len(proposed) * self._engine.draft,
+        )
+
+
+def _id(word: str) -> int:
+    return int.from_bytes(word.encode()[:6], "big")

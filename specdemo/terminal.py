@@ -1,0 +1,69 @@
+"""Comparisons for a terminal: the page's colours, with rich."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from specdemo import explain
+from specdemo.figures import figures
+from specdemo.records import Comparison, Round, Run, Verdict
+
+STYLES = {
+    Verdict.ACCEPTED: "underline green",
+    Verdict.REJECTED: "strike dark_orange",
+    Verdict.DISCARDED: "strike dim",
+}
+OWN = "bold blue"
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Both texts, the speculative one coloured, the verdict and the metrics."""
+    console.print(Panel(Text(comparison.plain.text), title="plain", title_align="left"))
+    console.print(Panel(coloured(comparison.speculative), title="speculative", title_align="left"))
+    console.print(legend(comparison))
+    console.print(Text(explain.headline(comparison), style="bold"), explain.reason(comparison))
+    console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
+    console.print(table(comparison))
+
+
+def coloured(run: Run) -> Text:
+    """The run's text with each token in the style of its verdict; refused proposals stand where refused."""
+    text = Text()
+    for token in run.prefill.committed:
+        text.append(token.text, OWN)
+    for step in run.rounds:
+        for word, style in _styled(step):
+            text.append(word, style)
+    return text
+
+
+def _styled(step: Round) -> Iterator[tuple[str, str]]:
+    accepted = step.accepted
+    for token in step.committed[:accepted]:
+        yield token.text, STYLES[Verdict.ACCEPTED]
+    for draft in (step.proposed or ())[accepted:]:
+        if draft.verdict is Verdict.REJECTED and draft.id is not None:
+            text = draft.text.replace("\n", "↵")
+            yield f"~{text}~", STYLES[draft.verdict]  # not every terminal strikes through
+    for token in step.committed[accepted:]:
+        yield token.text, OWN
+
+
+def legend(comparison: Comparison) -> Text:
+    """What the styles mean, and how the proposals are known."""
+    text = Text.assemble(
+        ("accepted draft", STYLES[Verdict.ACCEPTED]), "  ", ("target's own", OWN), "  ",
+        ("~rejected draft~", STYLES[Verdict.REJECTED]),
+    )  # fmt: skip
+    return text.append(f"  (proposals: {comparison.trace_source})", "dim")
+
+
+def table(comparison: Comparison) -> Table:
+    """Every figure of the comparison, with its formula."""
+    result = Table("figure", "plain", "speculative", "formula", box=None, header_style="bold")
+    for figure in figures(comparison):
+        result.add_row(*figure[:3], Text(figure.formula, "dim"))
+    return result

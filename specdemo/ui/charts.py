@@ -1,0 +1,61 @@
+"""The two live charts, as Plotly figures without data.
+
+The page extends their traces point by point while it plays, which keeps a reader's zoom and allocates nothing
+anew; here stand their layout and the order of their traces. Colours are names of the style sheet's variables,
+resolved in the browser, so that one figure serves light and dark.
+"""
+
+import json
+from typing import Any
+
+import plotly.graph_objects as go
+
+_LAYOUT: dict[str, Any] = {
+    "autosize": True,
+    "height": 260,
+    "margin": {"l": 48, "r": 16, "t": 8, "b": 40},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "font": {"family": "inherit", "size": 12, "color": "var(--sd-mute)"},
+    "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+    "hovermode": "x unified",
+    "hoverlabel": {"bgcolor": "var(--sd-card)", "bordercolor": "var(--sd-line)", "font": {"color": "var(--sd-ink)"}},
+}
+_AXIS: dict[str, Any] = {"gridcolor": "var(--sd-line)", "zeroline": False, "rangemode": "tozero", "automargin": True}
+
+
+def clock_figure() -> str:
+    """Committed tokens against each side's own clock, in milliseconds; traces: plain, speculative."""
+    figure = go.Figure(layout=_LAYOUT)
+    for name, colour, dash in (("plain", "var(--sd-plain)", "dot"), ("speculative", "var(--sd-accepted)", "solid")):
+        line = {"color": colour, "dash": dash, "width": 2.5, "shape": "hv"}
+        figure.add_scatter(x=[], y=[], name=name, mode="lines", line=line, hovertemplate="%{y} tokens")
+    figure.update_xaxes(_AXIS, title="own clock, ms", hoverformat=".2f")
+    figure.update_yaxes(_AXIS, title="tokens")
+    return _template(figure)
+
+
+def acceptance_figure() -> str:
+    """Proposals by round, accepted and refused stacked, with the running α; traces in that order."""
+    figure = go.Figure(layout=_LAYOUT | {"barmode": "stack", "bargap": 0.15})
+    figure.add_bar(x=[], y=[], name="accepted", marker_color="var(--sd-accepted)")
+    figure.add_bar(x=[], y=[], name="refused", marker_color="var(--sd-refused)")
+    line = {"color": "var(--sd-ink)", "width": 2}
+    figure.add_scatter(x=[], y=[], name="running α", mode="lines", line=line, yaxis="y2", connectgaps=True)
+    figure.update_xaxes(_AXIS, title="round")
+    right = _AXIS | {
+        "title": "α",
+        "overlaying": "y",
+        "side": "right",
+        "range": [0, 1.02],
+        "showgrid": False,
+        "tickvals": [0, 0.5, 1],
+    }
+    figure.update_layout(yaxis=_AXIS | {"title": "proposals", "dtick": 2}, yaxis2=right)
+    return _template(figure)
+
+
+def _template(figure: go.Figure) -> str:
+    """The figure as JSON without Plotly's default template, whose colours suit light pages only."""
+    figure.update_layout(template="none")
+    return json.dumps(figure.to_plotly_json())

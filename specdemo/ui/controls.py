@@ -1,0 +1,84 @@
+"""Controls for the settings: one a field, with the field's own title, description and limits."""
+
+from typing import Any, Literal, get_args, get_origin
+
+import gradio as gr
+from pydantic.fields import FieldInfo
+
+from specdemo.errors import SettingsError
+from specdemo.settings import GenerationSettings
+
+_CHOICES = {
+    "model": "Draft model",
+    "lookup": "Prompt lookup",
+    "constant": "Constant",
+    "confidence": "Confidence threshold",
+}
+FIELDS = GenerationSettings.model_fields
+NAMES = tuple(FIELDS)
+DEFAULTS = tuple(field.default for field in FIELDS.values())
+
+
+Control = gr.Checkbox | gr.Radio | gr.Number | gr.Slider | gr.Textbox
+
+
+def control(name: str, **options: Any) -> Control:
+    """The control of one setting: choices as radio buttons, yes or no as a box, numbers as a slider."""
+    field = FIELDS[name]
+    common: dict[str, Any] = {
+        "value": field.default,
+        "label": field.title,
+        "info": field.description,
+        "elem_id": name,
+        "interactive": True,
+        **options,
+    }
+    if field.annotation is bool:
+        return gr.Checkbox(**common)
+    if get_origin(field.annotation) is Literal:
+        return gr.Radio([(_CHOICES[choice], choice) for choice in get_args(field.annotation)], **common)
+    low, high = _limits(field)
+    if high - low > 10_000:  # a seed is typed, not slid to
+        return gr.Number(minimum=low, maximum=high, precision=0, **common)
+    step = 1 if field.annotation is int else 0.05
+    return gr.Slider(low, high, step=step, **common)
+
+
+def _limits(field: FieldInfo) -> tuple[float, float]:
+    bounds = {key: getattr(rule, key) for rule in field.metadata for key in ("ge", "gt", "le") if hasattr(rule, key)}
+    return bounds.get("ge", bounds.get("gt", 0)), bounds["le"]
+
+
+def visibility(drafter: str, policy: str) -> dict[str, bool]:
+    """Which controls have a meaning for this drafter and policy."""
+    by_model = drafter == "model"
+    by_confidence = by_model and policy == "confidence"
+    return {
+        "policy": by_model,
+        "num_assistant_tokens": not by_confidence,
+        "assistant_confidence_threshold": by_confidence,
+        "max_ngram_size": not by_model,
+    }
+
+
+def settings_from(values: dict[str, Any]) -> GenerationSettings:
+    """The settings that controls hold; one that has no meaning for the drafter is left at its default.
+
+    Raises:
+        SettingsError: a value is out of its range.
+    """
+    shown = visibility(values["drafter"], values["policy"])
+    return GenerationSettings.checked(**{name: value for name, value in values.items() if shown.get(name, True)})
+
+
+def settings_from_link(values: dict[str, str]) -> GenerationSettings:
+    """The settings that a link or the browser's store names, all as text.
+
+    Raises:
+        SettingsError: a value is not one the setting can have.
+    """
+    known = {name: value for name, value in values.items() if name in FIELDS}
+    try:
+        return GenerationSettings.checked(**known)
+    except SettingsError as error:
+        raise SettingsError(f"The link's settings cannot be used. {error}") from error

@@ -1,0 +1,89 @@
+"""What the page is sent of a run: lines of JSON that only ever grow at the end.
+
+Gradio sends a growing string as its new tail alone, so an update costs what is new in it. The page plays the
+rounds on the clocks they carry; all figures are computed here, none in the browser.
+"""
+
+import json
+from itertools import accumulate
+from typing import Any
+from uuid import uuid4
+
+from specdemo import explain, metrics, schema
+from specdemo.compare import Lap
+from specdemo.records import Comparison, Round, Side
+from specdemo.settings import GenerationSettings
+from specdemo.ui.summary import figures_html
+from specdemo.ui.tokens import round_html
+
+
+class Feed:
+    """One run, line by line."""
+
+    def __init__(self, prompt: str, settings: GenerationSettings) -> None:
+        self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
+        start = {"kind": "start", "run": uuid4().hex, "prompt": prompt}
+        self.text = _line(start | settings.model_dump(include={"max_new_tokens", "sequential"}))
+
+    def add(self, progress: Lap | Comparison) -> None:
+        """Append what happened."""
+        if isinstance(progress, Lap):
+            done = progress.finish_reason is not None
+            self._append({"kind": "lap", "side": progress.side, "rounds": self._lap(progress), "done": done})
+        else:
+            self._append(_end(progress))
+
+    def fail(self, message: str) -> None:
+        """Append that the run ended in an error; what was sent before stays."""
+        self._append({"kind": "error", "text": message})
+
+    def _append(self, event: dict[str, Any]) -> None:
+        self.text += _line(event)
+
+    def _lap(self, lap: Lap) -> list[dict[str, Any]]:
+        """The lap's rounds with the figures reached at the end of each."""
+        rounds = self._rounds[lap.side]
+        number = len(rounds)
+        rounds += lap.rounds
+        tokens = list(accumulate(len(step.committed) for step in rounds))
+        seconds = list(accumulate((step.seconds for step in rounds[1:]), initial=0.0))  # the prefill is at 0
+        alpha = [None, *metrics.running_acceptance(tuple(rounds[1:]))]
+        return [
+            {
+                "ms": seconds[index] * 1000,
+                "tokens": tokens[index],
+                "rate": (tokens[index] - tokens[0]) / seconds[index] if index else None,
+                "proposed": len(step.proposed or ()),
+                "accepted": step.accepted,
+                "alpha": alpha[index],
+                "html": round_html(
+                    step,
+                    side=lap.side,
+                    number=index,
+                    first=tokens[index] - len(step.committed),
+                    source=lap.trace_source,
+                ),
+            }
+            for index, step in enumerate(lap.rounds, number)
+        ]
+
+
+def _end(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "kind": "end",
+        "headline": explain.headline(comparison),
+        "tone": explain.tone(comparison),
+        "reason": explain.reason(comparison),
+        "agreement": explain.agreement(comparison),
+        "identical": metrics.identical(comparison),
+        "divergence": metrics.first_divergence(comparison),
+        "divergence_reason": explain.divergence_reason(comparison),
+        "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
+        "figures": figures_html(comparison),
+        "record": json.dumps(schema.to_json(comparison), ensure_ascii=False),
+    }
+
+
+def _line(event: dict[str, Any]) -> str:
+    """One line. `<` is written as an escape, so that no text of a user looks like markup on the way."""
+    return json.dumps(event, ensure_ascii=False).replace("<", "\\u003c") + "\n"
