@@ -21,6 +21,7 @@ _WARM_UP = 2
 _ROUNDS = 8
 _FEWEST = 3
 _SECONDS = 0.1
+_TOKENS = (1 + _WARM_UP + _ROUNDS) * (MAX_LOOKAHEAD + 1)  # enough that no measured round is cut short
 
 
 def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
@@ -31,7 +32,7 @@ def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -
     measured up and down again, plain steps before, between and after, so that a machine that grows faster or
     slower meanwhile favours neither.
     """
-    settings = GenerationSettings(ignore_eos=True, max_new_tokens=64)
+    settings = GenerationSettings(ignore_eos=True, max_new_tokens=_TOKENS)
     plain = _seconds(engine.plain(), settings)
     verify: dict[int, list[float]] = {lookahead: [] for lookahead in range(1, MAX_LOOKAHEAD + 1)}
     for lookaheads in (list(verify), list(reversed(verify))):

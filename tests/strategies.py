@@ -1,0 +1,63 @@
+"""Random but consistent records."""
+
+from hypothesis import strategies as st
+
+from specdemo.records import (
+    Comparison,
+    Costs,
+    DraftToken,
+    Environment,
+    Model,
+    ModelPair,
+    Round,
+    Run,
+    Token,
+    Verdict,
+)
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.verification import verdicts_from_counts
+
+probability = st.none() | st.floats(0, 1)
+seconds = st.floats(1e-6, 10)
+text = st.text(max_size=5)
+ids = st.integers(0, 300_000)
+tokens = st.builds(Token, id=ids, text=text, probability=probability)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> Round:
+    """A complete round: accepted drafts, then one token of the target's own."""
+    committed = draw(st.lists(tokens, min_size=1, max_size=5))
+    accepted = len(committed) - 1
+    verdicts = verdicts_from_counts(accepted + draw(st.integers(0, 4)), accepted)
+    refused = [
+        DraftToken(id=draw(st.none() | ids), text=draw(text), verdict=verdict) for verdict in verdicts[accepted:]
+    ]
+    kept = [DraftToken(id=token.id, text=token.text, verdict=Verdict.ACCEPTED) for token in committed[:accepted]]
+    proposed = draw(st.none() | st.just((*kept, *refused)))
+    return Round(committed=tuple(committed), seconds=draw(seconds), proposed=proposed)
+
+
+prefills = st.builds(Round, committed=st.tuples(tokens), seconds=seconds)
+runs = st.builds(
+    Run,
+    prefill=prefills,
+    rounds=st.lists(rounds(), max_size=6).map(tuple),
+    finish_reason=st.sampled_from(["stop", "length", "cancelled"]),
+)
+models = st.builds(Model, name=text, architecture=text, parameters=ids, weights=text, path=st.none())
+environments = st.builds(Environment)
+comparisons = st.builds(
+    Comparison,
+    pair=st.builds(ModelPair, name=text, target=models, draft=st.none() | models, runtime=st.just(RuntimeSettings())),
+    prompt=text,
+    settings=st.builds(GenerationSettings, drafter=st.just("model"), num_assistant_tokens=st.integers(1, 16)),
+    environment=environments,
+    plain=runs,
+    speculative=runs,
+    trace_source=st.sampled_from(["measured", "replayed", "counts only"]),
+    costs=st.none()
+    | st.builds(
+        Costs, plain_step=seconds, draft_step=st.none() | seconds, verify=st.lists(seconds, min_size=1).map(tuple)
+    ),
+)

@@ -1,0 +1,133 @@
+import pytest
+
+from specdemo import metrics
+from specdemo.compare import Lap, Phase, Progress, race, run_alone
+from specdemo.costs import MAX_LOOKAHEAD, measure_costs
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError, PromptError
+from specdemo.records import Comparison
+from specdemo.settings import GenerationSettings
+
+LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
+
+
+def laps(progress: list[Progress]) -> list[Lap]:
+    return [item for item in progress if isinstance(item, Lap)]
+
+
+def test_both_sides_warm_up_then_prefill_then_take_turns() -> None:
+    progress = list(race(ScriptedEngine(), "Say", LONG))
+    assert progress[0] == Phase("warming up")
+    assert [(lap.side, len(lap.rounds)) for lap in laps(progress)[:2]] == [("plain", 1), ("speculative", 1)]
+    assert isinstance(progress[-1], Comparison)
+
+
+def test_the_side_whose_clock_is_behind_is_advanced_by_at_least_a_slice() -> None:
+    clocks = {"plain": 0.0, "speculative": 0.0}
+    running = {"plain", "speculative"}
+    for lap in laps(list(race(ScriptedEngine(step=0.03), "Say", LONG, slice_seconds=0.2)))[2:]:
+        assert clocks[lap.side] == min(clocks[side] for side in running)
+        spent = sum(step.seconds for step in lap.rounds)
+        assert lap.finish_reason or 0.2 <= spent < 0.2 + max(step.seconds for step in lap.rounds) + 1e-9
+        clocks[lap.side] += spent
+        if lap.finish_reason:
+            running.remove(lap.side)
+    assert not running
+
+
+def test_laps_make_up_the_comparison() -> None:
+    *progress, comparison = race(ScriptedEngine(wrong=(4, 9)), "Say", LONG)
+    assert isinstance(comparison, Comparison)
+    for side in ("plain", "speculative"):
+        rounds = [step for lap in laps(progress) if lap.side == side for step in lap.rounds]
+        assert rounds == [comparison.side(side).prefill, *comparison.side(side).rounds]
+
+
+def test_sequential_runs_one_side_after_the_other() -> None:
+    settings = LONG.model_copy(update={"sequential": True})
+    sides = [lap.side for lap in laps(list(race(ScriptedEngine(), "Say", settings)))[2:]]
+    assert sides == sorted(sides)  # plain, then speculative
+    assert set(sides) == {"plain", "speculative"}
+
+
+def test_clocks_are_the_same_whatever_the_slices() -> None:
+    engine = ScriptedEngine(wrong=(4,))
+    *_, sliced = race(engine, "Say", LONG, slice_seconds=0.05)
+    assert isinstance(sliced, Comparison)
+    assert sliced.plain == run_alone(engine.plain(), "Say", LONG)
+    assert sliced.speculative == run_alone(engine.speculative(LONG), "Say", LONG)
+
+
+@pytest.mark.parametrize("rounds_before_stop", [0, 1, 7])
+def test_stop_is_obeyed_within_one_round(rounds_before_stop: int) -> None:
+    engine = ScriptedEngine()
+    left = [rounds_before_stop]
+
+    def stop() -> bool:  # asked once before each round after the prefills
+        if not seen_prefills():
+            return False
+        left[0] -= 1
+        return left[0] < 0
+
+    seen: list[Lap] = []
+
+    def seen_prefills() -> bool:
+        return len(seen) >= 2
+
+    comparison = None
+    for item in race(engine, "Say", LONG, stop=stop):
+        if isinstance(item, Lap):
+            seen.append(item)
+        if isinstance(item, Comparison):
+            comparison = item
+    assert comparison is not None
+    assert len(comparison.plain.rounds) + len(comparison.speculative.rounds) <= rounds_before_stop
+    assert comparison.plain.finish_reason == comparison.speculative.finish_reason == "cancelled"
+    assert engine.requests == 0
+
+
+def test_stopped_before_the_first_token_there_is_no_comparison() -> None:
+    engine = ScriptedEngine()
+    progress = list(race(engine, "Say", LONG, stop=lambda: True))
+    assert progress == [Phase("warming up")]
+    assert engine.requests == 0
+
+
+def test_a_failing_engine_frees_both_requests_and_the_next_race_works() -> None:
+    engine = ScriptedEngine(fails_at=40)
+    with pytest.raises(EngineError, match="run again"):
+        list(race(engine, "Say", LONG))
+    assert engine.requests == 0
+    *_, comparison = race(engine, "Say", LONG)
+    assert isinstance(comparison, Comparison)
+
+
+def test_leaving_a_race_frees_both_requests() -> None:
+    engine = ScriptedEngine()
+    progress = race(engine, "Say", LONG)
+    while not isinstance(next(progress), Lap):
+        pass
+    assert engine.requests > 0
+    progress.close()
+    assert engine.requests == 0
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(PromptError, match="empty"):
+        list(race(ScriptedEngine(), " \n", LONG))
+
+
+def test_step_costs_of_a_known_engine_are_measured_exactly() -> None:
+    engine = ScriptedEngine(step=0.010, draft=0.002, extra=0.001)
+    costs = measure_costs(engine)
+    assert costs is not None
+    assert metrics.draft_cost(costs) == pytest.approx(0.2)
+    # the scripted engine has no lookup: its passes pay for the draft's steps too
+    passes = [metrics.verify_cost(costs, n) for n in range(1, MAX_LOOKAHEAD + 2)]
+    assert passes == pytest.approx([1 + (n - 1) * 0.3 for n in range(1, MAX_LOOKAHEAD + 2)])
+
+
+def test_measuring_step_costs_can_be_stopped() -> None:
+    engine = ScriptedEngine()
+    assert measure_costs(engine, stop=lambda: True) is None
+    assert engine.requests == 0

@@ -1,0 +1,93 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from specdemo.errors import DeviceError, FolderError, PairError
+from specdemo.models.devices import check_device
+from specdemo.models.folder import REQUIRED, inspect_folder
+from specdemo.models.pairs import BUNDLED, bundled_pair, check_vocabularies
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BUNDLED / "draft", tmp_path / "copy"))
+
+
+def test_the_bundled_pair_is_described() -> None:
+    pair = bundled_pair()
+    assert pair.name == "story-pair"
+    assert (pair.target.architecture, pair.target.weights, pair.target.context_length) == ("llama", "f32", 2048)
+    assert 12e6 < pair.target.parameters < 12.5e6
+    assert pair.draft is not None
+    assert (pair.draft.weights, round(pair.draft.parameters / 1e6, 1)) == ("int8", 1.9)
+    assert pair.runtime.precision == "f32"
+
+
+def test_the_bundled_pair_is_found_from_any_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert bundled_pair().target.path == BUNDLED / "target"
+
+
+def test_missing_folder() -> None:
+    with pytest.raises(FolderError, match="no folder '/nowhere'; check the path"):
+        inspect_folder(Path("/nowhere"))
+
+
+def test_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match=r"holds no OpenVINO model; export it with: optimum-cli"):
+        inspect_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_half_copied_folder(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    with pytest.raises(FolderError, match=f"lacks {name}; copy the whole folder again"):
+        inspect_folder(copy)
+
+
+@pytest.mark.parametrize("stem", ["openvino_model", "openvino_tokenizer", "openvino_detokenizer"])
+def test_file_cut_short(copy: Path, stem: str) -> None:
+    file = copy / f"{stem}.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(FolderError, match=rf"{stem}.bin .* has \d+ of \d+ bytes; the copy was cut short"):
+        inspect_folder(copy)
+
+
+def test_damaged_xml(copy: Path) -> None:
+    file = copy / "openvino_model.xml"
+    file.write_text(file.read_text()[:10_000])
+    with pytest.raises(FolderError, match=r"openvino_model.xml in 'copy' is damaged"):
+        inspect_folder(copy)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", b"\xff\xfe"])
+def test_damaged_config(copy: Path, content: str | bytes) -> None:
+    (copy / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(FolderError, match=r"config\.json .* copy the folder again"):
+        inspect_folder(copy)
+
+
+def test_vocabularies_that_agree() -> None:
+    words = {f"w{i}".encode(): i for i in range(100)}
+    check_vocabularies(words, words)
+    check_vocabularies(words | {b"<extra>": 100}, words)
+
+
+def test_vocabularies_that_differ() -> None:
+    words = {f"w{i}".encode(): i for i in range(100)}
+    with pytest.raises(PairError, match=r"different tokenizers \(token 7 differs\)"):
+        check_vocabularies(words, {(b"other" if i == 7 else word): i for word, i in words.items()})
+    with pytest.raises(PairError, match="100 tokens against 50"):
+        check_vocabularies(words, {word: i for word, i in words.items() if i < 50})
+
+
+@pytest.mark.parametrize("device", ["CPU", "AUTO", "AUTO:CPU"])
+def test_devices_of_this_machine(device: str) -> None:
+    check_device(device)
+
+
+@pytest.mark.parametrize("device", ["TPU", "cpu", "AUTO:TPU", "CPU.7"])
+def test_devices_this_machine_does_not_have(device: str) -> None:
+    with pytest.raises(DeviceError, match=r"This machine has no device '.*'; choose one of .*CPU"):
+        check_device(device)

@@ -1,0 +1,298 @@
+"""Real pipelines on the bundled pair."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import openvino_genai
+import pytest
+
+from specdemo import metrics
+from specdemo.compare import race, run_alone
+from specdemo.costs import measure_costs
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.genai_config import generation_config
+from specdemo.engines.text import IncrementalText
+from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
+from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
+from specdemo.records import Comparison, Run, Verdict
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.conftest import PROMPTS
+
+pytestmark = pytest.mark.openvino
+F32 = RuntimeSettings(precision="f32")
+
+
+def speculate(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings) -> Run:
+    chosen = GenerationSettings(**{"ignore_eos": True, "max_new_tokens": 96, **settings})
+    return run_alone(engine.speculative(chosen), prompt, chosen)
+
+
+def plain(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings) -> Run:
+    return run_alone(
+        engine.plain(), prompt, GenerationSettings(**{"ignore_eos": True, "max_new_tokens": 96, **settings})
+    )
+
+
+DRAFTERS = {
+    "constant 1": {"num_assistant_tokens": 1},
+    "constant 4": {"num_assistant_tokens": 4},
+    "constant 16": {"num_assistant_tokens": 16},
+    "confidence": {"policy": "confidence", "assistant_confidence_threshold": 0.2},
+    "lookup": {"drafter": "lookup", "num_assistant_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize("penalty", [1.0, 1.2])
+def test_greedy_outputs_are_identical_in_f32(engine, prompt: str, drafter: dict, penalty: float) -> None:
+    speculative = speculate(engine, prompt, repetition_penalty=penalty, **drafter)
+    assert speculative.token_ids == plain(engine, prompt, repetition_penalty=penalty).token_ids
+    assert len(speculative.token_ids) == 96
+    assert speculative.finish_reason == "length"
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize("penalty", [1.0, 1.2])
+def test_replay_explains_every_round(engine, drafter: dict, penalty: float) -> None:
+    run = speculate(engine, repetition_penalty=penalty, **drafter)
+    assert run.rounds
+    for step in run.rounds:
+        assert step.proposed is not None
+        assert None not in {draft.id for draft in step.proposed}
+        assert len(step.committed) == step.accepted + 1
+        verdicts = [draft.verdict for draft in step.proposed]
+        assert verdicts == sorted(verdicts, key=list(Verdict).index)
+    if drafter.get("drafter") != "lookup":
+        assert all(draft.draft_probability for step in run.rounds for draft in step.proposed)
+
+
+@pytest.mark.parametrize("lookahead", [2, 4, 7])
+@pytest.mark.parametrize("prompt", PROMPTS[:2])
+def test_counts_agree_with_the_counters_of_genai(engine, prompt: str, lookahead: int) -> None:
+    run = speculate(engine, prompt, num_assistant_tokens=lookahead)
+    counters = genai_counters(engine, prompt, num_assistant_tokens=lookahead)
+    judged = run.rounds[:-1]  # GenAI leaves out the round in which the request ends
+    assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
+    assert sum(len(step.proposed) for step in judged) == counters.get_num_draft_tokens()
+    sizes = [len(step.committed) for step in (run.prefill, *run.rounds)]
+    assert sizes == list(counters.raw_metrics.m_batch_sizes)
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.2, 0.4, 0.9])
+def test_counts_agree_for_a_confidence_threshold_too(engine, threshold: float) -> None:
+    settings = {"policy": "confidence", "assistant_confidence_threshold": threshold}
+    run, counters = speculate(engine, **settings), genai_counters(engine, PROMPTS[0], **settings)
+    judged = run.rounds[:-1]
+    assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
+    assert sum(len(step.proposed) for step in judged) == counters.get_num_draft_tokens()
+
+
+def genai_counters(engine: GenAIEngine, prompt: str, **settings):
+    pipeline = engine.pipeline("model")
+    config = generation_config(pipeline, "model", GenerationSettings(ignore_eos=True, max_new_tokens=96, **settings))
+    return pipeline.generate([engine.tokenizer.encode(prompt).input_ids], [config])[0].extended_perf_metrics
+
+
+def test_a_lower_threshold_lets_the_draft_propose_more(engine) -> None:
+    def longest(threshold: float) -> int:
+        run = speculate(engine, policy="confidence", assistant_confidence_threshold=threshold)
+        return max(len(step.proposed) for step in run.rounds)
+
+    assert longest(1.0) == 1
+    assert longest(1.0) < longest(0.2) < longest(0.0)
+
+
+def test_lookahead_is_the_number_of_proposals(engine) -> None:
+    for lookahead in (1, 3, 8):
+        run = speculate(engine, num_assistant_tokens=lookahead)
+        assert {len(step.proposed) for step in run.rounds[:-3]} == {lookahead}
+
+
+def test_probabilities_are_told_where_genai_computes_them(engine) -> None:
+    run = speculate(engine, policy="confidence", assistant_confidence_threshold=0.2)
+    assert all(token.probability and 0 < token.probability <= 1 for token in run.tokens)
+    accepted = [draft for step in run.rounds for draft in step.proposed if draft.verdict is Verdict.ACCEPTED]
+    assert accepted
+    assert all(draft.target_probability for draft in accepted)
+    assert all(token.probability is None for token in speculate(engine).tokens)
+
+
+def test_sampling_knows_counts_only(engine) -> None:
+    settings = GenerationSettings(do_sample=True, seed=4, ignore_eos=True, max_new_tokens=64)
+    decoder = engine.speculative(settings)
+    run = run_alone(decoder, PROMPTS[0], settings)
+    assert decoder.trace_source == "counts only"
+    assert {len(step.proposed) for step in run.rounds[:-3]} == {4}
+    refused = [d for step in run.rounds for d in step.proposed if d.verdict is not Verdict.ACCEPTED]
+    assert refused
+    assert all(draft.id is None for draft in refused)
+
+
+def test_sampling_with_a_threshold_does_not_even_know_counts(engine) -> None:
+    run = speculate(engine, do_sample=True, policy="confidence")
+    assert all(step.proposed is None for step in run.rounds)
+    assert metrics.acceptance_rate(run) is None
+
+
+def test_sampling_is_reproducible_by_seed_and_differs_between_seeds(engine) -> None:
+    first, again, other = (plain(engine, do_sample=True, seed=seed).token_ids for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_sampling_with_prompt_lookup_equals_plain_and_is_replayed(engine) -> None:
+    run = speculate(engine, do_sample=True, seed=5, drafter="lookup")
+    assert run.token_ids == plain(engine, do_sample=True, seed=5).token_ids
+    assert None not in {draft.id for step in run.rounds for draft in step.proposed}
+
+
+def test_temperature_top_p_and_top_k_have_an_effect(engine) -> None:
+    greedy = plain(engine).token_ids
+    assert plain(engine, do_sample=True, top_k=1).token_ids == greedy
+    assert plain(engine, do_sample=True, top_k=0, top_p=1e-6).token_ids == greedy
+    assert plain(engine, do_sample=True, top_k=0, temperature=2.0).token_ids != greedy
+
+
+def test_tokens_stand_for_the_whole_text(engine) -> None:
+    run = plain(engine)
+    assert run.text == engine.tokenizer.decode([*map(int, run.token_ids)])
+
+
+@pytest.mark.parametrize("text", ["Ein Märchen 🦊 日本", "naïve “café”…", "\n\n\ttabs  and  spaces"])
+def test_characters_that_span_tokens_are_whole(engine, text: str) -> None:
+    ids = [int(token) for token in engine.tokenizer.encode(text).input_ids.data[0]]
+    pieces = IncrementalText(lambda tokens: engine.tokenizer.decode(tokens) if tokens else "")
+    assert "".join([*map(pieces.push, ids), pieces.flush()]) == text
+
+
+@pytest.fixture(scope="module")
+def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIEngine]:
+    """The bundled pair with the full stop for an end-of-text token, since the real one is rare."""
+    full_stop = 14
+    target = tmp_path_factory.mktemp("sentence")
+    for file in (BUNDLED / "target").iterdir():
+        (target / file.name).symlink_to(file)
+    for name in ("config.json", "generation_config.json"):
+        content = (target / name).read_text().replace('"eos_token_id": 0', f'"eos_token_id": {full_stop}')
+        (target / name).unlink()
+        (target / name).write_text(content)
+    engine = GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32))
+    assert engine.tokenizer.decode([full_stop]) == "."
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+def test_end_of_text_stops_both_sides_unless_ignored(sentence_engine, drafter: dict) -> None:
+    stopped = plain(sentence_engine, ignore_eos=False)
+    assert stopped.finish_reason == "stop"
+    assert stopped.text.endswith(".")
+    assert len(stopped.token_ids) < 96
+    speculative = speculate(sentence_engine, ignore_eos=False, **drafter)
+    assert speculative.token_ids == stopped.token_ids
+    assert speculative.finish_reason == "stop"
+    assert len(speculate(sentence_engine, **drafter).token_ids) == 96
+
+
+def test_a_failed_pipeline_is_rebuilt_and_the_next_run_works(engine) -> None:
+    before = speculate(engine)
+    broken = engine.pipeline("model")
+    broken.add_request(
+        10**9, "x", openvino_genai.GenerationConfig(max_new_tokens=5)
+    )  # neither lookahead nor threshold
+    with pytest.raises(EngineError, match="has been reset, run again"):
+        speculate(engine)
+    assert speculate(engine).token_ids == before.token_ids
+    assert engine.pipeline("model") is not broken
+
+
+def test_a_closed_request_leaves_the_pipeline_free(engine) -> None:
+    settings = GenerationSettings(ignore_eos=True, max_new_tokens=500)
+    for _ in range(3):
+        run_alone(engine.speculative(settings), PROMPTS[0], settings, rounds=3)
+    pipeline = engine.pipeline("model")
+    assert not pipeline.has_non_finished_requests()
+    assert pipeline.get_metrics().requests == 0
+
+
+def test_a_cache_too_small_for_the_run(engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scheduler() -> openvino_genai.SchedulerConfig:
+        config = openvino_genai.SchedulerConfig()
+        config.num_kv_blocks = 3  # 96 tokens
+        return config
+
+    small = GenAIEngine.__new__(GenAIEngine)
+    small.__dict__ |= engine.__dict__ | {"_pipelines": {}}
+    monkeypatch.setattr(small, "_scheduler", scheduler)
+    for run in (plain, speculate):
+        with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
+            run(small, max_new_tokens=200)
+        assert len(run(small, max_new_tokens=20).token_ids) == 20
+
+
+def test_a_cache_larger_than_memory() -> None:
+    with pytest.raises(CacheError, match=r"1024 GB does not fit into this machine's memory; choose a smaller"):
+        GenAIEngine(bundled_pair(cache_size=1024))
+
+
+def test_prompts_that_cannot_be_run(engine) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        plain(engine, "  \n")
+    with pytest.raises(PromptError, match=r"\d+ tokens and 96 new ones exceed the model's context of 2048"):
+        plain(engine, "word " * 2048)
+    assert plain(engine).token_ids
+
+
+def test_a_device_that_does_not_exist() -> None:
+    with pytest.raises(DeviceError, match="no device 'TPU'"):
+        GenAIEngine(bundled_pair(draft_device="TPU"))
+
+
+def test_tokenizers_that_differ(tmp_path: Path) -> None:
+    draft = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
+    for stem in ("openvino_tokenizer", "openvino_detokenizer"):
+        file = draft / f"{stem}.bin"
+        file.write_bytes(file.read_bytes().replace(b"anxiously", b"elsewhere"))
+    with pytest.raises(PairError, match=r"different tokenizers \(token \d+ differs\); choose a draft"):
+        GenAIEngine(pair_from_folders(BUNDLED / "target", draft, F32))
+
+
+def test_a_model_openvino_refuses(tmp_path: Path) -> None:
+    target = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "target"))
+    file = target / "openvino_model.xml"
+    file.write_text(file.read_text().replace('type="MatMul"', 'type="MadMul"'))
+    with pytest.raises(LoadError, match="OpenVINO cannot load 'target' on CPU; export it again"):
+        GenAIEngine(pair_from_folders(target, None, F32))
+
+
+def test_a_pair_without_a_draft_looks_up(engine) -> None:
+    alone = GenAIEngine(pair_from_folders(BUNDLED / "target", None, F32))
+    with pytest.raises(PairError, match="no draft model; give one, or choose prompt lookup"):
+        alone.speculative(GenerationSettings())
+    run = speculate(alone, drafter="lookup")
+    assert run.token_ids == plain(engine).token_ids
+    alone.close()
+
+
+def test_step_costs_are_plausible(engine) -> None:
+    costs = measure_costs(engine)
+    assert costs is not None
+    assert len(costs.verify) == 17
+    draft = metrics.draft_cost(costs)
+    assert draft is not None
+    assert 0 < draft < 1  # a sixth of the target's weights, in a quarter of the bits
+    passes = [metrics.verify_cost(costs, n) for n in range(1, 18)]
+    assert all(cost is not None and cost > 0 for cost in passes)
+
+
+def test_the_race_on_the_bundled_pair(engine) -> None:
+    settings = GenerationSettings(ignore_eos=True)
+    *_, comparison = race(engine, PROMPTS[0], settings)
+    assert isinstance(comparison, Comparison)
+    assert metrics.identical(comparison)
+    assert len(comparison.plain.token_ids) == len(comparison.speculative.token_ids) == 128
+    assert comparison.trace_source == "replayed"
+    assert comparison.environment.inference_precision == "f32"
+    assert all(step.seconds > 0 for step in comparison.speculative.rounds)

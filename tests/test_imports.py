@@ -1,0 +1,69 @@
+"""The direction of imports: what a module may know of."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = [  # each may import what stands before it, or in its own layer
+    {"specdemo", "specdemo.errors", "specdemo.settings", "specdemo.records"},
+    {"specdemo.metrics", "specdemo.verification", "specdemo.figures", "specdemo.explain", "specdemo.schema"},
+    {"specdemo.models", "specdemo.environment"},
+    {"specdemo.engines"},
+    {"specdemo.compare", "specdemo.costs", "specdemo.worker"},
+    {"specdemo.ui", "specdemo.terminal"},
+    {"specdemo.cli", "specdemo.__main__"},
+    {"app"},
+]
+ONLY_IN = {
+    "openvino": {"specdemo.engines", "specdemo.models"},
+    "openvino_genai": {"specdemo.engines", "specdemo.models"},
+    "gradio": {"specdemo.ui", "app"},
+}
+MODULES = sorted([*ROOT.glob("specdemo/**/*.py"), ROOT / "app.py"])
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            yield node.module
+            if node.module == "specdemo":
+                yield from (f"specdemo.{alias.name}" for alias in node.names if not alias.name.startswith("_"))
+
+
+def part_of(module: str) -> str:
+    """`specdemo.ui` for `specdemo.ui.page`, and so on."""
+    return ".".join(module.split(".")[:2])
+
+
+def layer_of(module: str) -> int:
+    return next(index for index, layer in enumerate(LAYERS) if part_of(module) in layer)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_downwards(path: Path) -> None:
+    for imported in imports_of(path):
+        if imported.split(".")[0] in {"specdemo", "app"}:
+            assert layer_of(imported) <= layer_of(name_of(path)), f"{name_of(path)} imports {imported}"
+        allowed = ONLY_IN.get(imported.split(".")[0])
+        assert allowed is None or part_of(name_of(path)) in allowed, f"{name_of(path)} imports {imported}"
+
+
+def test_every_module_has_a_layer_and_every_layer_a_module() -> None:
+    assert {part_of(name_of(path)) for path in MODULES} == set().union(*LAYERS)
+
+
+def test_modules_are_short() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert {name: lines for name, lines in lengths.items() if lines > 250} == {}

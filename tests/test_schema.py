@@ -1,0 +1,49 @@
+import json
+
+import pytest
+from hypothesis import given
+
+from specdemo import metrics, schema
+from specdemo.compare import race
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.records import Comparison
+from specdemo.settings import GenerationSettings
+from tests.strategies import comparisons
+
+
+@given(comparisons)
+def test_what_is_written_is_what_is_read(comparison: Comparison) -> None:
+    assert schema.from_json(json.loads(json.dumps(schema.to_json(comparison)))) == comparison
+
+
+def test_object_has_the_documented_keys() -> None:
+    *_, comparison = race(ScriptedEngine(wrong=(3,)), "Say", GenerationSettings())
+    written = schema.to_json(comparison)
+    assert written["schema"] == 1
+    assert {"pair", "prompt", "settings", "environment", "plain", "speculative", "trace_source", "summary"} <= set(
+        written
+    )
+    side = written["speculative"]
+    assert {"text", "token_ids", "prefill_seconds", "decode_seconds", "tokens_per_second", "finish_reason"} <= set(
+        side
+    )
+    assert set(side["rounds"][0]) == {"proposed", "committed", "draft_seconds", "verify_seconds", "seconds"}
+    assert set(side["rounds"][0]["proposed"][0]) == {
+        "id", "text", "verdict", "draft_probability", "target_probability",
+    }  # fmt: skip
+    assert set(written["summary"]) == {
+        "speedup", "acceptance_rate", "mean_accepted_length", "identical", "first_divergence",
+    }  # fmt: skip
+    assert side["token_ids"][1:] == [id_ for step in side["rounds"] for id_ in step["committed"]]
+    assert written["summary"]["speedup"] == metrics.speedup(comparison)
+
+
+def test_no_path_of_this_machine_is_written(engine) -> None:
+    text = engine.pair.model_dump_json()
+    assert "assets" not in text
+    assert "path" not in text
+
+
+def test_another_schema_is_refused() -> None:
+    with pytest.raises(ValueError, match="schema 1, got schema 2"):
+        schema.from_json({"schema": 2})

@@ -1,0 +1,50 @@
+import pytest
+
+from specdemo.errors import SettingsError
+from specdemo.settings import GenerationSettings, RuntimeSettings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"num_assistant_tokens": 0},
+            r"Lookahead \(num_assistant_tokens\) should be greater than or equal to 1, got 0",
+        ),
+        ({"num_assistant_tokens": 17}, "less than or equal to 16, got 17"),
+        ({"assistant_confidence_threshold": 1.5}, r"Confidence threshold .* less than or equal to 1, got 1.5"),
+        ({"max_ngram_size": 0}, "N-gram size"),
+        ({"max_new_tokens": 1}, "New tokens"),
+        ({"temperature": 0}, "Temperature"),
+        ({"top_p": 0}, "Top-p"),
+        ({"top_k": -1}, "Top-k"),
+        ({"repetition_penalty": 0.5}, "Repetition penalty"),
+        ({"seed": -1}, "Seed"),
+        ({"drafter": "oracle"}, "Drafter"),
+        ({"drafter": "lookup", "policy": "confidence"}, "its policy must be constant"),
+        ({"lookahead": 3}, "There is no setting called 'lookahead'; known are drafter, policy"),
+        ({"num_assistant_tokens": "many"}, "should be a valid integer"),
+        ({"temperature": float("nan")}, "Temperature"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(values: dict, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as error:
+        GenerationSettings.checked(**values)
+    assert "\n" not in str(error.value)
+
+
+def test_text_from_a_link_is_understood() -> None:
+    settings = GenerationSettings.checked(num_assistant_tokens="7", ignore_eos="true", temperature="0.5")
+    assert (settings.num_assistant_tokens, settings.ignore_eos, settings.temperature) == (7, True, 0.5)
+
+
+@pytest.mark.parametrize("settings", [GenerationSettings, RuntimeSettings])
+def test_every_setting_explains_itself(settings: type) -> None:
+    for name, field in settings.model_fields.items():
+        assert field.title, name
+        assert field.description, name
+
+
+def test_cache_size_is_limited() -> None:
+    with pytest.raises(SettingsError, match="Cache size"):
+        RuntimeSettings.checked(cache_size=0)
