@@ -103,6 +103,8 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 def _compare(options: argparse.Namespace) -> None:
     settings = GenerationSettings.checked(**_chosen(options, GenerationSettings))
+    if options.json and not Path(options.json).parent.is_dir():  # better now than after the run
+        raise UsageError(f"There is no folder to write {options.json!r} in; choose another path.")
     status = Console(stderr=True)
     with status.status("loading"):
         engine = load_engine(options.engine, chosen_pair(options))
@@ -114,10 +116,10 @@ def _compare(options: argparse.Namespace) -> None:
                 comparison = progress
             busy.update(progress.name if isinstance(progress, Phase) else "racing")
     assert comparison is not None, "a race that nobody stops ends with a comparison"
-    if options.json is not None:
-        _write_json(comparison, options.json)
     if options.json != "-":
         print_comparison(Console(), comparison)
+    if options.json is not None:
+        _write_json(comparison, options.json)
 
 
 def _write_json(comparison: Comparison, path: str) -> None:

@@ -64,6 +64,12 @@ class Worker:
                 if not finished:  # the caller went away
                     self._abandon()
 
+    @property
+    def process_id(self) -> int:
+        """Id of the child process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     def close(self) -> None:
         """End the child."""
         self._connection.close()

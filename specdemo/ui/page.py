@@ -5,6 +5,7 @@ page's and the API's alike.
 """
 
 import json
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ _MAIN = (
 def serve(
     pair: ModelPair, *, host: str | None = None, port: int | None = None, auth: tuple[str, str] | None = None
 ) -> None:
-    """Start the page and stay until interrupted."""
+    """Start the page and stay until interrupted or terminated."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     worker = Worker(partial(load_engine, "genai", pair))
     try:
         build_page(Sessions(worker), pair).launch(**launch_options(), server_name=host, server_port=port, auth=auth)

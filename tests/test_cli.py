@@ -1,0 +1,136 @@
+"""The terminal, mostly as the user runs it: a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from specdemo import schema
+from specdemo.cli import build_parser, main
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.conftest import PROMPTS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def specdemo(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "specdemo", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.openvino
+def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) -> None:
+    options = "--max-new-tokens 128 --ignore-eos --num-assistant-tokens 4 --json -"
+    done = specdemo("compare", PROMPTS[0], *options.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["schema"] == 1
+    assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 128
+    assert data["summary"]["identical"] is True
+    assert data["summary"]["first_divergence"] is None
+    assert data["summary"]["speedup"] > 0
+    assert data["trace_source"] == "replayed"
+    assert schema.from_json(data).prompt == PROMPTS[0]
+    steps = data["plain"]["rounds"]
+    assert data["plain"]["decode_seconds"] == pytest.approx(sum(step["seconds"] for step in steps))
+    assert median(step["seconds"] for step in steps) > 0
+
+
+@pytest.mark.openvino
+def test_both_texts_and_the_figures_are_printed(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    done = specdemo(
+        "compare", PROMPTS[1], "--drafter", "lookup", "--max-new-tokens", "48", "--json", str(path), "--sequential"
+    )
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "plain",
+        "speculative",
+        "accepted draft",
+        "Identical output, 48 tokens",
+        "speedup",
+        "acceptance rate",
+    ):
+        assert words in done.stdout
+    assert json.loads(path.read_text())["settings"]["sequential"] is True
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((" ",), 2, "The prompt is empty"),
+        (("x", "--num-assistant-tokens", "40"), 2, "less than or equal to 16, got 40"),
+        (("x", "--drafter", "lookup", "--policy", "confidence"), 2, "its policy must be constant"),
+        (("x", "--device", "TPU"), 2, "This machine has no device 'TPU'"),
+        (("x", "--draft", "d"), 2, "--draft needs --target"),
+        (("x", "--target", "/nowhere"), 1, "There is no folder '/nowhere'"),
+        (("x", "--cache-size", "1024"), 1, "does not fit into this machine's memory"),
+        (("x", "--json", "/nowhere/run.json"), 2, "There is no folder to write '/nowhere/run.json' in"),
+    ],
+)
+def test_errors_are_one_sentence_and_an_exit_code(
+    arguments: tuple[str, ...], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    *_, complaint = captured.err.splitlines()
+    assert complaint.startswith("specdemo: ")
+    assert message in complaint
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.openvino
+def test_a_result_that_cannot_be_written_is_printed_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "x", "--max-new-tokens", "4", "--json", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert "4 tokens compared" in captured.out
+    assert f"Cannot write '{tmp_path}' (Is a directory); choose another path." in captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["compare"],
+        ["fly"],
+        ["compare", "x", "--engine", "other"],
+        ["compare", "x", "--policy", "hope"],
+        ["compare", "x", "--top-k", "few"],
+    ],
+)
+def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("auth", ["", "user", "user:", ":word"])
+def test_auth_takes_a_name_and_a_password(auth: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--auth", auth]) == 2
+    assert "--auth takes USER:PASSWORD" in capsys.readouterr().err
+
+
+def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        build_parser().parse_args(["compare", "--help"])
+    assert stopped.value.code == 0
+    help_ = " ".join(capsys.readouterr().out.split())
+    for name, field in {**GenerationSettings.model_fields, **RuntimeSettings.model_fields}.items():
+        assert f"--{name.replace('_', '-')}" in help_
+        assert field.description in help_
+
+
+def test_terminal_settings_are_the_page_settings() -> None:
+    options = build_parser().parse_args(["compare", "x", "--top-k", "7", "--ignore-eos"])
+    assert (options.top_k, options.ignore_eos) == (7, True)
+    assert "temperature" not in vars(options)  # unset ones keep the default of the type

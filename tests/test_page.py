@@ -1,0 +1,448 @@
+"""The page as a visitor meets it: the real app on the real pair in headless Chromium."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from urllib.parse import quote, urlsplit
+from urllib.request import urlopen
+
+import pytest
+from gradio_client import Client
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from specdemo import schema
+from specdemo.records import Comparison, Verdict
+from specdemo.ui.tokens import round_html
+
+pytestmark = [pytest.mark.openvino, pytest.mark.browser]
+ROOT = Path(__file__).resolve().parents[1]
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
+LONG = "/?max_new_tokens=2000&ignore_eos=true"
+WAIT = 60_000
+
+
+@pytest.fixture(scope="module")
+def outbound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server's attempts to reach another host are written down."""
+    return tmp_path_factory.mktemp("outbound") / "log"
+
+
+@pytest.fixture(scope="module")
+def address(chromium: str, outbound: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`app.py`, started in another directory on a free port."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    shutil.copyfile(ROOT / "tests" / "outbound.py", elsewhere / "sitecustomize.py")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "GRADIO_SERVER_PORT": str(port),
+        "PYTHONPATH": f"{elsewhere}{os.pathsep}{ROOT}",
+        "SPECDEMO_OUTBOUND_LOG": str(outbound),
+    }
+    server = subprocess.Popen([sys.executable, ROOT / "app.py"], cwd=elsewhere, env=environment)
+    url = f"http://127.0.0.1:{port}"
+    deadline = monotonic() + 90
+    while True:
+        try:
+            urlopen(url, timeout=5).close()
+            break
+        except OSError:
+            assert server.poll() is None, "the app ended while starting"
+            assert monotonic() < deadline, "the app did not start"
+            sleep(0.2)
+    yield url
+    server.terminate()
+    server.wait(20)
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
+    """Open the page as a new visitor; at the end, no page may have complained or asked another host."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def open_page(path: str = "/", width: int = 1440, context: BrowserContext | None = None) -> Page:
+        if context is None:
+            context = browser.new_context(viewport={"width": width, "height": 1000}, accept_downloads=True)
+            contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WAIT)
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda request: complaints.append(request.url) if foreign(request.url) else None)
+        page.goto(address + path)
+        expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
+        page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
+        return page
+
+    def foreign(url: str) -> bool:
+        return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(address)
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def run(page: Page, *, skip: bool = True) -> None:
+    """Run and wait for the result; without `skip`, watch the playback."""
+    page.click("#run")
+    page.wait_for_selector(".race[data-state=playing]")
+    if skip:
+        expect(page.locator("#run")).to_have_text("Run", timeout=WAIT)
+        page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]")
+
+
+def downloaded(page: Page) -> Comparison:
+    with page.expect_download() as download:
+        page.click(".download")
+    return schema.from_json(json.loads(Path(download.value.path()).read_text()))
+
+
+def kinds(page: Page, side: str, kind: str) -> list[str]:
+    return page.locator(f".pane.{side} .text .token.{kind}").all_text_contents()
+
+
+def set_slider(page: Page, name: str, value: int) -> None:
+    page.fill(f"#{name} input[type=number]", str(value))
+    page.keyboard.press("Tab")
+
+
+def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit) -> None:
+    page = visit()
+    page.fill("#prompt textarea", "In a deep forest there lived")
+    run(page)
+    comparison = downloaded(page)
+    assert comparison.prompt == "In a deep forest there lived"
+    for side in ("plain", "speculative"):
+        prompt = page.locator(f".pane.{side} .prompt").text_content()
+        committed = page.locator(f".pane.{side} .text [data-index]").all_text_contents()
+        assert (prompt, "".join(committed)) == (comparison.prompt, comparison.side(side).text)
+    drafts = [draft for step in comparison.speculative.rounds for draft in step.proposed]
+    for verdict in Verdict:
+        expected = [draft.text.replace("\n", "↵") for draft in drafts if draft.verdict is verdict]
+        shown = [text.replace("\n", "↵") for text in kinds(page, "speculative", verdict)]
+        assert shown == expected
+        assert expected
+    assert len(kinds(page, "speculative", "own")) == 1 + len(comparison.speculative.rounds)
+    assert page.locator(".pane.speculative .round").count() == 1 + len(comparison.speculative.rounds)
+    assert page.locator(".agreement").text_content() == "✓ identical output, 128 tokens compared"
+    assert page.locator(".figures dt").count() >= 8
+
+
+def test_colours_differ_and_are_repeated_by_lines(visit) -> None:
+    page = visit()
+    run(page)
+    page.check(".discarded-shown")
+    styles = {}
+    for kind in ("accepted", "own", "rejected", "discarded"):
+        token = page.locator(f".pane.speculative .text .token.{kind}").first
+        styles[kind] = token.evaluate(
+            "e => { const s = getComputedStyle(e); return [s.backgroundColor, s.textDecorationLine + s.boxShadow]; }"
+        )
+        expect(token).to_be_visible()
+    backgrounds, lines = zip(*styles.values(), strict=True)
+    assert len(set(backgrounds)) == 4
+    assert len(set(lines)) >= 3
+    assert "line-through" in lines[2]
+    assert "line-through" in lines[3]
+    page.uncheck(".discarded-shown")
+    expect(page.locator(".pane.speculative .text .token.discarded").first).to_be_hidden()
+
+
+def test_text_streams_on_both_sides_in_step(visit) -> None:
+    page = visit()
+    page.select_option(".speed", "20")
+    page.click("#run")
+    page.wait_for_selector(".race[data-state=playing]")
+    seen = []
+    for _ in range(6):
+        clocks = page.evaluate(
+            "[...document.querySelectorAll('.pane')].map(p => Number(p.querySelector('[data-fact=ms]').textContent))"
+        )
+        counts = [page.locator(f".pane.{side} .text [data-index]").count() for side in ("plain", "speculative")]
+        seen.append((*counts, *clocks))
+        page.wait_for_timeout(250)
+    plain, speculative, *_ = zip(*seen, strict=True)
+    assert plain[0] < plain[-1] < 128
+    assert speculative[0] < speculative[-1]
+    assert list(plain) == sorted(plain)
+    for *_, one, other in seen:  # both at the same time of their own clocks, but for the round in progress
+        assert abs(one - other) < 60
+    assert "20× slower than it ran" in page.locator(".reason").text_content()
+    page.click(".toggle")
+    before = page.locator(".pane.plain .text [data-index]").count()
+    page.wait_for_timeout(400)
+    assert page.locator(".pane.plain .text [data-index]").count() == before
+    page.click(".toggle")
+    page.wait_for_timeout(400)
+    assert page.locator(".pane.plain .text [data-index]").count() > before
+    page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]")
+    assert page.locator(".pane.plain .text [data-index]").count() == 128
+    page.select_option(".speed", "1")  # plays once more
+    page.wait_for_selector(".race[data-state=playing]")
+    page.wait_for_selector(".race[data-state=done]")
+    assert page.locator(".pane.plain .text [data-index]").count() == 128
+
+
+def test_sliders_change_the_rounds(visit) -> None:
+    page = visit()
+    for lookahead in (2, 7):
+        set_slider(page, "num_assistant_tokens", lookahead)
+        set_slider(page, "max_new_tokens", 60)
+        run(page)
+        comparison = downloaded(page)
+        assert comparison.settings.num_assistant_tokens == lookahead
+        assert max(len(step.proposed) for step in comparison.speculative.rounds) == lookahead
+        assert len(comparison.plain.token_ids) == 60
+
+
+def test_only_valid_controls_show(visit) -> None:
+    page = visit()
+    page.click("text=Confidence threshold")
+    expect(page.locator("#assistant_confidence_threshold")).to_be_visible()
+    expect(page.locator("#num_assistant_tokens")).to_be_hidden()
+    run(page)
+    assert downloaded(page).settings.policy == "confidence"
+    page.click("text=Prompt lookup")
+    expect(page.locator("#max_ngram_size")).to_be_visible()
+    expect(page.locator("#num_assistant_tokens")).to_be_visible()
+    expect(page.locator("#policy")).to_be_hidden()
+    run(page)
+    settings = downloaded(page).settings
+    assert (settings.drafter, settings.policy) == ("lookup", "constant")
+
+
+def test_ctrl_enter_runs(visit) -> None:
+    page = visit()
+    page.click("#prompt textarea")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".race[data-state=done]")
+
+
+def test_settings_survive_a_reload_and_travel_in_a_link(visit, address: str) -> None:
+    page = visit()
+    page.fill("#prompt textarea", "A & B = <C>?")
+    set_slider(page, "num_assistant_tokens", 9)
+    page.click("text=Prompt lookup")
+    page.wait_for_function("location.search.includes('lookup') && location.search.includes('prompt')")
+    link = page.url.removeprefix(address)
+    for again in (page.goto(address + "/") and page, visit(link)):  # from the browser's store; from the link
+        expect(again.locator("#prompt textarea")).to_have_value("A & B = <C>?")
+        expect(again.locator("#num_assistant_tokens input[type=number]")).to_have_value("9")
+        expect(again.locator("#max_ngram_size")).to_be_visible()
+
+
+def test_a_link_with_a_wrong_value_says_so(visit) -> None:
+    page = visit("/?num_assistant_tokens=99")
+    expect(page.locator("#message [role=alert]")).to_contain_text("less than or equal to 16, got '99'")
+    expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
+
+
+def test_bad_input_is_told_and_the_finished_result_stays(visit) -> None:
+    page = visit()
+    run(page)
+    verdict, text = page.locator(".outcome").text_content(), page.locator(".pane.plain .text").text_content()
+    for prompt, message in (("  ", "The prompt is empty"), ("word " * 2100, "exceed the model's context of 2048")):
+        page.fill("#prompt textarea", prompt)
+        page.click("#run")
+        expect(page.locator("#message [role=alert]")).to_contain_text(message, timeout=WAIT)
+        expect(page.locator("#run")).to_have_text("Run", timeout=WAIT)
+        assert page.locator(".outcome").text_content() == verdict
+        assert page.locator(".pane.plain .text").text_content() == text
+    page.fill("#prompt textarea", "Once")
+    run(page)
+    expect(page.locator("#message [role=alert]")).to_have_count(0)
+
+
+def test_markup_is_shown_and_never_run(visit) -> None:
+    evil = '<img src=x onerror=alert(1)><script>alert(2)</script>"&'
+    page = visit(f"/?prompt={quote(evil)}")
+    run(page)
+    for side in ("plain", "speculative"):
+        assert page.locator(f".pane.{side} .prompt").text_content() == evil
+    assert page.locator(".race img, .race script").count() == 0
+    # A model that writes markup cannot be had on demand; its text takes the way of any token's.
+    token = downloaded(page).plain.tokens[0].model_copy(update={"text": evil})
+    step = downloaded(page).plain.prefill.model_copy(update={"committed": (token,)})
+    page.evaluate(
+        "html => document.querySelector('.pane.plain .text').insertAdjacentHTML('beforeend', html)",
+        round_html(step, side="plain", number=0, first=0, source="measured"),
+    )
+    assert page.locator(".pane.plain .text .round").last.text_content() == evil
+    assert page.locator(".race img, .race script").count() == 0
+
+
+def test_stop_keeps_what_there_is(visit) -> None:
+    page = visit(LONG)
+    page.click("#run")
+    expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
+    expect(page.locator("#run")).to_be_disabled()
+    page.wait_for_selector(".race[data-state=playing]")
+    expect(page.locator(".reason")).to_contain_text("Live.")
+    page.click("#stop")
+    expect(page.locator("#run")).to_have_text("Run", timeout=3000)
+    page.wait_for_selector(".race[data-state=done]")
+    expect(page.locator(".reason")).to_contain_text("Stopped early.")
+    comparison = downloaded(page)
+    assert comparison.plain.finish_reason == "cancelled"
+    assert 1 < len(comparison.plain.token_ids) < 2000
+    expect(page.locator("#stop")).to_be_hidden()
+
+
+def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit) -> None:
+    first, second = visit(LONG), visit()
+    first.click("#run")
+    first.wait_for_selector(".race[data-state=playing]")
+    second.click("#run")
+    expect(second.locator("#message")).to_contain_text("Waiting for the machine")
+    expect(second.locator("#message")).to_contain_text("queue: 1/1")
+    second.click("#leave")
+    expect(second.locator("#run")).to_have_text("Run")
+    expect(second.locator("#run")).to_be_enabled()
+    second.click("#run")
+    expect(second.locator("#message")).to_contain_text("queue: 1/1")
+    first.click("#stop")
+    second.wait_for_selector(".race[data-state=done]", timeout=WAIT)
+    assert downloaded(first).plain.finish_reason == "cancelled"
+    assert downloaded(second).plain.finish_reason == "length"  # the first visitor's Stop was not the second's
+
+
+def test_closing_the_tab_frees_the_engine(visit) -> None:
+    first, second = visit(LONG), visit()
+    first.click("#run")
+    first.wait_for_selector(".race[data-state=playing]")
+    first.close()
+    began = monotonic()
+    second.click("#run")
+    second.wait_for_selector(".race[data-state=playing]")
+    assert monotonic() - began < 10  # the abandoned run alone would take longer
+
+
+def test_tokens_explain_themselves_to_mouse_and_keyboard(visit) -> None:
+    page = visit()
+    run(page)
+    tip = page.locator(".tip")
+    page.hover(".pane.speculative .text .token.rejected")
+    expect(tip).to_contain_text("rejected draft")
+    expect(tip).to_contain_text("draft's probability 0.")
+    expect(tip).to_contain_text("(replayed)")
+    expect(tip).to_contain_text("4 proposed")
+    page.mouse.move(0, 0)
+    expect(tip).to_be_hidden()
+    page.focus(".pane.plain .text")
+    page.keyboard.press("ArrowRight")
+    expect(tip).to_contain_text("prefill")
+    page.keyboard.press("ArrowRight")
+    expect(tip).to_contain_text("step 1,")
+
+
+def test_differing_outputs_are_marked_in_both_panes(visit) -> None:
+    page = visit("/?do_sample=true&seed=3")
+    run(page)
+    expect(page.locator(".agreement")).to_contain_text("outputs differ from token")
+    expect(page.locator(".divergence")).to_contain_text("does not keep the target's distribution")
+    for side in ("plain", "speculative"):
+        expect(page.locator(f".pane.{side} .diverges")).to_have_count(1)
+
+
+def test_charts_keep_zoom_while_they_grow(visit) -> None:
+    page = visit()
+    page.select_option(".speed", "20")
+    page.click("#run")
+    page.wait_for_selector(".race[data-state=playing]")
+    page.wait_for_function("document.querySelector('.chart.clock').data[0].x.length > 5")
+    page.evaluate("Plotly.relayout(document.querySelector('.chart.clock'), {'xaxis.range': [3, 9]})")
+    before = page.evaluate("document.querySelector('.chart.clock').data[0].x.length")
+    page.evaluate("document.querySelector('.chart.clock .main-svg').dataset.mine = 'yes'")
+    page.wait_for_function(f"document.querySelector('.chart.clock').data[0].x.length > {before + 5}")
+    assert page.evaluate("document.querySelector('.chart.clock').layout.xaxis.range") == [3, 9]
+    assert page.evaluate("document.querySelector('.chart.clock .main-svg').dataset.mine") == "yes"  # not remounted
+    page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]")
+    comparison = downloaded(page)
+    points = page.evaluate("document.querySelector('.chart.clock').data.map(t => t.y.at(-1))")
+    assert points == [128, 128]
+    accepted = page.evaluate("document.querySelector('.chart.acceptance').data[0].y")
+    assert accepted == [step.accepted for step in comparison.speculative.rounds]
+
+
+def test_many_runs_do_not_grow_the_page(visit) -> None:
+    page = visit("/?max_new_tokens=64")
+    sizes = []
+    for _ in range(8):
+        run(page)
+        page.evaluate("gc()")
+        sizes.append(
+            page.evaluate("[document.querySelectorAll('*').length, performance.memory.usedJSHeapSize / 2**20]")
+        )
+    nodes, heap = zip(*sizes[2:], strict=True)
+    assert max(nodes) - min(nodes) < 0.02 * max(nodes)
+    assert heap[-1] - heap[0] < 5  # MiB over six runs; a leaked run is about one
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_nothing_is_wider_than_the_window(visit, width: int) -> None:
+    page = visit(width=width)
+    run(page)
+    page.click("#more button")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    expect(page.locator("#run")).to_be_in_viewport()
+
+
+def test_dark_and_light_have_readable_contrast(browser: Browser, visit) -> None:
+    for scheme in ("light", "dark"):
+        context = browser.new_context(color_scheme=scheme)
+        page = visit(context=context)
+        run(page)
+        for kind in ("accepted", "own", "rejected"):
+            ratio = page.locator(f".pane.speculative .text .token.{kind}").first.evaluate(CONTRAST)
+            assert ratio >= 4.5, (scheme, kind, ratio)
+        context.close()
+
+
+CONTRAST = """element => {
+  const style = getComputedStyle(element);
+  const luminance = text => {
+    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
+      .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const [a, b] = [luminance(style.color), luminance(style.backgroundColor)].sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+}"""
+
+
+def test_the_endpoint_returns_the_same_comparison(address: str) -> None:
+    client = Client(address, verbose=False)
+    data = client.predict(prompt="In a deep forest there lived", max_new_tokens=48, api_name="/compare")
+    comparison = schema.from_json(data)
+    assert len(comparison.plain.token_ids) == 48
+    assert data["summary"]["identical"] is True
+    with pytest.raises(Exception, match="The prompt is empty"):
+        client.predict(prompt=" ", api_name="/compare")
+    assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+
+
+def test_the_server_reached_no_other_host(visit, outbound: Path) -> None:
+    run(visit())
+    assert not outbound.exists() or outbound.read_text() == ""

@@ -1,0 +1,159 @@
+"""What the page is made of, without a browser."""
+
+import json
+
+import gradio as gr
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdemo import metrics, schema
+from specdemo.compare import Lap, race
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import SettingsError
+from specdemo.records import Comparison, Round, Token
+from specdemo.settings import GenerationSettings
+from specdemo.ui.callbacks import api_description, restore
+from specdemo.ui.charts import acceptance_figure, clock_figure
+from specdemo.ui.controls import DEFAULTS, NAMES, control, settings_from, settings_from_link, visibility
+from specdemo.ui.feed import Feed
+from specdemo.ui.summary import figures_html
+from specdemo.ui.tokens import round_html
+from tests.strategies import comparisons, rounds
+
+EVIL = "<img src=x onerror=alert(1)>\"'&"
+
+
+def events(feed: Feed) -> list[dict]:
+    return [json.loads(line) for line in feed.text.splitlines()]
+
+
+@pytest.fixture
+def feed() -> Feed:
+    feed = Feed("Say", GenerationSettings())
+    for item in race(ScriptedEngine(wrong=(4,)), "Say", GenerationSettings()):
+        if isinstance(item, Lap | Comparison):
+            feed.add(item)
+    return feed
+
+
+def test_the_feed_only_grows(feed: Feed) -> None:
+    before = feed.text
+    feed.fail("over")
+    assert feed.text.startswith(before)
+    assert events(feed)[-1] == {"kind": "error", "text": "over"}
+
+
+def test_the_feed_carries_each_sides_clock_and_figures(feed: Feed) -> None:
+    start, *laps, end = events(feed)
+    comparison = schema.from_json(json.loads(end["record"]))
+    assert (start["kind"], start["prompt"], start["max_new_tokens"]) == ("start", "Say", 128)
+    for side in ("plain", "speculative"):
+        sent = [step for lap in laps if lap["side"] == side for step in lap["rounds"]]
+        run = comparison.side(side)
+        assert sent[0]["ms"] == 0
+        assert sent[0]["rate"] is None
+        assert sent[-1]["ms"] == pytest.approx(metrics.decode_seconds(run) * 1000)
+        assert sent[-1]["tokens"] == len(run.tokens)
+        assert sent[-1]["rate"] == pytest.approx(metrics.tokens_per_second(run))
+        assert sent[-1]["alpha"] == metrics.acceptance_rate(run)
+        assert [step["ms"] for step in sent] == sorted(step["ms"] for step in sent)
+    assert end["identical"] is True
+    assert end["headline"] == "1.82× faster"
+
+
+def test_a_feed_never_holds_markup_of_a_user() -> None:
+    feed = Feed("<script>", GenerationSettings())
+    assert "<" not in feed.text
+    assert events(feed)[0]["prompt"] == "<script>"
+
+
+@given(rounds(), st.sampled_from(["plain", "speculative"]), st.integers(0, 3))
+def test_any_round_becomes_html_that_shows_its_tokens(step: Round, side: str, number: int) -> None:
+    html = round_html(step, side=side, number=number, first=5, source="replayed")
+    assert html.count("data-index=") == len(step.committed)
+    assert html.count('<span class="round"') == 1
+
+
+def test_text_is_escaped_in_text_and_attributes() -> None:
+    step = Round(committed=(Token(id=1, text=EVIL),), seconds=0.1)
+    html = round_html(step, side="plain", number=1, first=0, source="measured")
+    assert "<img" not in html
+    assert "&lt;img src=x onerror=alert(1)&gt;&#34;&#39;&amp;" in html
+
+
+def test_kinds_of_tokens_are_told_apart() -> None:
+    *_, comparison = race(ScriptedEngine(wrong=(4,)), "Say", GenerationSettings(num_assistant_tokens=6))
+    step = comparison.speculative.rounds[0]
+    html = round_html(step, side="speculative", number=1, first=1, source="measured")
+    kinds = [part.split('"')[0] for part in html.split('class="token ')[1:]]
+    assert kinds == ["accepted"] * 3 + ["rejected"] + ["discarded"] * 2 + ["own"]
+    assert "the target&#39;s own: correction" in html
+    assert f"round 1, {step.seconds * 1000:.2f} ms: 6 proposed, 3 accepted, 4 committed" in html
+
+
+@given(comparisons)
+def test_any_comparison_has_figures(comparison: Comparison) -> None:
+    html = figures_html(comparison)
+    assert metrics.FORMULAS["speedup"] in html
+    assert "nan" not in html
+
+
+def test_charts_have_the_traces_the_page_extends() -> None:
+    for figure, names in (
+        (clock_figure(), ["plain", "speculative"]),
+        (acceptance_figure(), ["accepted", "refused", "running α"]),
+    ):
+        assert [trace["name"] for trace in json.loads(figure)["data"]] == names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_controls_have_the_limits_of_the_settings(name: str) -> None:
+    made = control(name)
+    field = GenerationSettings.model_fields[name]
+    assert (made.label, made.info, made.value) == (field.title, field.description, field.default)
+    if isinstance(made, gr.Slider):
+        GenerationSettings.checked(**{name: made.maximum})
+        with pytest.raises(SettingsError):
+            GenerationSettings.checked(**{name: made.maximum + made.step})
+
+
+def test_the_two_lookahead_settings_exclude_each_other() -> None:
+    for drafter, policy in (("model", "constant"), ("model", "confidence"), ("lookup", "constant")):
+        shown = visibility(drafter, policy)
+        assert shown["num_assistant_tokens"] != shown["assistant_confidence_threshold"]
+        assert shown["max_ngram_size"] == (drafter == "lookup")
+
+
+def test_a_hidden_policy_does_not_spoil_prompt_lookup() -> None:
+    values = dict(zip(NAMES, DEFAULTS, strict=True)) | {"drafter": "lookup", "policy": "confidence"}
+    assert settings_from(values).policy == "constant"
+
+
+def test_settings_travel_in_a_link() -> None:
+    assert settings_from_link({"top_k": "7", "unknown": "x"}) == GenerationSettings(top_k=7)
+    with pytest.raises(SettingsError, match=r"link's settings cannot be used\. Top-k"):
+        settings_from_link({"top_k": "many"})
+
+
+def test_a_stored_value_that_is_not_one_becomes_a_message() -> None:
+    prompt, *values, message = restore('{"prompt": "Say", "top_k": "7", "seed": "none"}')
+    assert "Seed (seed) should be a valid integer" in message
+    assert prompt == gr.skip()
+    assert values == [gr.skip()] * len(NAMES)
+
+
+@pytest.mark.parametrize("saved", ["", "{}"])
+def test_nothing_stored_changes_nothing(saved: str) -> None:
+    assert restore(saved) == [gr.skip()] * (len(NAMES) + 2)
+
+
+def test_stored_values_are_restored() -> None:
+    prompt, *values, message = restore('{"prompt": "Say", "top_k": "7"}')
+    assert (prompt, message) == ("Say", gr.skip())
+    assert dict(zip(NAMES, values, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {"top_k": 7}
+
+
+def test_the_endpoint_explains_every_parameter() -> None:
+    for name, field in GenerationSettings.model_fields.items():
+        assert f"{name}: {field.description}" in api_description()
