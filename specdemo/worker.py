@@ -21,7 +21,7 @@ from specdemo.errors import EngineError, SpecdemoError
 from specdemo.settings import GenerationSettings
 
 EngineFactory = Callable[[], Engine]
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.05
 
 
 class Worker:

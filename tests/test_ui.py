@@ -25,7 +25,7 @@ EVIL = "<img src=x onerror=alert(1)>\"'&"
 
 
 def events(feed: Feed) -> list[dict]:
-    return [json.loads(line) for line in feed.text.splitlines()]
+    return [json.loads(line) for line in feed.everything.splitlines()]
 
 
 @pytest.fixture
@@ -37,11 +37,15 @@ def feed() -> Feed:
     return feed
 
 
-def test_the_feed_only_grows(feed: Feed) -> None:
-    before = feed.text
+def test_events_are_numbered_and_an_update_holds_the_newest(feed: Feed) -> None:
     feed.fail("over")
-    assert feed.text.startswith(before)
-    assert events(feed)[-1] == {"kind": "error", "text": "over"}
+    assert [event["at"] for event in events(feed)] == list(range(len(events(feed))))
+    assert len({event["run"] for event in events(feed)}) == 1
+    assert events(feed)[-1]["text"] == "over"
+    assert feed.everything.endswith(feed.recent)
+    for _ in range(20):
+        feed.fail("again")
+    assert len(feed.recent.splitlines()) < len(feed.everything.splitlines())
 
 
 def test_the_feed_carries_each_sides_clock_and_figures(feed: Feed) -> None:
@@ -64,7 +68,7 @@ def test_the_feed_carries_each_sides_clock_and_figures(feed: Feed) -> None:
 
 def test_a_feed_never_holds_markup_of_a_user() -> None:
     feed = Feed("<script>", GenerationSettings())
-    assert "<" not in feed.text
+    assert "<" not in feed.everything
     assert events(feed)[0]["prompt"] == "<script>"
 
 

@@ -1,6 +1,7 @@
 // A Plotly chart that is extended, never redrawn: zoom survives, and nothing is allocated anew.
 
-const REDRAW_MS = 100;
+const REDRAW_MS = 100; // at most ten times a second
+const REST = 15; // and at least this many times as long at rest as at work: the engine may need the processor
 
 class Chart {
   constructor(element, figure) {
@@ -21,7 +22,7 @@ class Chart {
     this.redraw();
   }
 
-  // Points for each trace, as [[x, y], …]; drawn at most ten times a second.
+  // Points for each trace, as [[x, y], …]; drawn soon.
   add(traces) {
     this.pending ??= this.figure.data.map(() => ({ x: [], y: [] }));
     traces.forEach((points, index) => {
@@ -30,7 +31,7 @@ class Chart {
         this.pending[index].y.push(y);
       }
     });
-    this.timer ??= setTimeout(() => this.flush(), REDRAW_MS);
+    this.timer ??= setTimeout(() => this.flush(), Math.max(REDRAW_MS, REST * (this.took ?? 0)));
   }
 
   flush() {
@@ -43,8 +44,10 @@ class Chart {
       this.points[index].x.push(...x);
       this.points[index].y.push(...y);
     });
+    const began = performance.now();
     const update = { x: pending.map(({ x }) => x), y: pending.map(({ y }) => y) };
     Plotly.extendTraces(this.element, update, pending.map((_, index) => index));
+    this.took = performance.now() - began;
   }
 
   redraw() {

@@ -5,6 +5,9 @@ class Pane {
     this.text = element.querySelector(".text");
     this.facts = element.querySelectorAll("[data-fact]");
     this.tip = tip;
+    this.following = true; // the end of the text, unless the reader scrolls up
+    this.text.addEventListener("wheel", () => this.follow(), { passive: true });
+    this.text.addEventListener("touchmove", () => this.follow(), { passive: true });
     this.text.addEventListener("pointerover", (event) => this.explain(event.target.closest(".token")));
     this.text.addEventListener("pointerleave", () => this.hide());
     this.text.addEventListener("focusin", (event) => this.explain(event.target.closest(".token")));
@@ -14,6 +17,7 @@ class Pane {
 
   reset(prompt) {
     this.hide();
+    this.following = true;
     this.text.replaceChildren();
     if (prompt) {
       const given = document.createElement("span");
@@ -24,12 +28,15 @@ class Pane {
     this.show({ rate: null, ms: null, tokens: null });
   }
 
+  follow() {
+    const { scrollTop, clientHeight, scrollHeight } = this.text;
+    this.following = scrollTop + clientHeight >= scrollHeight - 40;
+  }
+
   append(rounds) {
     if (!rounds.length) return;
-    const { text } = this;
-    const following = text.scrollTop + text.clientHeight >= text.scrollHeight - 40; // unless the reader scrolled up
-    text.insertAdjacentHTML("beforeend", rounds.map((round) => round.html).join(""));
-    if (following) text.scrollTop = text.scrollHeight;
+    this.text.insertAdjacentHTML("beforeend", rounds.map((round) => round.html).join(""));
+    if (this.following) this.text.scrollTop = 1e9;
     this.show(rounds.at(-1));
   }
 

@@ -1,25 +1,26 @@
 // Playback of two recorded sides in step with each other, slowed by a factor.
 //
-// Position is in milliseconds of the sides' own clocks. While a recording still grows, the position never
-// passes what both sides have reached; that is what makes live streaming the same thing at factor 1.
+// Position is in milliseconds of the sides' own clocks and never passes what both sides have reached. A run too
+// slow to need slowing is shown live: the same playback, always at the end of a recording that still grows. It
+// is drawn when something new arrives, which is when the engine pauses, so that drawing takes nothing from it.
 
 const WATCH_MS = 4000; // what a run should take to watch
-const LAG_MS = 200; // how far live playback stays behind, so that it moves smoothly between updates
-const DRAW_MS = { live: 100, recorded: 33 }; // drawing takes time from an engine on the same machine
+const DRAW_MS = { computing: 300, done: 33 }; // drawing takes time from an engine on the same machine
 
 class Player {
   constructor(onDraw, onEnd) {
     this.onDraw = onDraw;
     this.onEnd = onEnd;
     this.frame = null;
+    this.chosen = null; // speed, by the reader; null: about four seconds
     this.reset({});
   }
 
   reset({ limit = 0, sequential = false }) {
+    this.stopFrames();
     this.sides = { plain: this.newSide(), speculative: this.newSide() };
-    Object.assign(this, { limit, sequential, position: 0, complete: false, playing: false });
-    Object.assign(this, { factor: null, chosen: null, live: false, eager: false, ended: false });
-    cancelAnimationFrame(this.frame);
+    Object.assign(this, { limit, sequential, position: 0, factor: null, slowed: null });
+    Object.assign(this, { complete: false, playing: false, live: false, eager: false, ended: false });
   }
 
   newSide() {
@@ -27,15 +28,16 @@ class Player {
   }
 
   add(name, rounds, done) {
-    const side = this.sides[name];
-    side.rounds.push(...rounds);
-    side.done = done;
-    if (!this.playing && !this.ended && this.expected() !== null) this.begin();
+    this.sides[name].rounds.push(...rounds);
+    this.sides[name].done = done;
+    if (this.factor === null && this.expected() !== null) this.begin();
+    else if (this.live && this.playing) this.advance();
   }
 
   finish() {
     this.complete = true;
-    if (!this.playing && !this.ended) this.begin();
+    if (this.factor === null) this.begin();
+    else if (this.live && this.playing) this.advance();
   }
 
   // Milliseconds the longer side will take, judged by its pace so far; null before there is one.
@@ -52,33 +54,36 @@ class Player {
   begin() {
     const needed = WATCH_MS / (this.complete ? this.total() : this.expected());
     this.slowed = needed > 1.5 ? Number(needed.toPrecision(2)) : 1;
-    this.live = !this.complete && this.slowed === 1;
     this.factor = this.chosen ?? this.slowed;
+    this.live = !this.complete && this.factor === 1;
     this.play();
   }
 
   play() {
     if (this.ended) this.rewind();
     this.playing = true;
-    this.before = null;
-    this.frame = requestAnimationFrame((now) => this.tick(now));
+    if (this.live) this.advance();
+    else this.startFrames();
   }
 
   pause() {
     this.playing = false;
-    cancelAnimationFrame(this.frame);
+    this.stopFrames();
   }
 
+  // Everything there is, at once; then whatever follows.
   skip() {
+    if (this.ended) return;
     this.eager = true;
-    if (!this.playing) this.play();
+    this.play();
   }
 
-  // Speed as chosen by the reader; null goes back to about four seconds.
   choose(factor) {
     this.chosen = factor;
+    if (this.factor === null) return;
     this.factor = factor ?? this.slowed;
-    if (this.ended) this.play();
+    this.live = this.live && this.factor === 1;
+    if (this.ended || this.playing) this.play();
   }
 
   rewind() {
@@ -87,29 +92,35 @@ class Player {
     this.onDraw(this, true);
   }
 
-  tick(now) {
-    const elapsed = now - (this.before ?? now);
-    if (this.before !== null && elapsed < DRAW_MS[this.complete ? "recorded" : "live"]) {
-      this.frame = requestAnimationFrame((later) => this.tick(later));
-      return;
-    }
-    this.before = now;
+  startFrames() {
+    this.stopFrames();
+    let before = performance.now();
+    const tick = (now) => {
+      this.frame = requestAnimationFrame(tick);
+      if (now - before < DRAW_MS[this.complete ? "done" : "computing"]) return;
+      this.advance((now - before) / this.factor);
+      before = now;
+    };
+    this.frame = requestAnimationFrame(tick);
+  }
+
+  stopFrames() {
+    cancelAnimationFrame(this.frame);
+  }
+
+  advance(ms = Infinity) {
     const horizon = this.horizon();
-    const pace = this.live && !this.complete ? Math.min(1, (horizon - this.position) / LAG_MS) : 1;
-    this.position = this.eager ? horizon : Math.min(horizon, this.position + (elapsed * pace) / this.factor);
+    this.position = this.eager ? horizon : Math.min(horizon, this.position + ms);
     this.onDraw(this, false);
-    if (this.complete && this.position >= this.total()) {
-      Object.assign(this, { playing: false, ended: true, eager: false });
-      this.onEnd();
-      return;
-    }
-    this.frame = requestAnimationFrame((later) => this.tick(later));
+    if (!this.complete || this.position < this.total()) return;
+    this.stopFrames();
+    Object.assign(this, { playing: false, ended: true });
+    this.onEnd();
   }
 
   // One after the other and live, the speculative clock starts where the plain one ends.
   offset(name) {
-    if (!(this.sequential && this.live) || name === "plain") return 0;
-    return this.sides.plain.done || this.complete ? this.end("plain") : Infinity;
+    return this.sequential && this.live && name === "speculative" ? this.end("plain") : 0;
   }
 
   end(name) {
@@ -117,14 +128,13 @@ class Player {
   }
 
   total() {
-    return Math.max(...Object.keys(this.sides).map((name) => this.offset(name) + this.end(name)), 0);
+    return Math.max(...Object.keys(this.sides).map((name) => this.offset(name) + this.end(name)));
   }
 
   // How far playback may go: to the end, or to what both sides have reached.
   horizon() {
     const running = Object.keys(this.sides).filter((name) => !this.sides[name].done);
-    if (this.complete || !running.length) return this.total();
-    if (this.sequential && this.live) return this.end("plain") + this.end("speculative");
+    if (this.complete || !running.length || (this.sequential && this.live)) return this.total();
     return Math.min(...running.map((name) => this.end(name)));
   }
 

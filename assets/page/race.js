@@ -19,25 +19,21 @@ class Race {
       this.root.classList.toggle("with-discarded", event.target.checked);
     });
     find(".download").addEventListener("click", () => this.download());
-    this.read = 0;
+    this.read = 0; // events of the current run
   }
 
-  // `text` only grows, except that a new run begins a new text.
+  // Lines of events, some of which may have been read before; the last update of a run has them all.
   receive(text) {
-    if (!text) return;
-    const start = text.slice(0, text.indexOf("\n"));
-    if (start !== this.start) {
-      this.start = start;
-      this.read = 0;
+    for (const line of (text ?? "").split("\n").filter(Boolean)) {
+      const event = JSON.parse(line);
+      if (event.at === 0 && event.run !== this.run) this.begin(event);
+      else if (event.run === this.run && event.at === this.read) this.handle(event);
+      else continue;
+      this.read = event.at + 1;
     }
-    const until = text.lastIndexOf("\n") + 1;
-    const lines = text.slice(this.read, until).split("\n").filter(Boolean);
-    this.read = until;
-    for (const line of lines) this.handle(JSON.parse(line));
   }
 
   handle(event) {
-    if (event.kind === "start") this.begin(event);
     if (event.kind === "lap") this.player.add(event.side, event.rounds, event.done);
     if (event.kind === "end") this.result = event;
     if (event.kind === "error") this.failure = event.text;
@@ -48,10 +44,10 @@ class Race {
     this.result = this.failure = null;
     this.run = event.run;
     this.prompt = event.prompt;
-    const speed = Number(this.find(".speed").value) || null;
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
-    this.player.chosen = speed;
     this.root.dataset.state = "waiting";
+    const verdict = this.find(".verdict");
+    if (verdict.getBoundingClientRect().top > innerHeight - 80) verdict.scrollIntoView({ behavior: "smooth" });
     for (const chart of Object.values(this.charts)) chart.resize();
     this.clear();
   }

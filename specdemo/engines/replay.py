@@ -89,9 +89,9 @@ class DraftReplay:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn what that round committed."""
-        fed = self._proposed[:-1]
-        kept = 0
-        while kept < min(len(fed), len(tokens)) and fed[kept] == tokens[kept]:
+        fed, kept = self._proposed[:-1], 0
+        # The last token is always fed anew: its logits are where the next round begins.
+        while kept < min(len(fed), len(tokens) - 1) and fed[kept] == tokens[kept]:
             kept += 1
         self._model.rollback(len(fed) - kept)
         self._waiting += tokens[kept:]

@@ -1,5 +1,6 @@
 """The bundled pair, and pairs from a user's own folders."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ def bundled_pair(**runtime: Any) -> ModelPair:
     """
     settings = RuntimeSettings.checked(**{"precision": "f32", **runtime})
     return pair_from_folders(BUNDLED / "target", BUNDLED / "draft", settings)
+
+
+def bundled_prompts() -> list[str]:
+    """Beginnings of texts that the bundled pair can go on with."""
+    prompts: list[str] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
+    return prompts
 
 
 def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings) -> ModelPair:

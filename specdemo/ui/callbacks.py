@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any, Literal
 
 import gradio as gr
@@ -26,9 +27,13 @@ class Callbacks:
         except SettingsError as error:
             yield [gr.skip(), alert(error), *buttons("idle")]
             return
+        shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), prompt, settings):
             feed = gr.skip() if update.feed is None else update.feed
-            yield [feed, update.message, *buttons("running")]
+            news = [feed, update.message, *buttons("running")]
+            # what has not changed is skipped: each update of a widget takes time from an engine on this machine
+            yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
+            shown = news
 
     def stop(self, request: gr.Request) -> None:
         """End this visitor's run, if there is one."""

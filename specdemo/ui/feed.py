@@ -1,7 +1,8 @@
-"""What the page is sent of a run: lines of JSON that only ever grow at the end.
+"""What the page is sent of a run: numbered events, a line of JSON each.
 
-Gradio sends a growing string as its new tail alone, so an update costs what is new in it. The page plays the
-rounds on the clocks they carry; all figures are computed here, none in the browser.
+An update carries the newest few events, so that its cost does not grow with the run; the last one carries all,
+in case the browser was too busy to see each. The page plays the rounds on the clocks they carry; all figures
+are computed here, none in the browser.
 """
 
 import json
@@ -16,29 +17,43 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.summary import figures_html
 from specdemo.ui.tokens import round_html
 
+_RECENT = 8
+
 
 class Feed:
-    """One run, line by line."""
+    """One run, event by event."""
 
     def __init__(self, prompt: str, settings: GenerationSettings) -> None:
+        self._run = uuid4().hex
+        self._lines: list[str] = []
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
-        start = {"kind": "start", "run": uuid4().hex, "prompt": prompt}
-        self.text = _line(start | settings.model_dump(include={"max_new_tokens", "sequential"}))
+        self._append("start", prompt=prompt, **settings.model_dump(include={"max_new_tokens", "sequential"}))
+
+    @property
+    def recent(self) -> str:
+        """The newest events."""
+        return "".join(self._lines[-_RECENT:])
+
+    @property
+    def everything(self) -> str:
+        """All events."""
+        return "".join(self._lines)
 
     def add(self, progress: Lap | Comparison) -> None:
         """Append what happened."""
         if isinstance(progress, Lap):
             done = progress.finish_reason is not None
-            self._append({"kind": "lap", "side": progress.side, "rounds": self._lap(progress), "done": done})
+            self._append("lap", side=progress.side, rounds=self._lap(progress), done=done)
         else:
-            self._append(_end(progress))
+            self._append("end", **_end(progress))
 
     def fail(self, message: str) -> None:
         """Append that the run ended in an error; what was sent before stays."""
-        self._append({"kind": "error", "text": message})
+        self._append("error", text=message)
 
-    def _append(self, event: dict[str, Any]) -> None:
-        self.text += _line(event)
+    def _append(self, kind: str, **event: Any) -> None:
+        line = json.dumps({"run": self._run, "at": len(self._lines), "kind": kind, **event}, ensure_ascii=False)
+        self._lines.append(line.replace("<", "\\u003c") + "\n")  # no text of a user looks like markup on the way
 
     def _lap(self, lap: Lap) -> list[dict[str, Any]]:
         """The lap's rounds with the figures reached at the end of each."""
@@ -70,7 +85,6 @@ class Feed:
 
 def _end(comparison: Comparison) -> dict[str, Any]:
     return {
-        "kind": "end",
         "headline": explain.headline(comparison),
         "tone": explain.tone(comparison),
         "reason": explain.reason(comparison),
@@ -82,8 +96,3 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "figures": figures_html(comparison),
         "record": json.dumps(schema.to_json(comparison), ensure_ascii=False),
     }
-
-
-def _line(event: dict[str, Any]) -> str:
-    """One line. `<` is written as an escape, so that no text of a user looks like markup on the way."""
-    return json.dumps(event, ensure_ascii=False).replace("<", "\\u003c") + "\n"

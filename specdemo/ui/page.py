@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
 from specdemo.explain import SAMPLING_CAVEAT
-from specdemo.models.pairs import ASSETS
+from specdemo.models.pairs import ASSETS, bundled_prompts
 from specdemo.records import Model, ModelPair
 from specdemo.ui.callbacks import Callbacks, api_description, buttons, restore, show_valid, waiting
 from specdemo.ui.charts import acceptance_figure, clock_figure
@@ -75,13 +75,15 @@ def build_page(sessions: Sessions, pair: ModelPair) -> gr.Blocks:
         gr.HTML(header_html(pair), elem_id="header")
         with gr.Column(elem_id="ask"):
             with gr.Row(equal_height=False):
-                prompt = gr.Textbox(_prompts()[0], label="Prompt", lines=3, max_lines=12, elem_id="prompt", scale=8)
+                prompt = gr.Textbox(
+                    bundled_prompts()[0], label="Prompt", lines=3, max_lines=12, elem_id="prompt", scale=8
+                )
                 with gr.Column(scale=1, min_width=150, elem_id="actions"):
                     run = gr.Button("Run", variant="primary", elem_id="run")
                     stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
                     leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
                     copy = gr.Button("Copy link", elem_id="copy")
-            gr.Examples([[text] for text in _prompts()], prompt, label="Try one of these", elem_id="examples")
+            gr.Examples([[text] for text in bundled_prompts()], prompt, label="Try one of these", elem_id="examples")
         message = gr.HTML(elem_id="message")
         controls = _controls()
         race = gr.HTML(
@@ -127,7 +129,7 @@ def _connect(
     gr.on([chooser.change for chooser in choosers], show_valid, choosers, dependent, **private)
 
     remembered: dict[str, Control] = {"prompt": prompt, **controls}
-    names, defaults = json.dumps(list(remembered)), json.dumps([_prompts()[0], *DEFAULTS])
+    names, defaults = json.dumps(list(remembered)), json.dumps([bundled_prompts()[0], *DEFAULTS])
     inputs = list(remembered.values())
     remember = f"(...values) => settings.remember({names}, {defaults}, values)"
     gr.on([component.change for component in inputs], None, inputs, js=remember)
@@ -156,11 +158,6 @@ def header_html(pair: ModelPair) -> str:
 
 def _model(model: Model) -> str:
     return f"{model.parameters / 1e6:.1f}M {model.weights}"
-
-
-def _prompts() -> list[str]:
-    prompts: list[str] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
-    return prompts
 
 
 def _controls() -> dict[str, Control]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from threading import Event
+from time import monotonic
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -18,6 +19,11 @@ PHASES = {
     "loading": "Loading the models and measuring what their steps cost …",
     "warming up": "Warming both sides up, off the clock …",
 }
+
+
+UPDATE_SECONDS = 0.35
+"""Between updates of the page, which live playback can only follow when both sides have had their slice. Each costs
+server and browser time that, on one machine with the engine, the engine misses."""
 
 
 class Update(NamedTuple):
@@ -37,7 +43,7 @@ class Sessions:
     def run(self, visitor: str, prompt: str, settings: GenerationSettings) -> Iterator[Update]:
         """Compare, yielding what to show. Errors become messages; closing the iterator frees the engine."""
         cancelled = self._cancelled[visitor] = Event()
-        feed, begun = Feed(prompt, settings), False
+        feed, begun, due = Feed(prompt, settings), False, 0.0
         try:
             for progress in self._worker.compare(prompt, settings, cancelled):
                 if isinstance(progress, Phase):
@@ -45,13 +51,16 @@ class Sessions:
                     continue
                 feed.add(progress)
                 begun = True
-                yield Update(feed.text, "")
+                if isinstance(progress, Comparison):
+                    yield Update(feed.everything, "")
+                elif monotonic() >= due:
+                    yield Update(feed.recent, "")
+                    due = monotonic() + UPDATE_SECONDS
             if not begun:
                 yield Update(None, notice("Stopped before the first token."))
         except SpecdemoError as error:
-            if begun:
-                feed.fail(str(error))
-            yield Update(feed.text if begun else None, alert(error))
+            feed.fail(str(error))
+            yield Update(feed.everything if begun else None, alert(error))
         finally:
             self._cancelled.pop(visitor, None)
 

@@ -1,0 +1,139 @@
+"""What sharing the machine costs each side's clock, and what streaming to a page costs both.
+
+    python -m tests.benchmarks.clocks [--tokens 1000] [--repeats 15]
+
+Prints ratios of seconds per token, measured in turns within one run of this script:
+
+- sliced / alone: the race's clocks against those of each side on its own;
+- streamed / unwatched: the same race while its updates go to a browser on this machine that draws nothing;
+- drawn / unwatched: the same while that browser shows it, which takes what a browser takes.
+"""
+
+import argparse
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from random import sample
+from statistics import quantiles
+
+from playwright.sync_api import Page, sync_playwright
+
+from specdemo import metrics
+from specdemo.compare import Progress, race, run_alone
+from specdemo.engines import load_engine
+from specdemo.engines.genai import GenAIEngine
+from specdemo.models.pairs import bundled_pair
+from specdemo.records import Comparison, Run
+from specdemo.settings import GenerationSettings
+from specdemo.ui.page import build_page, launch_options
+from specdemo.ui.session import Sessions
+from specdemo.worker import Worker
+
+PROMPT = "Once upon a time there was a fox who"
+SIDES = ("plain", "speculative")
+
+
+def seconds_per_token(run: Run) -> float:
+    """Of a run that decoded something."""
+    seconds = metrics.time_per_token(run)
+    assert seconds is not None
+    return seconds
+
+
+def last(comparisons) -> Comparison:
+    """The comparison at the end of a race."""
+    *_, comparison = comparisons
+    return comparison
+
+
+def report(name: str, ratios: list[float], target: float | None = None) -> None:
+    """Median ratio, quartiles, and whether the median meets the target."""
+    low, middle, high = quantiles(ratios, n=4)
+    verdict = "" if target is None else f"   at most {target:.2f}: {'met' if middle <= target else 'missed'}"
+    print(f"{name:<36} {middle:.3f}   quartiles {low:.3f} … {high:.3f}{verdict}", flush=True)
+
+
+def slicing(settings: GenerationSettings, repeats: int) -> None:
+    """Sliced clocks against undisturbed ones."""
+    engine = GenAIEngine(bundled_pair())
+    decoders: dict[str, Callable] = {"plain": engine.plain, "speculative": partial(engine.speculative, settings)}
+    ratios: dict[str, list[float]] = {side: [] for side in SIDES}
+    for _ in range(repeats):
+        alone = {side: seconds_per_token(run_alone(decoders[side](), PROMPT, settings)) for side in SIDES}
+        comparison = last(race(engine, PROMPT, settings))
+        for side in SIDES:
+            ratios[side].append(seconds_per_token(comparison.side(side)) / alone[side])
+    for side in SIDES:
+        report(f"{side}: sliced / alone", ratios[side], 1.05)
+    engine.close()
+
+
+class RecordingWorker(Worker):
+    """A worker that remembers its last comparison, which a page that draws nothing cannot hand over."""
+
+    last: Comparison
+
+    def compare(self, *arguments) -> Iterator[Progress]:
+        """What `Worker.compare` yields."""
+        for progress in super().compare(*arguments):
+            if isinstance(progress, Comparison):
+                self.last = progress
+            yield progress
+
+
+def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None:
+    """The same race unwatched, streamed and drawn, in the same engine process."""
+    worker = RecordingWorker(partial(load_engine, "genai", bundled_pair()))
+    app = build_page(Sessions(worker), bundled_pair())
+    _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
+    seconds: dict[tuple[str, str], list[float]] = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{url}?ignore_eos=true&max_new_tokens={settings.max_new_tokens}")
+        page.wait_for_selector("#run:not([disabled])")
+        page.evaluate("() => { window.draw = Race.prototype.receive; }")
+        ways = {
+            "unwatched": lambda: last(worker.compare(PROMPT, settings)),
+            "streamed": lambda: watch(page, "() => {}"),
+            "drawn": lambda: watch(page, "window.draw"),
+        }
+        for _ in range(repeats):
+            for way in sample(sorted(ways), len(ways)):
+                ways[way]()
+                for side in SIDES:
+                    seconds.setdefault((way, side), []).append(seconds_per_token(worker.last.side(side)))
+        browser.close()
+    for way, target in (("streamed", 1.03), ("drawn", None)):
+        for side in SIDES:
+            pairs = zip(seconds[way, side], seconds["unwatched", side], strict=True)
+            report(f"{side}: {way} / unwatched", [watched / unwatched for watched, unwatched in pairs], target)
+    app.close()
+    worker.close()
+
+
+def watch(page: Page, receive: str) -> None:
+    """Run on the page, whose updates go to this function, and wait for the end."""
+    page.evaluate(f"() => {{ Race.prototype.receive = {receive}; }}")
+    page.click("#run")
+    page.wait_for_selector("#stop", timeout=60_000)
+    page.wait_for_selector("#stop", state="hidden", timeout=120_000)
+
+
+def main() -> None:
+    """Run both measurements."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=15)
+    arguments = parser.parse_args()
+    settings = GenerationSettings(max_new_tokens=arguments.tokens, ignore_eos=True)
+    slicing(settings, arguments.repeats)
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        print("no Chromium here: what streaming costs is not measured")
+    else:
+        streaming(settings, arguments.repeats, chromium)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Retake the pictures in `assets/screenshots`.
+
+    python -m tests.screenshots
+
+The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it.
+"""
+
+import shutil
+from functools import partial
+
+from playwright.sync_api import Browser, sync_playwright
+
+from specdemo.engines import load_engine
+from specdemo.models.pairs import ASSETS, bundled_pair
+from specdemo.ui.page import build_page, launch_options
+from specdemo.ui.session import Sessions
+from specdemo.worker import Worker
+
+PICTURES = ASSETS / "screenshots"
+SIZES = {"wide": (1360, 900), "phone": (390, 844)}
+
+
+def take(browser: Browser, url: str, size: str, scheme: str) -> None:
+    """Both pictures of one size and colour scheme."""
+    width, height = SIZES[size]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=1.25
+    )
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_selector("#run:not([disabled])")
+    page.wait_for_timeout(1500)
+    page.click("#run")
+    page.wait_for_selector(".race[data-state=playing]", timeout=60_000)
+    page.wait_for_timeout(2200)
+    page.screenshot(path=PICTURES / f"{size}-{scheme}-mid.png", full_page=True)
+    page.wait_for_selector(".race[data-state=done]", timeout=60_000)
+    page.wait_for_timeout(500)
+    page.screenshot(path=PICTURES / f"{size}-{scheme}-done.png", full_page=True)
+    context.close()
+
+
+def main() -> None:
+    """Take all of them."""
+    PICTURES.mkdir(exist_ok=True)
+    worker = Worker(partial(load_engine, "genai", bundled_pair()))
+    app = build_page(Sessions(worker), bundled_pair())
+    _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for size in SIZES:
+            for scheme in ("light", "dark"):
+                take(browser, url, size, scheme)
+        browser.close()
+    app.close()
+    worker.close()
+
+
+if __name__ == "__main__":
+    main()
