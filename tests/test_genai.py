@@ -11,7 +11,8 @@ from specdemo import metrics
 from specdemo.compare import race, run_alone
 from specdemo.costs import measure_costs
 from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.genai_config import generation_config
+from specdemo.engines.genai.config import generation_config
+from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
@@ -103,9 +104,9 @@ def test_counts_agree_for_a_confidence_threshold_too(engine, threshold: float) -
 
 
 def genai_counters(engine: GenAIEngine, prompt: str, **settings):
-    pipeline = engine.pipeline("model")
+    pipeline = engine.pipelines.get("model")
     config = generation_config(pipeline, "model", GenerationSettings(ignore_eos=True, max_new_tokens=96, **settings))
-    return pipeline.generate([engine.tokenizer.encode(prompt).input_ids], [config])[0].extended_perf_metrics
+    return pipeline.generate([engine.pipelines.tokenizer.encode(prompt).input_ids], [config])[0].extended_perf_metrics
 
 
 def test_a_lower_threshold_lets_the_draft_propose_more(engine) -> None:
@@ -170,13 +171,13 @@ def test_temperature_top_p_and_top_k_have_an_effect(engine) -> None:
 
 def test_tokens_stand_for_the_whole_text(engine) -> None:
     run = plain(engine)
-    assert run.text == engine.tokenizer.decode([*map(int, run.token_ids)])
+    assert run.text == engine.pipelines.tokenizer.decode([*map(int, run.token_ids)])
 
 
 @pytest.mark.parametrize("text", ["Ein Märchen 🦊 日本", "naïve “café”…", "\n\n\ttabs  and  spaces"])
 def test_characters_that_span_tokens_are_whole(engine, text: str) -> None:
-    ids = [int(token) for token in engine.tokenizer.encode(text).input_ids.data[0]]
-    pieces = IncrementalText(lambda tokens: engine.tokenizer.decode(tokens) if tokens else "")
+    ids = [int(token) for token in engine.pipelines.tokenizer.encode(text).input_ids.data[0]]
+    pieces = IncrementalText(lambda tokens: engine.pipelines.tokenizer.decode(tokens) if tokens else "")
     assert "".join([*map(pieces.push, ids), pieces.flush()]) == text
 
 
@@ -192,7 +193,7 @@ def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIE
         (target / name).unlink()
         (target / name).write_text(content)
     engine = GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32))
-    assert engine.tokenizer.decode([full_stop]) == "."
+    assert engine.pipelines.tokenizer.decode([full_stop]) == "."
     yield engine
     engine.close()
 
@@ -211,38 +212,38 @@ def test_end_of_text_stops_both_sides_unless_ignored(sentence_engine, drafter: d
 
 def test_a_failed_pipeline_is_rebuilt_and_the_next_run_works(engine) -> None:
     before = speculate(engine)
-    broken = engine.pipeline("model")
+    broken = engine.pipelines.get("model")
     broken.add_request(
         10**9, "x", openvino_genai.GenerationConfig(max_new_tokens=5)
     )  # neither lookahead nor threshold
     with pytest.raises(EngineError, match="has been reset, run again"):
         speculate(engine)
     assert speculate(engine).token_ids == before.token_ids
-    assert engine.pipeline("model") is not broken
+    assert engine.pipelines.get("model") is not broken
 
 
 def test_a_closed_request_leaves_the_pipeline_free(engine) -> None:
     settings = GenerationSettings(ignore_eos=True, max_new_tokens=500)
     for _ in range(3):
         run_alone(engine.speculative(settings), PROMPTS[0], settings, rounds=3)
-    pipeline = engine.pipeline("model")
+    pipeline = engine.pipelines.get("model")
     assert not pipeline.has_non_finished_requests()
     assert pipeline.get_metrics().requests == 0
 
 
-def test_a_cache_too_small_for_the_run(engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scheduler() -> openvino_genai.SchedulerConfig:
+def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scheduler(pipelines: Pipelines) -> openvino_genai.SchedulerConfig:
         config = openvino_genai.SchedulerConfig()
         config.num_kv_blocks = 3  # 96 tokens
         return config
 
-    small = GenAIEngine.__new__(GenAIEngine)
-    small.__dict__ |= engine.__dict__ | {"_pipelines": {}}
-    monkeypatch.setattr(small, "_scheduler", scheduler)
+    monkeypatch.setattr(Pipelines, "_scheduler", scheduler)
+    small = GenAIEngine(bundled_pair())
     for run in (plain, speculate):
         with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
             run(small, max_new_tokens=200)
         assert len(run(small, max_new_tokens=20).token_ids) == 20
+    small.close()
 
 
 def test_a_cache_larger_than_memory() -> None:

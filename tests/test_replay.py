@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.engines.replay import DraftReplay, LookupReplay
+from specdemo.engines.genai.replay import DraftReplay, LookupReplay
 from specdemo.settings import GenerationSettings
 
 

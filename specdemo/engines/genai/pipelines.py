@@ -1,36 +1,25 @@
-"""Decoding with `openvino_genai`'s continuous-batching pipelines, stepped one round at a time.
+"""The pair in `openvino_genai`'s continuous-batching pipelines, each built when first needed.
 
 Why a pipeline each for plain, draft model and prompt lookup: a speculative pipeline cannot decode plainly.
 The plain one stays loaded; of the others only the one last used, so at most two copies of the target are in
-memory. Speed is bound by reading weights from memory, which is why a pass over several tokens costs little
-more than a pass over one, and why speculation can pay at all.
-
-Facts about openvino-genai 2026.4 that shape this module, each covered by a test:
-
-- After a failed step every later request on that pipeline fails too. It is dropped and rebuilt when needed.
-- A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
+memory.
 """
 
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import openvino_genai
 
-from specdemo.engines.base import Decoder
-from specdemo.engines.genai_config import Kind, generation_config
-from specdemo.engines.genai_decoder import GenAIDecoder
+from specdemo.engines.genai.config import Kind
 from specdemo.engines.stateful import StatefulModel
-from specdemo.environment import describe_environment
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.devices import check_device, precision_properties
 from specdemo.models.pairs import check_vocabularies
-from specdemo.records import Environment, Model, ModelPair
-from specdemo.settings import GenerationSettings
+from specdemo.records import Model, ModelPair
 
 
-class GenAIEngine:
-    """A pair in `openvino_genai` pipelines, each built when first needed."""
+class Pipelines:
+    """What is loaded of a pair."""
 
     def __init__(self, pair: ModelPair) -> None:
         """Check that the pair can work; load its target.
@@ -47,65 +36,52 @@ class GenAIEngine:
         for device in (self._device, self._draft_device):
             check_device(device)
         self._properties = precision_properties(pair.runtime.precision)
-        self._pipelines: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
+        self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: StatefulModel | None = None
         self.tokenizer = _load_tokenizer(pair.target)
         if pair.draft is not None:
             check_vocabularies(self.tokenizer.get_vocab(), _load_tokenizer(pair.draft).get_vocab())
-        self.environment: Environment = describe_environment(pair)
-        self.pipeline("plain")
+        self.get("plain")
 
-    def plain(self) -> Decoder:
-        """A decoder of the target alone."""
-        return GenAIDecoder(self, "plain")
-
-    def speculative(self, settings: GenerationSettings) -> Decoder:
-        """A decoder with the drafter these settings name."""
-        if settings.drafter == "model":
-            self._require_draft()
-        return GenAIDecoder(self, settings.drafter)
-
-    def draft_step_seconds(self, prompt: str, settings: GenerationSettings) -> float | None:
-        """Median over rounds of the draft's seconds / its steps, by the counters that come with `generate()`."""
-        if self.pair.draft is None:
-            return None
-        config = generation_config(self.pipeline("model"), "model", settings)
-        result = self.pipeline("model").generate([self.tokenizer.encode(prompt).input_ids], [config])[0]
-        counters = result.extended_perf_metrics
-        microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
-        steps = settings.num_assistant_tokens
-        rounds = (microseconds[i : i + steps] for i in range(0, len(microseconds) - steps + 1, steps))
-        return median(fmean(batch) for batch in rounds) / 1e6
-
-    def close(self) -> None:
-        """Free all models."""
-        self._pipelines.clear()
-        self._draft_model = None
-
-    def pipeline(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
+    def get(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
         """The pipeline of this kind, built if need be."""
-        if kind not in self._pipelines:
-            for other in self._pipelines.keys() - {"plain"}:
-                del self._pipelines[other]
-            self._pipelines[kind] = self._build(kind)
-        return self._pipelines[kind]
+        if kind not in self._loaded:
+            for other in self._loaded.keys() - {"plain"}:
+                del self._loaded[other]
+            self._loaded[kind] = self._build(kind)
+        return self._loaded[kind]
 
     def discard(self, kind: Kind) -> None:
         """Drop a pipeline that failed; it is rebuilt when next needed."""
-        self._pipelines.pop(kind, None)
+        self._loaded.pop(kind, None)
 
     def draft_model(self) -> StatefulModel:
         """The draft outside GenAI, for replaying what it proposed."""
         if self._draft_model is None:
-            path = _path(self._require_draft())
+            path = _path(self.require_draft())
             self._draft_model = StatefulModel(path, self._draft_device, self._properties)
         return self._draft_model
+
+    def require_draft(self) -> Model:
+        """The pair's draft.
+
+        Raises:
+            PairError: it has none.
+        """
+        if self.pair.draft is None:
+            raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
+        return self.pair.draft
+
+    def clear(self) -> None:
+        """Free all models."""
+        self._loaded.clear()
+        self._draft_model = None
 
     def _build(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
         target, device = self.pair.target, self._device
         properties: dict[str, Any] = dict(self._properties)
         if kind == "model":
-            draft = _path(self._require_draft())
+            draft = _path(self.require_draft())
             properties["draft_model"] = openvino_genai.draft_model(draft, self._draft_device, **self._properties)
         elif kind == "lookup":
             properties["prompt_lookup"] = True
@@ -126,11 +102,6 @@ class GenAIEngine:
         config.dynamic_split_fuse = False  # one step is the whole prefill
         config.max_num_batched_tokens = self.pair.target.context_length or 2**16
         return config
-
-    def _require_draft(self) -> Model:
-        if self.pair.draft is None:
-            raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
-        return self.pair.draft
 
 
 def _load_tokenizer(model: Model) -> openvino_genai.Tokenizer:

@@ -1,42 +1,44 @@
-"""One request at a time on one `openvino_genai` pipeline."""
+"""One request at a time on one `openvino_genai` pipeline, stepped one round at a time.
+
+Facts about openvino-genai 2026.4 that shape this module, each covered by a test:
+
+- After a failed step every later request on that pipeline fails too. It is dropped and rebuilt when needed.
+- A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
+"""
 
 import math
 from collections.abc import Sequence
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import openvino
 import openvino_genai
 
-from specdemo.engines.genai_config import Kind, generation_config, tells_probabilities
-from specdemo.engines.replay import DraftReplay, LookupReplay, Proposal, Replay
-from specdemo.engines.text import IncrementalText, texts
+from specdemo.engines.genai.config import Kind, generation_config, tells_probabilities
+from specdemo.engines.genai.pipelines import Pipelines
+from specdemo.engines.genai.trace import Tracer
+from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, EngineError, PromptError
-from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource, Verdict
+from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource
 from specdemo.settings import GenerationSettings
-from specdemo.verification import greedy_verdicts, verdicts_from_counts
-
-if TYPE_CHECKING:
-    from specdemo.engines.genai import GenAIEngine
+from specdemo.verification import verdicts_from_counts
 
 _request_ids = count(1)
 
 
 class GenAIDecoder:
-    """A `Decoder` on the engine's pipeline of one kind."""
+    """A `Decoder` on the pipeline of one kind."""
 
-    def __init__(self, engine: "GenAIEngine", kind: Kind) -> None:
-        self._engine = engine
+    def __init__(self, pipelines: Pipelines, kind: Kind) -> None:
+        self._pipelines = pipelines
         self._kind = kind
         self._settings = GenerationSettings()
         self._pipeline: openvino_genai.ContinuousBatchingPipeline | None = None
         self._handle: openvino_genai.GenerationHandle | None = None
-        self._replay: Replay | None = None
+        self._tracer: Tracer | None = None
         self._prompt: list[int] = []
         self._committed = 0
-        self._told: list[int] = []  # committed ids of the rounds that were traced
         self.finish_reason: FinishReason | None = None
 
     @property
@@ -57,9 +59,9 @@ class GenAIDecoder:
         self._settings = settings
         self._prompt = self._encode(prompt)
         self._text = IncrementalText(self._decode, self._prompt)
-        self._committed, self._told, self._replay = 0, [], None
+        self._committed, self._tracer = 0, None
         self.finish_reason = None
-        self._pipeline = self._engine.pipeline(self._kind)
+        self._pipeline = self._pipelines.get(self._kind)
         try:
             ids = openvino.Tensor(np.array([self._prompt], np.int64))
             config = generation_config(self._pipeline, self._kind, settings)
@@ -83,7 +85,7 @@ class GenAIDecoder:
         if self._handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
             self.close()
             raise CacheError(
-                f"The KV cache of {self._engine.pair.runtime.cache_size} GB is too small for this run; "
+                f"The KV cache of {self._pipelines.pair.runtime.cache_size} GB is too small for this run; "
                 "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
             )
         if self.finish_reason is not None and tokens:
@@ -98,7 +100,7 @@ class GenAIDecoder:
         """Find out what was proposed in the request's next rounds, by replay where that is possible."""
         if self.trace_source != "replayed":
             return list(rounds)
-        return [self._traced(step) for step in rounds]
+        return [self._traced(step, ended=self.finish_reason == "stop" and step is rounds[-1]) for step in rounds]
 
     def close(self) -> None:
         """Free the request, finished or not."""
@@ -109,13 +111,13 @@ class GenAIDecoder:
         try:
             self._pipeline.step()  # the pipeline lets go of a cancelled request in its next step
         except RuntimeError:
-            self._engine.discard(self._kind)
+            self._pipelines.discard(self._kind)
 
     def _encode(self, prompt: str) -> list[int]:
         if not prompt.strip():
             raise PromptError("The prompt is empty; type the beginning of a text.")
-        ids = [int(token) for token in self._engine.tokenizer.encode(prompt).input_ids.data[0]]
-        limit = self._engine.pair.target.context_length
+        ids = [int(token) for token in self._pipelines.tokenizer.encode(prompt).input_ids.data[0]]
+        limit = self._pipelines.pair.target.context_length
         if limit is not None and len(ids) + self._settings.max_new_tokens > limit:
             raise PromptError(
                 f"The prompt's {len(ids)} tokens and {self._settings.max_new_tokens} new ones exceed the model's "
@@ -124,7 +126,7 @@ class GenAIDecoder:
         return ids
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._engine.tokenizer.decode(ids)) if ids else ""
+        return str(self._pipelines.tokenizer.decode(ids)) if ids else ""
 
     def _read(self) -> list[Token]:
         assert self._handle is not None
@@ -149,42 +151,13 @@ class GenAIDecoder:
         ]
         return (*known, *(DraftToken(id=None, text="", verdict=verdict) for verdict in verdicts[accepted:]))
 
-    def _traced(self, step: Round) -> Round:
-        committed = [token.id for token in step.committed]
-        context = self._prompt + self._told
-        if self._replay is None:  # the first round is the prefill, which proposes nothing
-            self._replay = self._new_replay()
-            proposed = step.proposed
-        else:
-            wanted = self._settings.max_new_tokens - len(self._told)
-            proposals = self._replay.propose(wanted - 1)
-            proposed = self._judged(proposals, step, context)
-        self._replay.commit(committed)
-        self._told += committed
-        return step.model_copy(update={"proposed": proposed})
-
-    def _new_replay(self) -> Replay:
-        if self._kind == "lookup":
-            return LookupReplay(self._prompt, self._settings)
-        return DraftReplay(self._engine.draft_model(), self._prompt, self._settings)
-
-    def _judged(
-        self, proposals: Sequence[Proposal], step: Round, context: list[int]
-    ) -> tuple[DraftToken, ...] | None:
-        ids, committed = [token for token, _ in proposals], [token.id for token in step.committed]
-        verdicts = greedy_verdicts(ids, committed, ended=self.finish_reason == "stop")
-        if verdicts is None:  # the replay is wrong here: keep what is certain
-            return step.proposed
-        accepted = step.committed[: verdicts.count(Verdict.ACCEPTED)]
-        refused = texts(self._decode, context + committed[: len(accepted)], ids[len(accepted) :])
-        words = [token.text for token in accepted] + refused
-        told = [token.probability for token in accepted] + [None] * len(refused)
-        return tuple(
-            DraftToken(id=id_, text=text, verdict=verdict, draft_probability=probability, target_probability=target)
-            for (id_, probability), text, verdict, target in zip(proposals, words, verdicts, told, strict=True)
-        )
+    def _traced(self, step: Round, *, ended: bool) -> Round:
+        if self._tracer is None:
+            self._tracer = Tracer(self._pipelines, self._kind, self._decode, self._prompt, self._settings)
+            return self._tracer.prefill(step)
+        return self._tracer.round(step, ended=ended)
 
     def _failure(self) -> EngineError:
         self._handle = None
-        self._engine.discard(self._kind)
+        self._pipelines.discard(self._kind)
         return EngineError("The engine failed in this run; it has been reset, run again.")

@@ -1,0 +1,65 @@
+"""What became of each proposal, from the replayed drafter and the tokens GenAI committed."""
+
+from collections.abc import Sequence
+
+from specdemo.engines.genai.config import Kind
+from specdemo.engines.genai.pipelines import Pipelines
+from specdemo.engines.genai.replay import DraftReplay, LookupReplay, Proposal, Replay
+from specdemo.engines.text import Decode, texts
+from specdemo.records import DraftToken, Round, Verdict
+from specdemo.settings import GenerationSettings
+from specdemo.verification import greedy_verdicts
+
+
+class Tracer:
+    """Follows one request, round by round, off the clock."""
+
+    def __init__(
+        self, pipelines: Pipelines, kind: Kind, decode: Decode, prompt: Sequence[int], settings: GenerationSettings
+    ) -> None:
+        self._decode = decode
+        self._settings = settings
+        self._context = list(prompt)
+        self._wanted = settings.max_new_tokens
+        self._replay: Replay
+        if kind == "lookup":
+            self._replay = LookupReplay(prompt, settings)
+        else:
+            self._replay = DraftReplay(pipelines.draft_model(), prompt, settings)
+
+    def prefill(self, step: Round) -> Round:
+        """The request's first round, which proposes nothing."""
+        return self._follow(step)
+
+    def round(self, step: Round, *, ended: bool) -> Round:
+        """The request's next round with its proposals. `ended`: whether the text ended in it.
+
+        A replay that cannot have led to what was committed is wrong; then the round is returned as it came,
+        with what is certain.
+        """
+        proposals = self._replay.propose(self._wanted - 1)
+        committed = [token.id for token in step.committed]
+        verdicts = greedy_verdicts([token for token, _ in proposals], committed, ended=ended)
+        if verdicts is not None:
+            step = step.model_copy(update={"proposed": self._judged(step, proposals, verdicts)})
+        return self._follow(step)
+
+    def _follow(self, step: Round) -> Round:
+        committed = [token.id for token in step.committed]
+        self._replay.commit(committed)
+        self._context += committed
+        self._wanted -= len(committed)
+        return step
+
+    def _judged(
+        self, step: Round, proposals: Sequence[Proposal], verdicts: Sequence[Verdict]
+    ) -> tuple[DraftToken, ...]:
+        accepted = step.committed[: verdicts.count(Verdict.ACCEPTED)]
+        context = self._context + [token.id for token in accepted]
+        refused = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
+        words = [token.text for token in accepted] + refused
+        told = [token.probability for token in accepted] + [None] * len(refused)
+        return tuple(
+            DraftToken(id=id_, text=text, verdict=verdict, draft_probability=probability, target_probability=target)
+            for (id_, probability), text, verdict, target in zip(proposals, words, verdicts, told, strict=True)
+        )
