@@ -17,7 +17,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.summary import figures_html
 from specdemo.ui.tokens import round_html
 
-_RECENT = 8
+_RECENT = 4  # two updates of the page, in case its browser was too busy to see one
 
 
 class Feed:

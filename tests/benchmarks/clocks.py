@@ -92,6 +92,7 @@ def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None
         page = browser.new_page()
         page.goto(f"{url}?ignore_eos=true&max_new_tokens={settings.max_new_tokens}")
         page.wait_for_selector("#run:not([disabled])")
+        page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
         page.evaluate("() => { window.draw = Race.prototype.receive; }")
         ways = {
             "unwatched": lambda: last(worker.compare(PROMPT, settings)),
