@@ -47,7 +47,6 @@ def build_parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", help="decode a prompt plainly and speculatively, and compare")
     compare.set_defaults(command=_compare)
     compare.add_argument("prompt", metavar="PROMPT")
-    compare.add_argument("--engine", choices=["genai"], default="genai", help="what decodes (default: genai)")
     compare.add_argument("--json", metavar="PATH", help="write the comparison as JSON; - for standard output")
     _add_settings(compare, GenerationSettings)
     _add_pair(compare)
@@ -55,7 +54,13 @@ def build_parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="start the page")
     serve.set_defaults(command=_serve)
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    serve.add_argument("--port", type=int, help="port to listen on (default: the first free from 7860 on)")
+    serve.add_argument(
+        "--port",
+        type=int,
+        choices=range(1, 65536),
+        metavar="PORT",
+        help="port to listen on (default: the first free from 7860 on)",
+    )
     serve.add_argument("--auth", metavar="USER:PASSWORD", help="ask visitors for this name and password")
     _add_pair(serve)
     return parser
@@ -103,19 +108,25 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 def _compare(options: argparse.Namespace) -> None:
     settings = GenerationSettings.checked(**_chosen(options, GenerationSettings))
-    if options.json and not Path(options.json).parent.is_dir():  # better now than after the run
-        raise UsageError(f"There is no folder to write {options.json!r} in; choose another path.")
+    if options.json is not None and options.json != "-":  # better now than after the run
+        path = Path(options.json)
+        if not options.json or path.is_dir() or not path.parent.is_dir():
+            raise UsageError(f"There is no file to write at {options.json!r}; choose another path.")
+    pair = chosen_pair(options)
+    if pair.draft is None and settings.drafter == "model":
+        raise UsageError("A target alone has no draft model; name one with --draft, or choose --drafter lookup.")
     status = Console(stderr=True)
     with status.status("loading"):
-        engine = load_engine(options.engine, chosen_pair(options))
+        engine = load_engine(settings.engine, pair)
     comparison = None
-    with status.status("measuring step costs") as busy:
-        costs = measure_costs(engine)
-        for progress in race(engine, options.prompt, settings, costs=costs):
+    with status.status("racing") as busy:
+        for progress in race(engine, options.prompt, settings):
             if isinstance(progress, Comparison):
                 comparison = progress
             busy.update(progress.name if isinstance(progress, Phase) else "racing")
-    assert comparison is not None, "a race that nobody stops ends with a comparison"
+        assert comparison is not None, "a race that nobody stops ends with a comparison"
+        busy.update("measuring step costs")
+        comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
     if options.json != "-":
         print_comparison(Console(), comparison)
     if options.json is not None:
@@ -123,7 +134,7 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _write_json(comparison: Comparison, path: str) -> None:
-    text = json.dumps(schema.to_json(comparison), ensure_ascii=False, indent=2)
+    text = json.dumps(schema.to_json(comparison), ensure_ascii=path == "-", indent=2)  # any terminal takes ASCII
     if path == "-":
         print(text)
         return
@@ -139,7 +150,10 @@ def _serve(options: argparse.Namespace) -> None:
     user, colon, password = (options.auth or "").partition(":")
     if options.auth is not None and not (user and colon and password):
         raise UsageError("--auth takes USER:PASSWORD, both not empty.")
-    serve(chosen_pair(options), host=options.host, port=options.port, auth=(user, password) if user else None)
+    try:
+        serve(chosen_pair(options), host=options.host, port=options.port, auth=(user, password) if user else None)
+    except OSError as error:
+        raise UsageError(f"The page cannot listen there ({error}); choose another --host or --port.") from error
 
 
 def _complain(error: SpecdemoError, code: int) -> int:

@@ -5,14 +5,14 @@ processor's caches. So they take turns in slices: always the side whose clock is
 `SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
 from typing import Literal
 
-from specdemo.engines.base import Decoder, Engine
+from specdemo.engines.base import Decoder, Engine, steps
 from specdemo.records import Comparison, Costs, FinishReason, Round, Run, Side, TraceSource
 from specdemo.settings import GenerationSettings
 
@@ -80,6 +80,7 @@ def race(
             speculative=speculative,
             trace_source=lanes[1].decoder.trace_source,
             costs=costs,
+            draft_agreement=lanes[1].decoder.draft_agreement(),
         )
     finally:
         for lane in lanes:
@@ -122,16 +123,6 @@ class _Lane:
         traced = self.decoder.trace(rounds)  # off the clock
         self.rounds += traced
         return Lap(self.side, tuple(traced), self.decoder.finish_reason, self.decoder.trace_source)
-
-
-def steps(decoder: Decoder, prompt: str, settings: GenerationSettings) -> Generator[Round]:
-    """The rounds of one decoder on its own, the prefill first; frees the request at the end."""
-    try:
-        yield decoder.start(prompt, settings)
-        while decoder.finish_reason is None:
-            yield decoder.step()
-    finally:
-        decoder.close()
 
 
 def run_alone(decoder: Decoder, prompt: str, settings: GenerationSettings, rounds: int | None = None) -> Run:

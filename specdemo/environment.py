@@ -1,19 +1,19 @@
 """What a comparison was measured on: versions, devices, precisions, threads."""
 
-import os
 import platform
-import sys
 from importlib.metadata import version
 
 from specdemo import __version__
-from specdemo.models.devices import device_name, device_precision
+from specdemo.models.devices import device_name, properties_in_use
 from specdemo.records import Environment, ModelPair
 
 
 def describe_environment(pair: ModelPair) -> Environment:
     """The environment in which this pair is loaded."""
     runtime = pair.runtime
-    chosen = None if runtime.precision == "default" else runtime.precision
+    draft_device = runtime.draft_device or runtime.device
+    used = {device: properties_in_use(device, runtime.precision) for device in {runtime.device, draft_device}}
+    target, draft = used[runtime.device], used[draft_device]
     return Environment(
         specdemo=__version__,
         python=platform.python_version(),
@@ -21,8 +21,9 @@ def describe_environment(pair: ModelPair) -> Environment:
         openvino_genai=version("openvino-genai"),
         openvino_tokenizers=version("openvino-tokenizers"),
         device=device_name(runtime.device),
-        draft_device=device_name(runtime.draft_device or runtime.device),
-        inference_precision=chosen or device_precision(runtime.device, "INFERENCE_PRECISION_HINT"),
-        kv_cache_precision=chosen or device_precision(runtime.device, "KV_CACHE_PRECISION"),
-        threads=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+        draft_device=device_name(draft_device),
+        inference_precision=target.get("INFERENCE_PRECISION_HINT", "unknown"),
+        kv_cache_precision=target.get("KV_CACHE_PRECISION", "unknown"),
+        draft_inference_precision=draft.get("INFERENCE_PRECISION_HINT", "unknown"),
+        threads=int(target["INFERENCE_NUM_THREADS"]) if "INFERENCE_NUM_THREADS" in target else None,
     )

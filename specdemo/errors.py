@@ -4,6 +4,7 @@ SpecdemoError
 ├── UsageError            what was asked for cannot be run: nothing was started
 │   ├── SettingsError     a setting is out of its range, or two settings exclude each other
 │   ├── PromptError       the prompt is empty, or too long for the model
+│   ├── FileError         a file is not what was expected
 │   └── DeviceError       this machine has no such device
 ├── ModelError            a model folder cannot be used
 │   ├── FolderError       missing, empty, half copied, not OpenVINO IR
@@ -29,6 +30,10 @@ class SettingsError(UsageError):
 
 class PromptError(UsageError):
     """The prompt is empty, or too long for the model."""
+
+
+class FileError(UsageError):
+    """A file is not what was expected."""
 
 
 class DeviceError(UsageError):

@@ -1,10 +1,11 @@
 """A comparison in plain sentences, for page and terminal alike."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from specdemo import metrics
 from specdemo.figures import number, percent
-from specdemo.records import Comparison
+from specdemo.records import Comparison, Verdict
 
 _SAME = 0.02  # within this of 1× neither side is called faster
 
@@ -64,6 +65,51 @@ def divergence_reason(comparison: Comparison) -> str:
     )
 
 
+def walk_through(comparison: Comparison) -> Iterator[str]:
+    """The algorithm in a few sentences, by the example of a round of this run."""
+    rounds = comparison.speculative.rounds
+    known = [(number, step) for number, step in enumerate(rounds, 1) if step.proposed]
+    if not known:
+        yield "In this run nothing is known of what was proposed, so there is no round to take for an example."
+        return
+    telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
+    number, step = (telling or known)[0]
+    drafts, accepted = step.proposed or (), step.accepted
+    who = "the draft" if comparison.settings.drafter == "model" else "prompt lookup"
+    words = ", ".join(_quoted(draft.text) for draft in drafts)
+    yield (
+        f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
+        "Then the target looked at all of them in a single pass, which tells what it would have written instead."
+    )
+    own = "".join(token.text for token in step.committed[accepted:])
+    good = (
+        f"It accepted {', '.join(_quoted(draft.text) for draft in drafts[:accepted])}"
+        if accepted
+        else "It accepted none"
+    )
+    refused = next((draft for draft in drafts if draft.verdict is Verdict.REJECTED), None)
+    if refused is not None:
+        odds = ""
+        if refused.draft_probability is not None and refused.target_probability is not None:
+            odds = f" (draft {refused.draft_probability:.2f}, target {refused.target_probability:.2f})"
+        rest = len(drafts) - accepted - 1
+        after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded, never judged." if rest else ""
+        yield f"{good}, rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(own)} instead.{after}"
+    elif own:
+        yield f"{good}, all there was, and since the pass also told what follows, it added {_quoted(own)}."
+    if comparison.settings.do_sample and comparison.settings.engine == "traced":
+        yield (
+            "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), p the target's and q the "
+            "draft's; a refused one is replaced by a draw from max(0, p − q), scaled to sum to 1. What is written "
+            "then has exactly the target's distribution (Leviathan et al. 2023)."
+        )
+    yield f"So one target pass committed {len(step.committed)} token{'s' * (len(step.committed) != 1)}."
+
+
+def _quoted(text: str) -> str:
+    return f"“{text.replace(chr(10), '↵')}”"
+
+
 SAMPLING_CAVEAT = (
     "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
     "rule compares the draft's probability with that of another token. The text can differ in kind, not only in luck."
@@ -73,15 +119,16 @@ SAMPLING_CAVEAT = (
 def _makeup(comparison: Comparison) -> str:
     settings, costs = comparison.settings, comparison.costs
     by_model = settings.drafter == "model"
-    parts = []
+    sentences, calibrated = [], []
     rate = metrics.acceptance_rate(comparison.speculative)
     if rate is not None:
         accepted = "of the draft's proposals were" if by_model else "of what prompt lookup proposed was"
-        parts.append(f"{percent(rate)} {accepted} accepted")
+        sentences.append(f"{percent(rate)} {accepted} accepted.")
     if costs is not None and by_model:
-        parts.append(f"a draft step takes {number(metrics.draft_cost(costs))} of a target step")
+        calibrated.append(f"a draft step took {number(metrics.draft_cost(costs))} of a target step")
     if costs is not None and settings.policy == "constant":
         tokens = settings.num_assistant_tokens + 1
-        parts.append(f"verifying {tokens} tokens in one pass takes {number(metrics.verify_cost(costs, tokens))}")
-    sentence = ", ".join(parts)
-    return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
+        calibrated.append(f"verifying {tokens} tokens in one pass {number(metrics.verify_cost(costs, tokens))}")
+    if calibrated:
+        sentences.append(f"When the pair was calibrated, {' and '.join(calibrated)}.")
+    return " ".join(sentences)

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from specdemo import metrics
-from specdemo.records import Comparison
+from specdemo.records import Comparison, Run
+
+_POSITIONS = 16
 
 
 class Figure(NamedTuple):
@@ -37,9 +39,17 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
         number(metrics.mean_accepted_length(speculative)),
         formulas["mean_accepted_length"],
     )
-    by_position = " · ".join(percent(rate) for rate in metrics.per_position_acceptance(speculative))
-    yield Figure("acceptance by position i", "", by_position or "–", formulas["per_position"])
+    yield Figure("acceptance by position i", "", _positions(speculative), formulas["per_position"])
     yield from _cost_figures(comparison)
+
+
+def _positions(run: Run) -> str:
+    """Shares by position, the many that no round accepted left out."""
+    rates = metrics.per_position_acceptance(run)
+    shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
+    if len(shown) < len(rates):
+        shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
+    return " · ".join(shown) or "–"
 
 
 def _cost_figures(comparison: Comparison) -> Iterator[Figure]:

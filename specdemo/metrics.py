@@ -3,9 +3,11 @@
 `FORMULAS` holds how each is computed, in words that are shown wherever the figure is.
 """
 
+from collections.abc import Iterator
 from itertools import accumulate
 
-from specdemo.records import Comparison, Costs, Round, Run
+from specdemo.lookahead import Passes, passes
+from specdemo.records import Comparison, Costs, Round, Run, Verdict
 
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
@@ -70,16 +72,14 @@ def speedup(comparison: Comparison) -> float | None:
 
 
 def acceptance_rate(run: Run) -> float | None:
-    """α: accepted / proposed. None if nothing was proposed, or if the number of proposals is not known."""
-    proposed = [len(step.proposed) for step in run.rounds if step.proposed is not None]
-    if len(proposed) < len(run.rounds) or not sum(proposed):
-        return None
-    return sum(step.accepted for step in run.rounds) / sum(proposed)
+    """α: accepted / proposed, over rounds whose proposals are known. None if nothing was proposed in any."""
+    rates = running_acceptance(run.rounds)
+    return rates[-1] if rates else None
 
 
 def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
-    """α over the rounds up to each one; None as long as nothing was proposed or the number is not known."""
-    accepted = accumulate(step.accepted for step in rounds)
+    """α over the rounds up to each one; None as long as nothing is known to have been proposed."""
+    accepted = accumulate(0 if step.proposed is None else step.accepted for step in rounds)
     proposed = accumulate(0 if step.proposed is None else len(step.proposed) for step in rounds)
     return [a / p if p else None for a, p in zip(accepted, proposed, strict=True)]
 
@@ -114,6 +114,42 @@ def first_divergence(comparison: Comparison) -> int | None:
 def identical(comparison: Comparison) -> bool:
     """Whether the outputs agree in every token compared."""
     return first_divergence(comparison) is None
+
+
+def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
+    """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
+    bins: dict[int, tuple[int, int]] = {}
+    for draft in (draft for step in run.rounds for draft in step.proposed or ()):
+        if draft.draft_probability is not None and draft.verdict is not Verdict.DISCARDED:
+            tenth = min(int(draft.draft_probability * 10), 9)
+            accepted, judged = bins.get(tenth, (0, 0))
+            bins[tenth] = (accepted + (draft.verdict is Verdict.ACCEPTED), judged + 1)
+    return dict(sorted(bins.items()))
+
+
+def draft_passes(run: Run) -> int | None:
+    """Draft steps of all rounds, one a proposal; None where their number is not known."""
+    if any(step.proposed is None for step in run.rounds):
+        return None
+    return sum(len(step.proposed or ()) for step in run.rounds)
+
+
+def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
+    """Passes that this text would have taken with a constant lookahead of 5 and by the oracle, where known."""
+    if comparison.draft_agreement is not None:
+        yield "constant 5", passes(comparison.draft_agreement, 5)
+        yield "oracle", passes(comparison.draft_agreement, None)
+
+
+def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
+    """For each round, how many proposals the draft would have got right from its beginning on; None if not known."""
+    if comparison.draft_agreement is None:
+        return None
+    lookaheads, position = [], 0
+    for step in comparison.speculative.rounds:
+        lookaheads.append(next(iter(passes(comparison.draft_agreement[position:], None).lookaheads), 0))
+        position += len(step.committed)
+    return lookaheads
 
 
 def draft_cost(costs: Costs) -> float | None:

@@ -37,12 +37,26 @@ class Verdict(StrEnum):
     DISCARDED = "discarded"
 
 
+class Alternative(Record):
+    """A token that the target might have chosen, and its probability of it."""
+
+    id: int
+    text: str
+    probability: float
+
+
 class Token(Record):
-    """A committed token. `probability` is the target's, if the engine told it."""
+    """A committed token. `probability` is the target's, if the engine told it.
+
+    `entropy` is that of the target's distribution here, in bits; `alternatives` are its likeliest tokens, the
+    likeliest first, if they were asked for.
+    """
 
     id: int
     text: str
     probability: float | None = None
+    entropy: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
 
 
 class DraftToken(Record):
@@ -119,7 +133,7 @@ class ModelPair(Record):
 
 
 class Environment(Record):
-    """What the figures were measured on."""
+    """What the figures were measured on. `threads` of inference are known on CPU only."""
 
     specdemo: str
     python: str
@@ -130,7 +144,8 @@ class Environment(Record):
     draft_device: str
     inference_precision: str
     kv_cache_precision: str
-    threads: int
+    draft_inference_precision: str = "unknown"
+    threads: int | None
 
 
 class Costs(Record):
@@ -146,7 +161,11 @@ class Costs(Record):
 
 
 class Comparison(Record):
-    """Both sides of one prompt."""
+    """Both sides of one prompt.
+
+    `draft_agreement[i]`, found off the clock after a greedy run, says whether the draft would have proposed the
+    speculative side's token i + 1 given the text before it. It is what an oracle would need to know.
+    """
 
     pair: ModelPair
     prompt: str
@@ -156,6 +175,7 @@ class Comparison(Record):
     speculative: Run
     trace_source: TraceSource
     costs: Costs | None = None
+    draft_agreement: tuple[bool, ...] | None = None
 
     def side(self, side: Side) -> Run:
         """The run of one side."""

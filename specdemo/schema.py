@@ -12,6 +12,13 @@ from specdemo import metrics
 from specdemo.records import Comparison, Run, Side
 
 SCHEMA = 1
+_COLUMNS = {
+    "token_ids": "id",
+    "token_texts": "text",
+    "token_probabilities": "probability",
+    "token_entropies": "entropy",
+    "token_alternatives": "alternatives",
+}
 _SIDES: tuple[Side, Side] = ("plain", "speculative")
 
 
@@ -21,7 +28,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         **comparison.model_dump(mode="json", include={"pair", "prompt", "settings", "environment"}),
         **{side: _run_to_json(comparison.side(side)) for side in _SIDES},
-        **comparison.model_dump(mode="json", include={"trace_source", "costs"}),
+        **comparison.model_dump(mode="json", include={"trace_source", "costs", "draft_agreement"}),
         "summary": {
             "speedup": metrics.speedup(comparison),
             "acceptance_rate": metrics.acceptance_rate(comparison.speculative),
@@ -44,12 +51,10 @@ def from_json(data: dict[str, Any]) -> Comparison:
 
 
 def _run_to_json(run: Run) -> dict[str, Any]:
-    tokens = run.tokens
+    tokens = [token.model_dump(mode="json") for token in run.tokens]
     return {
         "text": run.text,
-        "token_ids": [token.id for token in tokens],
-        "token_texts": [token.text for token in tokens],
-        "token_probabilities": [token.probability for token in tokens],
+        **{column: [token[name] for token in tokens] for column, name in _COLUMNS.items()},
         "prefill_seconds": run.prefill.seconds,
         "decode_seconds": metrics.decode_seconds(run),
         "tokens_per_second": metrics.tokens_per_second(run),
@@ -62,10 +67,9 @@ def _run_to_json(run: Run) -> dict[str, Any]:
 
 
 def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
-    columns = (data["token_ids"], data["token_texts"], data["token_probabilities"])
-    tokens: Iterator[dict[str, Any]] = (
-        {"id": id_, "text": text, "probability": probability} for id_, text, probability in zip(*columns, strict=True)
-    )
+    columns = {name: data[column] for column, name in _COLUMNS.items() if column in data}
+    rows = zip(*columns.values(), strict=True)
+    tokens: Iterator[dict[str, Any]] = (dict(zip(columns, row, strict=True)) for row in rows)
     in_rounds = sum(len(step["committed"]) for step in data["rounds"])
     prefill = {
         "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from specdemo.errors import SettingsError
 
+EngineName = Literal["genai", "traced"]
 Drafter = Literal["model", "lookup"]
-Policy = Literal["constant", "confidence"]
+Policy = Literal["constant", "heuristic", "confidence"]
 Precision = Literal["default", "f32", "f16", "bf16"]
 
 
@@ -30,6 +31,11 @@ class _Settings(BaseModel):
 class GenerationSettings(_Settings):
     """How one comparison decodes. Both sides share everything except who proposes tokens."""
 
+    engine: EngineName = Field(
+        "genai",
+        title="Engine",
+        description="GenAI's own pipelines, or a loop that sees every probability",
+    )
     drafter: Drafter = Field("model", title="Drafter", description="who proposes the next tokens")
     policy: Policy = Field(
         "constant", title="Lookahead policy", description="when to stop proposing and let the target verify"
@@ -69,6 +75,14 @@ class GenerationSettings(_Settings):
         1.0, ge=1, le=2, title="Repetition penalty", description="above 1 makes tokens already seen less likely"
     )
     seed: int = Field(0, ge=0, le=2**31 - 1, title="Seed", description="of the random draws when sampling")
+    kv_cache: Literal["on", "off"] = Field(
+        "on",
+        title="KV cache",
+        description="off: every pass computes the whole text anew",
+    )
+    alternatives: int = Field(
+        0, ge=0, le=5, title="Alternatives", description="likeliest tokens to record at every position"
+    )
     sequential: bool = Field(
         False,
         title="One side after the other",
@@ -79,6 +93,19 @@ class GenerationSettings(_Settings):
     def _lookup_has_no_confidence(self) -> Self:
         if self.drafter == "lookup" and self.policy != "constant":
             raise ValueError("prompt lookup proposes without probabilities, so its policy must be constant")
+        return self
+
+    @model_validator(mode="after")
+    def _genai_cannot(self) -> Self:
+        traced_only = {
+            "policy": self.policy == "heuristic",
+            "kv_cache": self.kv_cache == "off",
+            "alternatives": self.alternatives > 0,
+        }
+        wanted = next((name for name, only in traced_only.items() if only), None)
+        if self.engine == "genai" and wanted is not None:
+            value = getattr(self, wanted)
+            raise ValueError(f"the genai engine cannot do {wanted} {value}; choose the traced engine")
         return self
 
 

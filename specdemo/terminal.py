@@ -21,10 +21,11 @@ OWN = "bold blue"
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Both texts, the speculative one coloured, the verdict and the metrics."""
-    console.print(Panel(Text(comparison.plain.text), title="plain", title_align="left"))
-    console.print(Panel(coloured(comparison.speculative), title="speculative", title_align="left"))
+    prompt = Text(comparison.prompt, "dim")
+    console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
+    console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
     console.print(legend(comparison))
-    console.print(Text(explain.headline(comparison), style="bold"), explain.reason(comparison))
+    console.print(Text(explain.headline(comparison) + ".", style="bold"), explain.reason(comparison))
     console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
     console.print(table(comparison))
 

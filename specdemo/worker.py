@@ -8,7 +8,9 @@ Messages: (prompt, settings) to the child; `Progress` values back, then None, or
 """
 
 import multiprocessing
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from threading import Event as ThreadEvent
@@ -18,9 +20,11 @@ from specdemo.compare import Phase, Progress, race
 from specdemo.costs import measure_costs
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.settings import GenerationSettings
+from specdemo.records import Costs
+from specdemo.settings import EngineName, GenerationSettings
 
-EngineFactory = Callable[[], Engine]
+EngineFactory = Callable[[EngineName], Engine]
+DEFAULT_ENGINE: EngineName = "genai"
 _POLL_SECONDS = 0.05
 
 
@@ -28,7 +32,7 @@ class Worker:
     """Runs one comparison at a time in a child process, which is started anew if it died."""
 
     def __init__(self, engine: EngineFactory) -> None:
-        """`engine` is called in the child and must be picklable; loading begins at once."""
+        """`engine` is called in the child, with an engine's name, and must be picklable; loading begins at once."""
         self._factory = engine
         self._context = multiprocessing.get_context("spawn")
         self._busy = Lock()
@@ -102,26 +106,57 @@ class Worker:
 
 
 def _serve(factory: EngineFactory, connection: Connection, stop: Event, ready: Event) -> None:
-    """The child: load, then answer requests until the parent is gone. What fails to load is tried again."""
-    engine, costs = None, None
+    """The child: answer requests until the parent is gone. What fails to load is tried again."""
+    loaded = _Loaded(factory, stop.is_set)
     try:
+        with suppress(SpecdemoError):  # it is told to whoever asks for a run
+            for _ in loaded.prepare(DEFAULT_ENGINE):
+                pass
+        ready.set()
         while True:
-            error: SpecdemoError | None = None
-            try:
-                if engine is None:
-                    engine = factory()
-                    costs = measure_costs(engine)
-                    ready.set()
-            except SpecdemoError as failure:
-                engine, error = None, failure
             prompt, settings = connection.recv()
             try:
-                if engine is None:
-                    raise error or EngineError("The engine is not loaded; run again.")
-                for progress in race(engine, prompt, settings, stop=stop.is_set, costs=costs):
+                for progress in loaded.race(prompt, settings):
                     connection.send(progress)
                 connection.send(None)
             except SpecdemoError as failure:
                 connection.send(failure)
+            except OSError:
+                raise
+            except Exception as failure:  # whatever it was, the process and the next run go on
+                traceback.print_exception(failure)
+                loaded.close()
+                connection.send(EngineError("The engine failed in this run; it has been reset, run again."))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
+
+
+class _Loaded:
+    """The engine in use, at most one, since each holds copies of the models; and what its steps cost."""
+
+    def __init__(self, factory: EngineFactory, stop: Callable[[], bool]) -> None:
+        self._factory = factory
+        self._stop = stop
+        self._name: EngineName | None = None
+        self._engine: Engine | None = None
+        self._costs: dict[EngineName, Costs | None] = {}
+
+    def race(self, prompt: str, settings: GenerationSettings) -> Iterator[Progress]:
+        yield from self.prepare(settings.engine)
+        if self._engine is not None and not self._stop():
+            yield from race(self._engine, prompt, settings, stop=self._stop, costs=self._costs[settings.engine])
+
+    def prepare(self, name: EngineName) -> Iterator[Progress]:
+        """Load this engine instead of another, and measure its costs if they are not known."""
+        if self._name != name:
+            yield Phase("loading")
+            self.close()
+            self._engine, self._name = self._factory(name), name
+        if self._costs.get(name) is None and self._engine is not None:
+            yield Phase("calibrating")
+            self._costs[name] = measure_costs(self._engine, stop=self._stop)
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._name = None

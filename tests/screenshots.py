@@ -43,7 +43,7 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
 def main() -> None:
     """Take all of them."""
     PICTURES.mkdir(exist_ok=True)
-    worker = Worker(partial(load_engine, "genai", bundled_pair()))
+    worker = Worker(partial(load_engine, pair=bundled_pair()))
     app = build_page(Sessions(worker), bundled_pair())
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from specdemo.records import (
+    Alternative,
     Comparison,
     Costs,
     DraftToken,
@@ -21,7 +22,15 @@ probability = st.none() | st.floats(0, 1)
 seconds = st.floats(1e-6, 10)
 text = st.text(max_size=5)
 ids = st.integers(0, 300_000)
-tokens = st.builds(Token, id=ids, text=text, probability=probability)
+alternatives = st.lists(st.builds(Alternative, id=ids, text=text, probability=st.floats(0, 1)), max_size=2)
+tokens = st.builds(
+    Token,
+    id=ids,
+    text=text,
+    probability=probability,
+    entropy=st.none() | st.floats(0, 20),
+    alternatives=alternatives.map(tuple),
+)
 
 
 @st.composite
@@ -51,10 +60,16 @@ comparisons = st.builds(
     Comparison,
     pair=st.builds(ModelPair, name=text, target=models, draft=st.none() | models, runtime=st.just(RuntimeSettings())),
     prompt=text,
-    settings=st.builds(GenerationSettings, drafter=st.just("model"), num_assistant_tokens=st.integers(1, 16)),
+    settings=st.builds(
+        GenerationSettings,
+        engine=st.just("traced"),
+        drafter=st.just("model"),
+        num_assistant_tokens=st.integers(1, 16),
+    ),
     environment=environments,
     plain=runs,
     speculative=runs,
+    draft_agreement=st.none() | st.lists(st.booleans(), max_size=9).map(tuple),
     trace_source=st.sampled_from(["measured", "replayed", "counts only"]),
     costs=st.none()
     | st.builds(

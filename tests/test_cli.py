@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -33,12 +32,11 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 128
     assert data["summary"]["identical"] is True
     assert data["summary"]["first_divergence"] is None
-    assert data["summary"]["speedup"] > 0
     assert data["trace_source"] == "replayed"
     assert schema.from_json(data).prompt == PROMPTS[0]
     steps = data["plain"]["rounds"]
     assert data["plain"]["decode_seconds"] == pytest.approx(sum(step["seconds"] for step in steps))
-    assert median(step["seconds"] for step in steps) > 0
+    assert all(step["seconds"] > 0 for step in steps)
 
 
 @pytest.mark.openvino
@@ -71,7 +69,7 @@ def test_both_texts_and_the_figures_are_printed(tmp_path: Path) -> None:
         (("x", "--draft", "d"), 2, "--draft needs --target"),
         (("x", "--target", "/nowhere"), 1, "There is no folder '/nowhere'"),
         (("x", "--cache-size", "1024"), 1, "does not fit into this machine's memory"),
-        (("x", "--json", "/nowhere/run.json"), 2, "There is no folder to write '/nowhere/run.json' in"),
+        (("x", "--json", "/nowhere/run.json"), 2, "There is no file to write at '/nowhere/run.json'"),
     ],
 )
 def test_errors_are_one_sentence_and_an_exit_code(
@@ -87,13 +85,12 @@ def test_errors_are_one_sentence_and_an_exit_code(
 
 
 @pytest.mark.openvino
-def test_a_result_that_cannot_be_written_is_printed_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", "x", "--max-new-tokens", "4", "--json", str(tmp_path)]) == 1
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_result_that_cannot_be_written_is_printed_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "x", "--max-new-tokens", "4", "--json", "/dev/full"]) == 1
     captured = capsys.readouterr()
     assert "4 tokens compared" in captured.out
-    assert f"Cannot write '{tmp_path}' (Is a directory); choose another path." in captured.err
+    assert "Cannot write '/dev/full' (No space left on device); choose another path." in captured.err
 
 
 @pytest.mark.parametrize(

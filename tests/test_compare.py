@@ -122,9 +122,8 @@ def test_step_costs_of_a_known_engine_are_measured_exactly() -> None:
     costs = measure_costs(engine)
     assert costs is not None
     assert metrics.draft_cost(costs) == pytest.approx(0.2)
-    # the scripted engine has no lookup: its passes pay for the draft's steps too
     passes = [metrics.verify_cost(costs, n) for n in range(1, MAX_LOOKAHEAD + 2)]
-    assert passes == pytest.approx([1 + (n - 1) * 0.3 for n in range(1, MAX_LOOKAHEAD + 2)])
+    assert passes == pytest.approx([1 + (n - 1) * 0.1 for n in range(1, MAX_LOOKAHEAD + 2)])
 
 
 def test_measuring_step_costs_can_be_stopped() -> None:

@@ -12,6 +12,7 @@ from specdemo.compare import race, run_alone
 from specdemo.costs import measure_costs
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.config import generation_config
+from specdemo.engines.genai.decoder import as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
@@ -106,7 +107,8 @@ def test_counts_agree_for_a_confidence_threshold_too(engine, threshold: float) -
 def genai_counters(engine: GenAIEngine, prompt: str, **settings):
     pipeline = engine.pipelines.get("model")
     config = generation_config(pipeline, "model", GenerationSettings(ignore_eos=True, max_new_tokens=96, **settings))
-    return pipeline.generate([engine.pipelines.tokenizer.encode(prompt).input_ids], [config])[0].extended_perf_metrics
+    ids = as_tensor(engine.pipelines.tokenizer.encode(prompt))
+    return pipeline.generate([ids], [config])[0].extended_perf_metrics
 
 
 def test_a_lower_threshold_lets_the_draft_propose_more(engine) -> None:
@@ -176,8 +178,8 @@ def test_tokens_stand_for_the_whole_text(engine) -> None:
 
 @pytest.mark.parametrize("text", ["Ein Märchen 🦊 日本", "naïve “café”…", "\n\n\ttabs  and  spaces"])
 def test_characters_that_span_tokens_are_whole(engine, text: str) -> None:
-    ids = [int(token) for token in engine.pipelines.tokenizer.encode(text).input_ids.data[0]]
-    pieces = IncrementalText(lambda tokens: engine.pipelines.tokenizer.decode(tokens) if tokens else "")
+    ids = engine.pipelines.tokenizer.encode(text)
+    pieces = IncrementalText(engine.pipelines.tokenizer.decode)
     assert "".join([*map(pieces.push, ids), pieces.flush()]) == text
 
 

@@ -9,7 +9,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo", "specdemo.errors", "specdemo.settings", "specdemo.records"},
-    {"specdemo.metrics", "specdemo.verification", "specdemo.figures", "specdemo.explain", "specdemo.schema"},
+    {
+        "specdemo.metrics",
+        "specdemo.sampling",
+        "specdemo.verification",
+        "specdemo.lookahead",
+        "specdemo.figures",
+        "specdemo.explain",
+        "specdemo.schema",
+    },
     {"specdemo.models", "specdemo.environment"},
     {"specdemo.engines"},
     {"specdemo.compare", "specdemo.costs", "specdemo.worker"},

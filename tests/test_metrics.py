@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from specdemo import metrics
 from specdemo.compare import race
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.records import Comparison, Costs, Round, Run, Token
+from specdemo.records import Comparison, Costs, DraftToken, Round, Run, Token, Verdict
 from specdemo.settings import GenerationSettings
 from tests.strategies import comparisons, rounds, runs
 
@@ -75,7 +75,9 @@ def test_every_figure_is_within_its_bounds(comparison: Comparison) -> None:
         assert rate is None or 0 <= rate <= 1
         by_position = metrics.per_position_acceptance(run)
         assert by_position == sorted(by_position, reverse=True)
-        assert len(metrics.running_acceptance(run.rounds)) == len(run.rounds)
+        running = metrics.running_acceptance(run.rounds)
+        assert len(running) == len(run.rounds)
+        assert all(rate is None or 0 <= rate <= 1 for rate in running)
     index = metrics.first_divergence(comparison)
     assert index is None or comparison.plain.token_ids[:index] == comparison.speculative.token_ids[:index]
 
@@ -88,9 +90,18 @@ def test_running_acceptance_ends_at_the_acceptance_rate(steps: tuple[Round, ...]
         assert metrics.running_acceptance(steps)[-1] == rate
 
 
-@given(rounds())
-def test_a_complete_round_commits_one_token_more_than_it_accepts(step: Round) -> None:
-    assert len(step.committed) == step.accepted + 1
+def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
+    token = Token(id=1, text="a")
+    known = Round(
+        committed=(token, token),
+        seconds=1,
+        proposed=(
+            DraftToken(id=1, text="a", verdict=Verdict.ACCEPTED),
+            DraftToken(id=2, text="b", verdict=Verdict.REJECTED),
+        ),
+    )
+    unknown = Round(committed=(token,) * 4, seconds=1, proposed=None)
+    assert metrics.running_acceptance((unknown, known, unknown)) == [None, 0.5, 0.5]
 
 
 def test_step_costs_are_ratios_to_a_plain_step() -> None:

@@ -170,7 +170,7 @@ def test_colours_differ_and_are_repeated_by_lines(visit) -> None:
 
 def test_text_streams_on_both_sides_in_step(visit) -> None:
     page = visit()
-    page.select_option(".speed", "20")
+    page.select_option(".speed", "100")
     page.click("#run")
     page.wait_for_selector(".race[data-state=playing]")
     seen = []
@@ -187,7 +187,7 @@ def test_text_streams_on_both_sides_in_step(visit) -> None:
     assert list(plain) == sorted(plain)
     for *_, one, other in seen:  # both at the same time of their own clocks, but for the round in progress
         assert abs(one - other) < 60
-    assert "20× slower than it ran" in page.locator(".reason").text_content()
+    assert "100× slower than it ran" in page.locator(".reason").text_content()
     page.click(".toggle")
     before = page.locator(".pane.plain .text [data-index]").count()
     page.wait_for_timeout(400)
@@ -230,6 +230,78 @@ def test_only_valid_controls_show(visit) -> None:
     run(page)
     settings = downloaded(page).settings
     assert (settings.drafter, settings.policy) == ("lookup", "constant")
+    page.reload()  # the hidden policy must not spoil what was remembered
+    expect(page.locator("#max_ngram_size")).to_be_visible()
+    expect(page.locator("#message [role=alert]")).to_have_count(0)
+
+
+def test_the_traced_engine_offers_more_and_knows_more(visit) -> None:
+    page = visit()
+    expect(page.locator("#policy input[value=heuristic]")).to_be_hidden()
+    page.check("#engine input[value=traced]")
+    page.check("#policy input[value=heuristic]")
+    expect(page.locator("#num_assistant_tokens")).to_be_hidden()
+    run(page)
+    comparison = downloaded(page)
+    assert comparison.trace_source == "measured"
+    assert {len(step.proposed) for step in comparison.speculative.rounds} > {4, 5}
+    page.hover(".pane.speculative .text .token.rejected")
+    expect(page.locator(".tip")).to_contain_text("target's probability 0.")
+    page.check("#engine input[value=genai]")
+    expect(page.locator("#policy input[value=heuristic]")).to_be_hidden()
+    expect(page.locator("#policy input:checked")).to_have_value("constant")
+    again = visit("/#engine=traced&policy=heuristic")
+    expect(again.locator("#policy input:checked")).to_have_value("heuristic")
+    run(again)
+    assert downloaded(again).settings.policy == "heuristic"
+
+
+def test_the_anatomy_of_the_last_run(visit) -> None:
+    page = visit("/#engine=traced&num_assistant_tokens=3&max_new_tokens=48")
+    page.click("button[role=tab] >> text=Anatomy")
+    expect(page.locator(".anatomy .empty")).to_be_visible()
+    page.click("button[role=tab] >> text=Compare")
+    run(page)
+    comparison = downloaded(page)
+    page.click("button[role=tab] >> text=Anatomy")
+    steps = page.locator(".anatomy .step")
+    expect(steps).to_have_count(len(comparison.speculative.rounds))
+    for verdict in Verdict:
+        drafts = [d for step in comparison.speculative.rounds for d in step.proposed if d.verdict is verdict]
+        expect(page.locator(f".anatomy .chip.{verdict}")).to_have_count(len(drafts))
+    page.focus(".anatomy .steps")
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    expect(page.locator(".anatomy .place")).to_have_text(f"round 4 of {len(comparison.speculative.rounds)}")
+    page.keyboard.press("End")
+    assert page.locator(".so-far").text_content() == comparison.prompt + comparison.speculative.text
+    page.keyboard.press("Home")
+    page.click(".anatomy .forward")
+    expect(steps.nth(1)).to_have_class("step current")
+    assert page.locator(".anatomy tbody tr").count() == 3
+    widths = page.evaluate("[...document.querySelectorAll('.anatomy .main-svg')].map(e => e.clientWidth)")
+    assert min(widths) > 300
+    assert page.evaluate("document.querySelector('.chart.timeline').data.length") == 2
+
+
+def test_a_saved_run_is_opened_on_both_tabs(visit, tmp_path: Path) -> None:
+    first = visit()
+    run(first)
+    comparison = downloaded(first)
+    saved, wrong = tmp_path / "run.json", tmp_path / "wrong.json"
+    saved.write_text(json.dumps(schema.to_json(comparison)))
+    wrong.write_text("{}")
+    page = visit()
+    page.click("button[role=tab] >> text=Anatomy")
+    page.set_input_files("#open input, input[type=file]", saved)
+    expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
+    page.set_input_files("#open input, input[type=file]", wrong)
+    expect(page.locator("[role=alert]")).to_contain_text("no comparison of schema 1")
+    expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
+    page.click("button[role=tab] >> text=Compare")
+    page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]")
+    assert downloaded(page) == comparison
 
 
 def test_ctrl_enter_runs(visit) -> None:
@@ -244,7 +316,7 @@ def test_settings_survive_a_reload_and_travel_in_a_link(visit, address: str) -> 
     page.fill("#prompt textarea", "A & B = <C>?")
     set_slider(page, "num_assistant_tokens", 9)
     page.click("text=Prompt lookup")
-    page.wait_for_function("location.search.includes('lookup') && location.search.includes('prompt')")
+    page.wait_for_function("location.hash.includes('lookup') && location.hash.includes('prompt')")
     link = page.url.removeprefix(address)
     for again in (page.goto(address + "/") and page, visit(link)):  # from the browser's store; from the link
         expect(again.locator("#prompt textarea")).to_have_value("A & B = <C>?")
@@ -331,11 +403,27 @@ def test_closing_the_tab_frees_the_engine(visit) -> None:
     first, second = visit(LONG), visit()
     first.click("#run")
     first.wait_for_selector(".race[data-state=playing]")
-    first.close()
-    began = monotonic()
     second.click("#run")
-    second.wait_for_selector(".race[data-state=playing]")
-    assert monotonic() - began < 10  # the abandoned run alone would take longer
+    expect(second.locator("#message")).to_contain_text("queue: 1/1")
+    first.close()
+    second.wait_for_selector(".race[data-state=done]")
+    assert len(downloaded(second).plain.token_ids) == 128
+
+
+def test_a_killed_engine_is_told_and_the_next_run_works(visit) -> None:
+    page = visit("/?ignore_eos=true")
+    run(page)
+    set_slider(page, "max_new_tokens", 1900)
+    page.click("#run")
+    page.wait_for_selector(".race[data-state=playing]")
+    subprocess.run(["pkill", "-KILL", "-f", "spawn_main"], check=True)
+    expect(page.locator("#message [role=alert]")).to_contain_text("process ended", timeout=WAIT)
+    page.wait_for_selector(".race[data-state=failed]")
+    expect(page.locator(".figures-card")).to_be_hidden()
+    expect(page.locator(".download")).to_be_hidden()
+    set_slider(page, "max_new_tokens", 32)
+    run(page)
+    assert len(downloaded(page).plain.token_ids) == 32
 
 
 def test_tokens_explain_themselves_to_mouse_and_keyboard(visit) -> None:
@@ -408,6 +496,10 @@ def test_nothing_is_wider_than_the_window(visit, width: int) -> None:
     expect(page.locator(".verdict")).to_be_in_viewport()  # a phone scrolls to it
     page.click("#more button")
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.click("button[role=tab] >> text=Anatomy")
+    expect(page.locator(".anatomy .step").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.click("button[role=tab] >> text=Compare")
     cut = page.evaluate("""() => [...document.querySelectorAll('main *')].filter(e => {
         const box = e.getBoundingClientRect();
         return box.width && (box.left < 0 || box.right > innerWidth) && !e.closest('.text, svg');

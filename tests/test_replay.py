@@ -39,23 +39,15 @@ def test_lookup_learns_what_was_committed() -> None:
     assert [token for token, _ in replay.propose(9)] == [3, 1, 2]
 
 
-class CountingModel:
-    """A draft that always goes on counting, modulo 10, and checks how it is used."""
+class CountingDraft:
+    """A draft that always goes on counting, modulo 10, and remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.fed: list[int] = []
+        self.asked: list[int] = []
 
-    def reset(self) -> None:
-        self.fed = []
-
-    def feed(self, tokens: list[int]) -> np.ndarray:
-        assert tokens, "nothing to feed"
-        self.fed += tokens
-        return np.eye(10, dtype=np.float32)[[(token + 1) % 10 for token in tokens]] * 9
-
-    def rollback(self, tokens: int) -> None:
-        assert 0 <= tokens <= len(self.fed)
-        del self.fed[len(self.fed) - tokens :]
+    def logits(self, ids: list[int], last: int = 1) -> np.ndarray:
+        self.asked = list(ids)
+        return np.eye(10, dtype=np.float32)[[(token + 1) % 10 for token in ids[-last:]]] * 9
 
 
 def ids(proposals: list) -> list[int]:
@@ -63,7 +55,7 @@ def ids(proposals: list) -> list[int]:
 
 
 def test_the_draft_proposes_what_it_would_have_in_each_round() -> None:
-    replay = DraftReplay(CountingModel(), [3], GenerationSettings(num_assistant_tokens=3))
+    replay = DraftReplay(CountingDraft(), [3], GenerationSettings(num_assistant_tokens=3))
     replay.commit([4])
     assert ids(replay.propose(99)) == [5, 6, 7]
     replay.commit([5, 6, 7, 8])  # all accepted, and a bonus
@@ -76,7 +68,7 @@ def test_the_draft_proposes_what_it_would_have_in_each_round() -> None:
 
 def test_a_confidence_threshold_ends_a_proposal_with_the_token_below_it() -> None:
     settings = GenerationSettings(policy="confidence", assistant_confidence_threshold=1)
-    replay = DraftReplay(CountingModel(), [3], settings)
+    replay = DraftReplay(CountingDraft(), [3], settings)
     replay.commit([4])
     [(token, probability)] = replay.propose(99)
     assert token == 5
@@ -84,7 +76,7 @@ def test_a_confidence_threshold_ends_a_proposal_with_the_token_below_it() -> Non
 
 
 def test_tokens_proposed_in_vain_stay_penalised() -> None:
-    replay = DraftReplay(CountingModel(), [3], GenerationSettings(repetition_penalty=2, num_assistant_tokens=1))
+    replay = DraftReplay(CountingDraft(), [3], GenerationSettings(repetition_penalty=2, num_assistant_tokens=1))
     replay.commit([4])
     assert ids(replay.propose(99)) == [5]
     replay.commit([4])  # 5 was refused, and half its logit still beats the others'
@@ -92,15 +84,15 @@ def test_tokens_proposed_in_vain_stay_penalised() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), max_size=8), st.integers(0, 6))
-def test_the_model_is_always_fed_exactly_what_was_committed(rounds: list[list[int]], limit: int) -> None:
+def test_the_draft_always_goes_on_from_what_was_committed(rounds: list[list[int]], limit: int) -> None:
     """Also where a replay was wrong, so that later rounds are right again."""
-    model = CountingModel()
-    replay = DraftReplay(model, [3], GenerationSettings(num_assistant_tokens=4))
+    draft = CountingDraft()
+    replay = DraftReplay(draft, [3], GenerationSettings(num_assistant_tokens=4))
     committed = [3]
     for tokens in [[4], *rounds]:
         replay.commit(tokens)
         committed += tokens
         proposals = ids(replay.propose(limit))
         if proposals:
-            assert model.fed == committed + proposals[:-1]
+            assert draft.asked == committed + proposals[:-1]
             assert proposals[0] == (committed[-1] + 1) % 10

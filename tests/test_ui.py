@@ -13,7 +13,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.records import Comparison, Round, Token
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks import api_description, restore
+from specdemo.ui.callbacks import api_description, restore, show_valid
 from specdemo.ui.charts import acceptance_figure, clock_figure
 from specdemo.ui.controls import DEFAULTS, NAMES, control, settings_from, settings_from_link, visibility
 from specdemo.ui.feed import Feed
@@ -37,15 +37,17 @@ def feed() -> Feed:
     return feed
 
 
-def test_events_are_numbered_and_an_update_holds_the_newest(feed: Feed) -> None:
+def test_events_are_numbered_and_one_update_may_be_missed(feed: Feed) -> None:
     feed.fail("over")
     assert [event["at"] for event in events(feed)] == list(range(len(events(feed))))
     assert len({event["run"] for event in events(feed)}) == 1
     assert events(feed)[-1]["text"] == "over"
-    assert feed.everything.endswith(feed.recent)
-    for _ in range(20):
-        feed.fail("again")
-    assert len(feed.recent.splitlines()) < len(feed.everything.splitlines())
+    whole = feed.everything
+    assert feed.news() == whole
+    feed.fail("again")
+    assert feed.news() == feed.everything  # also what the update before it held
+    feed.fail("and again")
+    assert [json.loads(line)["text"] for line in feed.news().splitlines()] == ["again", "and again"]
 
 
 def test_the_feed_carries_each_sides_clock_and_figures(feed: Feed) -> None:
@@ -117,14 +119,14 @@ def test_controls_have_the_limits_of_the_settings(name: str) -> None:
     field = GenerationSettings.model_fields[name]
     assert (made.label, made.info, made.value) == (field.title, field.description, field.default)
     if isinstance(made, gr.Slider):
-        GenerationSettings.checked(**{name: made.maximum})
+        GenerationSettings.checked(engine="traced", **{name: made.maximum})
         with pytest.raises(SettingsError):
-            GenerationSettings.checked(**{name: made.maximum + made.step})
+            GenerationSettings.checked(engine="traced", **{name: made.maximum + made.step})
 
 
 def test_the_two_lookahead_settings_exclude_each_other() -> None:
     for drafter, policy in (("model", "constant"), ("model", "confidence"), ("lookup", "constant")):
-        shown = visibility(drafter, policy)
+        shown = visibility("genai", drafter, policy)
         assert shown["num_assistant_tokens"] != shown["assistant_confidence_threshold"]
         assert shown["max_ngram_size"] == (drafter == "lookup")
 
@@ -134,17 +136,35 @@ def test_a_hidden_policy_does_not_spoil_prompt_lookup() -> None:
     assert settings_from(values).policy == "constant"
 
 
+def test_what_genai_cannot_do_is_not_offered_for_it() -> None:
+    assert not visibility("genai", "model", "constant")["kv_cache"]
+    assert visibility("traced", "model", "constant")["kv_cache"]
+    policy, *_ = show_valid("genai", "model", "heuristic")
+    assert (policy["value"], policy["elem_classes"]) == ("constant", ["genai"])
+    values = dict(zip(NAMES, DEFAULTS, strict=True)) | {"kv_cache": "off", "alternatives": 3}
+    assert settings_from(values) == GenerationSettings()
+
+
+def test_a_link_with_a_setting_that_is_hidden_is_fine() -> None:
+    settings, wrong = settings_from_link({"drafter": "lookup", "policy": "confidence"})
+    assert (settings.policy, wrong) == ("constant", None)
+
+
 def test_settings_travel_in_a_link() -> None:
-    assert settings_from_link({"top_k": "7", "unknown": "x"}) == GenerationSettings(top_k=7)
-    with pytest.raises(SettingsError, match=r"link's settings cannot be used\. Top-k"):
-        settings_from_link({"top_k": "many"})
+    assert settings_from_link({"top_k": "7", "unknown": "x"}) == (GenerationSettings(top_k=7), None)
+    settings, wrong = settings_from_link({"top_k": "many", "seed": "3"})
+    assert settings == GenerationSettings(seed=3)
+    assert "One of the link's settings cannot be used. Top-k" in str(wrong)
+    settings, wrong = settings_from_link({"policy": "heuristic"})
+    assert settings == GenerationSettings()
+    assert "choose the traced engine" in str(wrong)
 
 
 def test_a_stored_value_that_is_not_one_becomes_a_message() -> None:
     prompt, *values, message = restore('{"prompt": "Say", "top_k": "7", "seed": "none"}')
     assert "Seed (seed) should be a valid integer" in message
-    assert prompt == gr.skip()
-    assert values == [gr.skip()] * len(NAMES)
+    assert prompt == "Say"
+    assert dict(zip(NAMES, values, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {"top_k": 7}
 
 
 @pytest.mark.parametrize("saved", ["", "{}"])

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from functools import partial
 from threading import Event, Timer
 from time import perf_counter
 
@@ -21,9 +20,13 @@ SHORT = GenerationSettings(max_new_tokens=8)
 STEP = 0.005
 
 
+def scripted(name: str) -> ScriptedEngine:
+    return ScriptedEngine(step=STEP, real_time=True)
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    worker = Worker(partial(ScriptedEngine, step=STEP, real_time=True))
+    worker = Worker(scripted)
     yield worker
     worker.close()
 
@@ -79,7 +82,7 @@ def test_a_child_that_dies_is_reported_and_started_anew(worker: Worker) -> None:
     assert compare(worker).plain.finish_reason == "length"
 
 
-def refuses_to_load() -> ScriptedEngine:
+def refuses_to_load(name: str) -> ScriptedEngine:
     raise LoadError("OpenVINO cannot load it; export it again.")
 
 
@@ -88,4 +91,41 @@ def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run() -> None:
     for _ in range(2):
         with pytest.raises(LoadError, match="export it again"):
             list(worker.compare("Say", SHORT))
+    worker.close()
+
+
+class Puzzled(ScriptedEngine):
+    """An engine with a fault that nobody thought of."""
+
+    def plain(self):
+        if self.fails_at is not None:
+            raise ZeroDivisionError
+        return super().plain()
+
+
+def puzzled(name: str) -> Puzzled:
+    return Puzzled(fails_at=0 if name == "traced" else None)
+
+
+def test_an_unforeseen_error_ends_the_run_and_not_the_process() -> None:
+    worker = Worker(puzzled)
+    before = worker.process_id
+    with pytest.raises(EngineError, match="has been reset, run again"):
+        list(worker.compare("Say", GenerationSettings(engine="traced")))
+    assert compare(worker).plain.finish_reason == "length"
+    assert worker.process_id == before
+    worker.close()
+
+
+def test_another_engine_is_loaded_when_it_is_asked_for() -> None:
+    worker = Worker(scripted)
+    compare(worker)
+    phases = [
+        item.name for item in worker.compare("Say", GenerationSettings(engine="traced")) if isinstance(item, Phase)
+    ]
+    assert phases == ["loading", "calibrating", "warming up"]
+    phases = [
+        item.name for item in worker.compare("Say", GenerationSettings(engine="traced")) if isinstance(item, Phase)
+    ]
+    assert phases == ["warming up"]
     worker.close()

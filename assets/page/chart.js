@@ -50,6 +50,13 @@ class Chart {
     this.took = performance.now() - began;
   }
 
+  // Another figure, with its data.
+  show(figure) {
+    this.figure = figure;
+    this.points = figure.data.map(({ x = [], y = [] }) => ({ x, y }));
+    this.redraw();
+  }
+
   redraw() {
     const [data, layout] = this.painted();
     const traces = data.map((trace, index) => ({ ...trace, x: [...this.points[index].x], y: [...this.points[index].y] }));

@@ -54,6 +54,7 @@ class Pane {
     const token = index === null ? null : this.text.querySelector(`[data-index="${index}"]`);
     token?.classList.add("diverges");
     if (token) token.dataset.tip += "\nhere the two outputs part";
+    this.text.scrollTop = token ? token.offsetTop - this.text.offsetTop - 40 : 0; // both panes alike
   }
 
   explain(token) {

@@ -46,6 +46,7 @@ class Race {
     this.prompt = event.prompt;
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
+    this.find(".figures").textContent = "";
     const verdict = this.find(".verdict");
     if (verdict.getBoundingClientRect().top > innerHeight - 80) verdict.scrollIntoView({ behavior: "smooth" });
     for (const chart of Object.values(this.charts)) chart.resize();
@@ -94,10 +95,11 @@ class Race {
     if (name === "plain") return;
     const first = player.sides[name].shown - rounds.length;
     const judged = rounds.map((round, index) => [first + index, round]).filter(([number]) => number > 0);
+    const known = judged.filter(([, round]) => round.proposed !== null);
     this.charts.acceptance.add([
-      judged.map(([number, round]) => [number, round.accepted]),
-      judged.map(([number, round]) => [number, Math.max(round.proposed - round.accepted, 0)]),
-      judged.map(([number, round]) => [number, round.alpha]),
+      known.map(([number, round]) => [number, round.accepted]),
+      known.map(([number, round]) => [number, round.proposed - round.accepted]),
+      known.map(([number, round]) => [number, round.alpha]),
     ]);
   }
 
@@ -118,10 +120,10 @@ class Race {
   ended() {
     for (const chart of Object.values(this.charts)) chart.flush();
     this.find(".toggle").textContent = "Replay";
-    this.root.dataset.state = "done";
     const { result } = this;
+    this.root.dataset.state = result ? "done" : "failed";
     if (!result) {
-      this.say(this.failure ?? "");
+      this.say(this.failure ? "The run failed. What was decoded until then stays below." : "");
       return;
     }
     this.root.dataset.tone = result.tone;

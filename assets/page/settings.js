@@ -1,22 +1,28 @@
-// Settings that survive a reload and travel in a link: those that differ from the default, in the address.
+// Settings that survive a reload and travel in a link: those that differ from the default, behind the address's "#",
+// where the server does not see them and their length does not matter.
 
 const STORE = "specdemo-settings";
 
 const settings = {
+  // What the address says: behind "#", or behind "?" as one would type it.
+  linked() {
+    return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
+  },
+
   // Called with every change: `values` in the order of `names`.
   remember(names, defaults, values) {
-    const changed = new URLSearchParams(location.search);
+    const changed = this.linked();
     names.forEach((name, index) => {
       if (values[index] === defaults[index] || values[index] === null) changed.delete(name);
       else changed.set(name, values[index]);
     });
-    history.replaceState(null, "", changed.size ? `?${changed}` : location.pathname);
+    history.replaceState(null, "", changed.size ? `${location.pathname}#${changed}` : location.pathname);
     localStorage.setItem(STORE, changed.toString());
   },
 
   // What to start with: the address if it says anything, else what was last used here.
   recall(names) {
-    const linked = new URLSearchParams(location.search);
+    const linked = this.linked();
     const source = names.some((name) => linked.has(name))
       ? linked
       : new URLSearchParams(localStorage.getItem(STORE) ?? "");
@@ -24,7 +30,15 @@ const settings = {
   },
 
   async copyLink() {
-    await navigator.clipboard.writeText(location.href);
+    const button = document.querySelector("#copy");
+    const label = button.textContent;
+    try {
+      await navigator.clipboard.writeText(location.href); // browsers allow this on https and localhost only
+      button.textContent = "Copied";
+    } catch {
+      prompt("Copy this link:", location.href);
+    }
+    setTimeout(() => { button.textContent = label; }, 1500);
   },
 };
 

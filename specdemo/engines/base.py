@@ -4,7 +4,7 @@ Stepping, rather than a callback, gives each round a clock of its own, lets a ru
 makes a race possible: two decoders, advanced by turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from specdemo.records import Environment, FinishReason, ModelPair, Round, TraceSource
@@ -40,6 +40,12 @@ class Decoder(Protocol):
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """The request's next rounds, in order, with all the engine can find out about them off the clock."""
 
+    def draft_agreement(self) -> tuple[bool, ...] | None:
+        """For each token after the prefill's, whether the draft would have proposed it given the text before it.
+
+        Found off the clock. None where a draft has no one choice: in sampling, and without a draft model.
+        """
+
     def close(self) -> None:
         """Free the request, finished or not. A closed decoder can be started again."""
 
@@ -65,7 +71,10 @@ class Engine(Protocol):
             PairError: the pair has no draft, and the settings ask for one.
         """
 
-    def draft_step_seconds(self, prompt: str, settings: GenerationSettings) -> float | None:
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+        """Seconds of one target pass over so many tokens after another, at a text about as long as the prompt."""
+
+    def draft_step_seconds(self, prompt: str) -> float | None:
         """Seconds of one draft step as it is inside a round, between target passes; None without a draft.
 
         A draft on its own is faster: there no target pass evicts its weights from the caches.
@@ -73,3 +82,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free all models."""
+
+
+def steps(decoder: Decoder, prompt: str, settings: GenerationSettings) -> Generator[Round]:
+    """The rounds of one decoder on its own, the prefill first; frees the request at the end."""
+    try:
+        yield decoder.start(prompt, settings)
+        while decoder.finish_reason is None:
+            yield decoder.step()
+    finally:
+        decoder.close()

@@ -4,7 +4,7 @@ Logic that sits on decoders is tested on it, exactly and in milliseconds. Its to
 arithmetic and pass only on paper, unless `real_time` makes it sleep them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import sleep
 
@@ -21,7 +21,7 @@ from specdemo.records import (
     TraceSource,
 )
 from specdemo.settings import GenerationSettings
-from specdemo.verification import greedy_verdicts
+from specdemo.verification import judge
 
 WRONG = " um"
 _ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}
@@ -61,7 +61,12 @@ class ScriptedEngine:
         """A decoder with the draft."""
         return _ScriptedDecoder(self, speculates=True)
 
-    def draft_step_seconds(self, prompt: str, settings: GenerationSettings) -> float | None:
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+        """Seconds of passes over so many tokens."""
+        while True:
+            yield self.step + (tokens - 1) * self.extra
+
+    def draft_step_seconds(self, prompt: str) -> float | None:
         """Seconds of one draft step."""
         return self.draft
 
@@ -106,6 +111,11 @@ class _ScriptedDecoder:
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         return list(rounds)
 
+    def draft_agreement(self) -> tuple[bool, ...] | None:
+        if not self._speculates:
+            return None
+        return tuple(position not in self._engine.wrong for position in range(1, self._position))
+
     def close(self) -> None:
         if self._open:
             self._engine.requests -= 1
@@ -129,7 +139,7 @@ class _ScriptedDecoder:
         elif self._position >= last and not self._settings.ignore_eos:
             self.finish_reason = "stop"
         ids = [_id(word) for word in proposed]
-        verdicts = greedy_verdicts(ids, [_id(word) for word in words], ended=self.finish_reason == "stop") or []
+        verdicts = judge(ids, [_id(word) for word in words], ended=self.finish_reason == "stop") or []
         return Round(
             committed=tuple(Token(id=_id(word), text=word) for word in words),
             seconds=seconds,

@@ -36,6 +36,10 @@ class IncrementalText:
         self._forget()
         return text
 
+    def held(self) -> str:
+        """What is held back, as U+FFFD; empty if nothing is."""
+        return self._pending()
+
     def _pending(self) -> str:
         before = self._decode(self._window[: self._shown])
         return self._decode(self._window)[len(before) :]
@@ -46,6 +50,6 @@ class IncrementalText:
 
 
 def texts(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
-    """Text of each token were it to follow `context`; bytes that make no character become U+FFFD."""
+    """Text of each token were it to follow `context`; part of a character is U+FFFD, a special token empty."""
     text = IncrementalText(decode, context)
-    return [text.push(token) or UNDECODED for token in tokens]
+    return [text.push(token) or text.held() for token in tokens]

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import gradio as gr
 
-from specdemo.errors import SettingsError, SpecdemoError
+from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import FIELDS, NAMES, settings_from, settings_from_link, visibility
-from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.session import Sessions, Update, alert, notice
 
 
 class Callbacks:
@@ -21,19 +21,25 @@ class Callbacks:
         self._sessions = sessions
 
     def run(self, request: gr.Request, prompt: str, *values: Any) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message and buttons."""
+        """Compare; updates of race view, message, anatomy and buttons."""
         try:
             settings = settings_from(dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
-            yield [gr.skip(), alert(error), *buttons("idle")]
+            yield [gr.skip(), alert(error), gr.skip(), *buttons("idle")]
             return
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), prompt, settings):
-            feed = gr.skip() if update.feed is None else update.feed
-            news = [feed, update.message, *buttons("running")]
+            news = [*_outputs(update), *buttons("running")]
             # what has not changed is skipped: each update of a widget takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
+
+    def open(self, data: bytes) -> list[Any]:
+        """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
+        try:
+            return _outputs(self._sessions.open(data))
+        except FileError as error:
+            return [gr.skip(), alert(error), gr.skip()]
 
     def stop(self, request: gr.Request) -> None:
         """End this visitor's run, if there is one."""
@@ -42,8 +48,10 @@ class Callbacks:
     def api(self) -> Callable[..., dict[str, Any]]:
         """The comparison as a function whose parameters are the prompt and every setting."""
 
-        def compare(prompt: str, *values: Any) -> dict[str, Any]:
+        def compare(prompt: Any, *values: Any) -> dict[str, Any]:
             try:
+                if not isinstance(prompt, str):
+                    raise PromptError("The prompt is not a text; send a string.")
                 settings = GenerationSettings.checked(**dict(zip(NAMES, values, strict=True)))
                 return self._sessions.compare(prompt, settings)
             except SpecdemoError as error:
@@ -57,6 +65,12 @@ class Callbacks:
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
         compare.__annotations__ = {parameter.name: parameter.annotation for parameter in (text, *options)}
         return compare
+
+
+def _outputs(update: Update) -> list[Any]:
+    """Values of race view, message and anatomy."""
+    feed, message, anatomy = update
+    return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy]
 
 
 def api_description() -> str:
@@ -81,18 +95,27 @@ def waiting() -> list[Any]:
     return [notice(text), *buttons("waiting")]
 
 
-def show_valid(drafter: str, policy: str) -> list[dict[str, Any]]:
-    """Updates of the controls that depend on drafter and policy, in the order of `visibility`."""
-    return [gr.update(visible=shown) for shown in visibility(drafter, policy).values()]
+def left() -> list[Any]:
+    """Updates of message and buttons for a visitor who no longer waits."""
+    return [notice("You have left the queue."), *buttons("idle")]
+
+
+def show_valid(engine: str, drafter: str, policy: str) -> list[dict[str, Any]]:
+    """Updates of the controls that depend on engine, drafter and policy, in the order of `visibility`."""
+    updates: dict[str, dict[str, Any]] = {
+        name: {"visible": shown} for name, shown in visibility(engine, drafter, policy).items()
+    }
+    updates["policy"]["elem_classes"] = [engine]
+    if engine == "genai" and policy == "heuristic":
+        updates["policy"]["value"] = "constant"
+    return [gr.update(**update) for update in updates.values()]
 
 
 def restore(saved: str) -> list[Any]:
     """Values for prompt and controls that a link or the browser's store asks for, and a message."""
     values: dict[str, str] = json.loads(saved or "{}")
     prompt = values.pop("prompt", None)
-    try:
-        settings = settings_from_link(values)
-    except SettingsError as error:
-        return [*[gr.skip()] * (1 + len(NAMES)), alert(error)]
-    kept = [getattr(settings, name) if name in values else gr.skip() for name in NAMES]
-    return [gr.skip() if prompt is None else prompt, *kept, gr.skip()]
+    settings, wrong = settings_from_link(values)
+    changed = settings.model_dump(exclude_defaults=True)
+    kept = [changed.get(name, gr.skip()) for name in NAMES]
+    return [gr.skip() if prompt is None else prompt, *kept, alert(wrong) if wrong else gr.skip()]

@@ -24,25 +24,38 @@ _LAYOUT: dict[str, Any] = {
 _AXIS: dict[str, Any] = {"gridcolor": "var(--sd-line)", "zeroline": False, "rangemode": "tozero", "automargin": True}
 
 
+def base_figure(**layout: Any) -> go.Figure:
+    """An empty figure in the page's style, without Plotly's default template, whose colours suit light pages only."""
+    figure = go.Figure(layout=_LAYOUT | {"template": "none"} | layout)
+    figure.update_xaxes(_AXIS)
+    figure.update_yaxes(_AXIS)
+    return figure
+
+
+def to_json(figure: go.Figure) -> str:
+    """The figure as the page takes it."""
+    return json.dumps(figure.to_plotly_json())
+
+
 def clock_figure() -> str:
     """Committed tokens against each side's own clock, in milliseconds; traces: plain, speculative."""
-    figure = go.Figure(layout=_LAYOUT)
+    figure = base_figure()
     for name, colour, dash in (("plain", "var(--sd-plain)", "dot"), ("speculative", "var(--sd-accepted)", "solid")):
         line = {"color": colour, "dash": dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(x=[], y=[], name=name, mode="lines", line=line, hovertemplate="%{y} tokens")
-    figure.update_xaxes(_AXIS, title="own clock, ms", hoverformat=".2f")
-    figure.update_yaxes(_AXIS, title="tokens")
-    return _template(figure)
+    figure.update_xaxes(title="own clock, ms", hoverformat=".2f")
+    figure.update_yaxes(title="tokens")
+    return to_json(figure)
 
 
 def acceptance_figure() -> str:
     """Proposals by round, accepted and refused stacked, with the running α; traces in that order."""
-    figure = go.Figure(layout=_LAYOUT | {"barmode": "stack", "bargap": 0.15})
+    figure = base_figure(barmode="stack", bargap=0.15)
     figure.add_bar(x=[], y=[], name="accepted", marker_color="var(--sd-accepted)")
     figure.add_bar(x=[], y=[], name="refused", marker_color="var(--sd-refused)")
     line = {"color": "var(--sd-ink)", "width": 2}
     figure.add_scatter(x=[], y=[], name="running α", mode="lines", line=line, yaxis="y2", connectgaps=True)
-    figure.update_xaxes(_AXIS, title="round")
+    figure.update_xaxes(title="round")
     right = _AXIS | {
         "title": "α",
         "overlaying": "y",
@@ -51,11 +64,5 @@ def acceptance_figure() -> str:
         "showgrid": False,
         "tickvals": [0, 0.5, 1],
     }
-    figure.update_layout(yaxis=_AXIS | {"title": "proposals", "dtick": 2}, yaxis2=right)
-    return _template(figure)
-
-
-def _template(figure: go.Figure) -> str:
-    """The figure as JSON without Plotly's default template, whose colours suit light pages only."""
-    figure.update_layout(template="none")
-    return json.dumps(figure.to_plotly_json())
+    figure.update_layout(yaxis=_AXIS | {"title": "proposals", "nticks": 6}, yaxis2=right)
+    return to_json(figure)

@@ -9,6 +9,11 @@ from specdemo.errors import SettingsError
 from specdemo.settings import GenerationSettings
 
 _CHOICES = {
+    "genai": "OpenVINO GenAI",
+    "traced": "Traced",
+    "heuristic": "Heuristic",
+    "on": "On",
+    "off": "Off",
     "model": "Draft model",
     "lookup": "Prompt lookup",
     "constant": "Constant",
@@ -49,16 +54,24 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
     return bounds.get("ge", bounds.get("gt", 0)), bounds["le"]
 
 
-def visibility(drafter: str, policy: str) -> dict[str, bool]:
-    """Which controls have a meaning for this drafter and policy."""
-    by_model = drafter == "model"
-    by_confidence = by_model and policy == "confidence"
+def visibility(engine: str, drafter: str, policy: str) -> dict[str, bool]:
+    """Which controls have a meaning for this engine, drafter and policy.
+
+    Choices within a control that an engine lacks are hidden by the style sheet, by the engine's name as a class:
+    Gradio refuses a restored value that is not among a control's choices yet.
+    """
+    by_model, traced = drafter == "model", engine == "traced"
     return {
         "policy": by_model,
-        "num_assistant_tokens": not by_confidence,
-        "assistant_confidence_threshold": by_confidence,
+        "num_assistant_tokens": not by_model or policy == "constant",
+        "assistant_confidence_threshold": by_model and policy == "confidence",
         "max_ngram_size": not by_model,
+        "kv_cache": traced,
+        "alternatives": traced,
     }
+
+
+INITIALLY = visibility(FIELDS["engine"].default, FIELDS["drafter"].default, FIELDS["policy"].default)
 
 
 def settings_from(values: dict[str, Any]) -> GenerationSettings:
@@ -67,18 +80,23 @@ def settings_from(values: dict[str, Any]) -> GenerationSettings:
     Raises:
         SettingsError: a value is out of its range.
     """
-    shown = visibility(values["drafter"], values["policy"])
+    shown = visibility(values["engine"], values["drafter"], values["policy"])
     return GenerationSettings.checked(**{name: value for name, value in values.items() if shown.get(name, True)})
 
 
-def settings_from_link(values: dict[str, str]) -> GenerationSettings:
-    """The settings that a link or the browser's store names, all as text.
+def settings_from_link(values: dict[str, str]) -> tuple[GenerationSettings, SettingsError | None]:
+    """The settings that a link or the browser's store names, all as text, and what is wrong with the first bad one.
 
-    Raises:
-        SettingsError: a value is not one the setting can have.
+    What cannot be used is left at its default.
     """
-    known = {name: value for name, value in values.items() if name in FIELDS}
+    chosen, wrong = dict(zip(NAMES, DEFAULTS, strict=True)), None
+    for name in values.keys() & chosen.keys():
+        try:
+            settings_from({**chosen, "engine": "traced", name: values[name]})  # on the engine that can do most
+            chosen[name] = values[name]
+        except SettingsError as error:
+            wrong = SettingsError(f"One of the link's settings cannot be used. {error}")
     try:
-        return GenerationSettings.checked(**known)
+        return settings_from(chosen), wrong
     except SettingsError as error:
-        raise SettingsError(f"The link's settings cannot be used. {error}") from error
+        return GenerationSettings(), SettingsError(f"The link's settings do not go together. {error}")

@@ -1,8 +1,8 @@
 """What the page is sent of a run: numbered events, a line of JSON each.
 
-An update carries the newest few events, so that its cost does not grow with the run; the last one carries all,
-in case the browser was too busy to see each. The page plays the rounds on the clocks they carry; all figures
-are computed here, none in the browser.
+An update carries what is new since the one before the last, so that a browser too busy to see each may miss one
+and the cost of an update does not grow with the run; the last one carries all. The page plays the rounds on the
+clocks they carry; all figures are computed here, none in the browser.
 """
 
 import json
@@ -17,8 +17,6 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.summary import figures_html
 from specdemo.ui.tokens import round_html
 
-_RECENT = 4  # two updates of the page, in case its browser was too busy to see one
-
 
 class Feed:
     """One run, event by event."""
@@ -26,13 +24,14 @@ class Feed:
     def __init__(self, prompt: str, settings: GenerationSettings) -> None:
         self._run = uuid4().hex
         self._lines: list[str] = []
+        self._seen = (0, 0)  # how many events there were at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._append("start", prompt=prompt, **settings.model_dump(include={"max_new_tokens", "sequential"}))
 
-    @property
-    def recent(self) -> str:
-        """The newest events."""
-        return "".join(self._lines[-_RECENT:])
+    def news(self) -> str:
+        """The events since the call before the last."""
+        start, self._seen = self._seen[0], (self._seen[1], len(self._lines))
+        return "".join(self._lines[start:])
 
     @property
     def everything(self) -> str:
@@ -68,7 +67,7 @@ class Feed:
                 "ms": seconds[index] * 1000,
                 "tokens": tokens[index],
                 "rate": (tokens[index] - tokens[0]) / seconds[index] if index else None,
-                "proposed": len(step.proposed or ()),
+                "proposed": None if step.proposed is None else len(step.proposed),
                 "accepted": step.accepted,
                 "alpha": alpha[index],
                 "html": round_html(

@@ -1,5 +1,6 @@
 """What a visitor's run does, step by step, without a widget in it."""
 
+import json
 from collections.abc import Iterator
 from threading import Event
 from time import monotonic
@@ -8,15 +9,17 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from specdemo import schema
-from specdemo.compare import Phase
-from specdemo.errors import SpecdemoError
+from specdemo.compare import Lap, Phase
+from specdemo.errors import FileError, SpecdemoError
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
+from specdemo.ui.anatomy import anatomy
 from specdemo.ui.feed import Feed
 from specdemo.worker import Worker
 
 PHASES = {
-    "loading": "Loading the models and measuring what their steps cost …",
+    "loading": "Loading the models …",
+    "calibrating": "Measuring what a step of each model costs …",
     "warming up": "Warming both sides up, off the clock …",
 }
 
@@ -27,10 +30,11 @@ server and browser time that, on one machine with the engine, the engine misses.
 
 
 class Update(NamedTuple):
-    """What to show. `feed` is None as long as there is nothing new, so that an earlier result stays."""
+    """What to show; None where there is nothing new, so that an earlier result stays."""
 
     feed: str | None
     message: str
+    anatomy: str | None = None
 
 
 class Sessions:
@@ -52,10 +56,10 @@ class Sessions:
                 feed.add(progress)
                 begun = True
                 if isinstance(progress, Comparison):
-                    yield Update(feed.everything, "")
+                    yield Update(feed.everything, "", anatomy(progress))
                 elif monotonic() >= due:
-                    yield Update(feed.recent, "")
                     due = monotonic() + UPDATE_SECONDS
+                    yield Update(feed.news(), "")
             if not begun:
                 yield Update(None, notice("Stopped before the first token."))
         except SpecdemoError as error:
@@ -63,6 +67,27 @@ class Sessions:
             yield Update(feed.everything if begun else None, alert(error))
         finally:
             self._cancelled.pop(visitor, None)
+
+    @staticmethod
+    def open(data: bytes) -> Update:
+        """Show the comparison of a JSON file, played as if it had just run.
+
+        Raises:
+            FileError: it is not such a file.
+        """
+        try:
+            comparison = schema.from_json(json.loads(data))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever else the JSON may be
+            raise FileError(
+                "This is no comparison of schema 1; open a file that Download JSON has written."
+            ) from error
+        feed = Feed(comparison.prompt, comparison.settings)
+        for side in ("plain", "speculative"):
+            run = comparison.side(side)
+            source = comparison.trace_source if side == "speculative" else "measured"
+            feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source))
+        feed.add(comparison)
+        return Update(feed.everything, "", anatomy(comparison))
 
     def stop(self, visitor: str) -> None:
         """End this visitor's run within one round, with what there is."""

@@ -10,8 +10,8 @@ _SOURCES = {
     "measured": "Proposals were seen as they were made.",
     "replayed": "GenAI does not tell which proposals it refused. They are replayed: the drafter was run again over "
     "the committed text, off the clock, and each round was checked against what it committed.",
-    "counts only": "GenAI does not tell which proposals it refused, and sampled ones cannot be replayed: "
-    "only their number is known.",
+    "counts only": "GenAI does not tell which proposals it refused, and sampled ones cannot be replayed. "
+    "Of a constant lookahead at least their number is known; with a confidence threshold, how many were accepted.",
 }
 _FIGURE = Markup("<div{wide}><dt>{name}</dt><dd><b>{value}</b>{plain}<small>{formula}</small></dd></div>")
 _WIDE = 12  # characters that still fit one column

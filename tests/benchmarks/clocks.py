@@ -83,7 +83,7 @@ class RecordingWorker(Worker):
 
 def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None:
     """The same race unwatched, streamed and drawn, in the same engine process."""
-    worker = RecordingWorker(partial(load_engine, "genai", bundled_pair()))
+    worker = RecordingWorker(partial(load_engine, pair=bundled_pair()))
     app = build_page(Sessions(worker), bundled_pair())
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     seconds: dict[tuple[str, str], list[float]] = {}

@@ -19,12 +19,17 @@ from specdemo.engines.genai.config import Kind, generation_config, tells_probabi
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer
 from specdemo.engines.text import IncrementalText
-from specdemo.errors import CacheError, EngineError, PromptError
+from specdemo.errors import CacheError, EngineError
 from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource
 from specdemo.settings import GenerationSettings
 from specdemo.verification import verdicts_from_counts
 
 _request_ids = count(1)
+
+
+def as_tensor(ids: Sequence[int]) -> openvino.Tensor:
+    """Token ids as GenAI takes them, shape (1, tokens)."""
+    return openvino.Tensor(np.array([ids], np.int64))
 
 
 class GenAIDecoder:
@@ -57,15 +62,14 @@ class GenAIDecoder:
         """Tokenise and prefill."""
         self.close()
         self._settings = settings
-        self._prompt = self._encode(prompt)
-        self._text = IncrementalText(self._decode, self._prompt)
+        self._prompt = self._pipelines.tokenizer.encode_prompt(prompt, settings)
+        self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
         self._committed, self._tracer = 0, None
         self.finish_reason = None
         self._pipeline = self._pipelines.get(self._kind)
         try:
-            ids = openvino.Tensor(np.array([self._prompt], np.int64))
             config = generation_config(self._pipeline, self._kind, settings)
-            self._handle = self._pipeline.add_request(next(_request_ids), ids, config)
+            self._handle = self._pipeline.add_request(next(_request_ids), as_tensor(self._prompt), config)
         except RuntimeError as error:
             raise self._failure() from error
         return self.step()
@@ -92,7 +96,9 @@ class GenAIDecoder:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
         first, self._committed = self._committed == 0, self._committed + len(tokens)
         proposed: tuple[DraftToken, ...] | None = None if self.speculates and not first else ()
-        if self.speculates and not first and self._settings.policy == "constant" and self._kind == "model":
+        counted = self._kind == "model" and self._settings.policy == "constant"
+        # After an end-of-text token it is not known whether the draft proposed it: then neither are the counts.
+        if counted and not first and self.finish_reason != "stop":
             proposed = self._counts(min(self._settings.num_assistant_tokens, wanted - 1), tokens)
         return Round(committed=tuple(tokens), seconds=seconds, proposed=proposed)
 
@@ -101,6 +107,10 @@ class GenAIDecoder:
         if self.trace_source != "replayed":
             return list(rounds)
         return [self._traced(step, ended=self.finish_reason == "stop" and step is rounds[-1]) for step in rounds]
+
+    def draft_agreement(self) -> tuple[bool, ...] | None:
+        """Whether the draft would have proposed each traced token."""
+        return self._tracer.draft_agreement() if self._tracer is not None else None
 
     def close(self) -> None:
         """Free the request, finished or not."""
@@ -112,21 +122,6 @@ class GenAIDecoder:
             self._pipeline.step()  # the pipeline lets go of a cancelled request in its next step
         except RuntimeError:
             self._pipelines.discard(self._kind)
-
-    def _encode(self, prompt: str) -> list[int]:
-        if not prompt.strip():
-            raise PromptError("The prompt is empty; type the beginning of a text.")
-        ids = [int(token) for token in self._pipelines.tokenizer.encode(prompt).input_ids.data[0]]
-        limit = self._pipelines.pair.target.context_length
-        if limit is not None and len(ids) + self._settings.max_new_tokens > limit:
-            raise PromptError(
-                f"The prompt's {len(ids)} tokens and {self._settings.max_new_tokens} new ones exceed the model's "
-                f"context of {limit}; shorten the prompt or ask for fewer tokens."
-            )
-        return ids
-
-    def _decode(self, ids: list[int]) -> str:
-        return str(self._pipelines.tokenizer.decode(ids)) if ids else ""
 
     def _read(self) -> list[Token]:
         assert self._handle is not None
@@ -153,7 +148,7 @@ class GenAIDecoder:
 
     def _traced(self, step: Round, *, ended: bool) -> Round:
         if self._tracer is None:
-            self._tracer = Tracer(self._pipelines, self._kind, self._decode, self._prompt, self._settings)
+            self._tracer = Tracer(self._pipelines, self._kind, self._prompt, self._settings)
             return self._tracer.prefill(step)
         return self._tracer.round(step, ended=ended)
 

@@ -4,15 +4,22 @@ Speed is bound by reading weights from memory, which is why a target pass over s
 more than a pass over one, and why speculation can pay at all.
 """
 
+from collections.abc import Generator
+from contextlib import closing
+from itertools import islice
 from statistics import fmean, median
 
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import Decoder, steps
 from specdemo.engines.genai.config import generation_config
-from specdemo.engines.genai.decoder import GenAIDecoder
+from specdemo.engines.genai.decoder import GenAIDecoder, as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.environment import describe_environment
+from specdemo.errors import EngineError
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
+
+_CALIBRATION = GenerationSettings(ignore_eos=True, max_new_tokens=64)
+_MOST_TOKENS = 200  # of a series of passes: enough for eleven over seventeen tokens
 
 
 class GenAIEngine:
@@ -42,17 +49,38 @@ class GenAIEngine:
             self.pipelines.require_draft()
         return GenAIDecoder(self.pipelines, settings.drafter)
 
-    def draft_step_seconds(self, prompt: str, settings: GenerationSettings) -> float | None:
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+        """Seconds of plain steps, or of rounds of prompt lookup.
+
+        Those cost no draft, and GenAI fills up short proposals, so that each passes exactly `lookahead + 1` tokens
+        through the target.
+        """
+        limit = self.pair.target.context_length
+        room = _MOST_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
+        settings = _CALIBRATION.model_copy(update={"max_new_tokens": min(room, _MOST_TOKENS)})
+        if tokens > 1:
+            settings = settings.model_copy(update={"drafter": "lookup", "num_assistant_tokens": tokens - 1})
+        decoder = self.speculative(settings) if tokens > 1 else self.plain()
+        with closing(steps(decoder, prompt, settings)) as rounds:
+            for step in islice(rounds, 1, None):  # the first is the prefill
+                yield step.seconds
+
+    def draft_step_seconds(self, prompt: str) -> float | None:
         """Median over rounds of the draft's seconds / its steps, by the counters that come with `generate()`."""
         if self.pair.draft is None:
             return None
         pipeline = self.pipelines.get("model")
-        config = generation_config(pipeline, "model", settings)
-        result = pipeline.generate([self.pipelines.tokenizer.encode(prompt).input_ids], [config])[0]
+        config = generation_config(pipeline, "model", _CALIBRATION)
+        ids = self.pipelines.tokenizer.encode_prompt(prompt, _CALIBRATION)
+        try:
+            result = pipeline.generate([as_tensor(ids)], [config])[0]
+        except RuntimeError as error:
+            self.pipelines.discard("model")
+            raise EngineError("The engine failed while it was calibrated; it has been reset, run again.") from error
         counters = result.extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
-        steps = settings.num_assistant_tokens
-        rounds = (microseconds[i : i + steps] for i in range(0, len(microseconds) - steps + 1, steps))
+        lookahead = _CALIBRATION.num_assistant_tokens
+        rounds = (microseconds[i : i + lookahead] for i in range(0, len(microseconds) - lookahead + 1, lookahead))
         return median(fmean(batch) for batch in rounds) / 1e6
 
     def close(self) -> None:

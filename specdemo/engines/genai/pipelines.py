@@ -5,13 +5,13 @@ The plain one stays loaded; of the others only the one last used, so at most two
 memory.
 """
 
-from pathlib import Path
 from typing import Any
 
 import openvino_genai
 
 from specdemo.engines.genai.config import Kind
-from specdemo.engines.stateful import StatefulModel
+from specdemo.engines.language_model import LanguageModel
+from specdemo.engines.tokenizer import Tokenizer, folder_of
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.devices import check_device, precision_properties
 from specdemo.models.pairs import check_vocabularies
@@ -37,10 +37,10 @@ class Pipelines:
             check_device(device)
         self._properties = precision_properties(pair.runtime.precision)
         self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
-        self._draft_model: StatefulModel | None = None
-        self.tokenizer = _load_tokenizer(pair.target)
+        self._draft_model: LanguageModel | None = None
+        self.tokenizer = Tokenizer(pair.target)
         if pair.draft is not None:
-            check_vocabularies(self.tokenizer.get_vocab(), _load_tokenizer(pair.draft).get_vocab())
+            check_vocabularies(self.tokenizer.vocabulary(), Tokenizer(pair.draft).vocabulary())
         self.get("plain")
 
     def get(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
@@ -55,11 +55,11 @@ class Pipelines:
         """Drop a pipeline that failed; it is rebuilt when next needed."""
         self._loaded.pop(kind, None)
 
-    def draft_model(self) -> StatefulModel:
+    def draft_model(self) -> LanguageModel:
         """The draft outside GenAI, for replaying what it proposed."""
         if self._draft_model is None:
-            path = _path(self.require_draft())
-            self._draft_model = StatefulModel(path, self._draft_device, self._properties)
+            path = folder_of(self.require_draft())
+            self._draft_model = LanguageModel(path, self._draft_device, self._properties)
         return self._draft_model
 
     def require_draft(self) -> Model:
@@ -81,12 +81,12 @@ class Pipelines:
         target, device = self.pair.target, self._device
         properties: dict[str, Any] = dict(self._properties)
         if kind == "model":
-            draft = _path(self.require_draft())
+            draft = folder_of(self.require_draft())
             properties["draft_model"] = openvino_genai.draft_model(draft, self._draft_device, **self._properties)
         elif kind == "lookup":
             properties["prompt_lookup"] = True
         try:
-            return openvino_genai.ContinuousBatchingPipeline(_path(target), self._scheduler(), device, properties)
+            return openvino_genai.ContinuousBatchingPipeline(folder_of(target), self._scheduler(), device, properties)
         except RuntimeError as error:
             if "cache size" in str(error):
                 raise CacheError(
@@ -102,16 +102,3 @@ class Pipelines:
         config.dynamic_split_fuse = False  # one step is the whole prefill
         config.max_num_batched_tokens = self.pair.target.context_length or 2**16
         return config
-
-
-def _load_tokenizer(model: Model) -> openvino_genai.Tokenizer:
-    try:
-        return openvino_genai.Tokenizer(_path(model))
-    except RuntimeError as error:
-        raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
-
-
-def _path(model: Model) -> Path:
-    if model.path is None:  # read from JSON, which never holds paths
-        raise LoadError(f"It is not known where {model.name!r} lies on this machine; choose its folder.")
-    return model.path

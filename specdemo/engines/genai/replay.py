@@ -12,7 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
-from specdemo.engines.stateful import Logits, StatefulModel
+from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.lookup import look_up
+from specdemo.sampling import greedy_choice, softmax
 from specdemo.settings import GenerationSettings
 
 Proposal = tuple[int, float | None]
@@ -38,16 +40,8 @@ class LookupReplay:
 
     def propose(self, limit: int) -> list[Proposal]:
         """The next round's proposals, at most `limit`."""
-        history, longest = self._history, self._settings.max_ngram_size
-        if longest >= len(history):
-            longest = len(history) // 2
         limit = min(limit, self._settings.num_assistant_tokens)
-        for size in range(longest, 0, -1):
-            recent = history[-size:]
-            for start in range(len(history) - size):
-                if history[start : start + size] == recent:
-                    return [(token, None) for token in history[start + size : start + size + limit]]
-        return []
+        return [(token, None) for token in look_up(self._history, self._settings.max_ngram_size, limit)]
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn what that round committed."""
@@ -61,14 +55,12 @@ class DraftReplay:
     that were refused; the repetition penalty here does the same.
     """
 
-    def __init__(self, model: StatefulModel, prompt: Sequence[int], settings: GenerationSettings) -> None:
-        self._model = model
+    def __init__(self, draft: ModelSequence, prompt: Sequence[int], settings: GenerationSettings) -> None:
+        self._draft = draft
         self._settings = settings
+        self._text = list(prompt)
         self._seen = set(prompt)
-        self._waiting = list(prompt)  # committed, not fed yet
-        self._proposed: list[int] = []
-        model.reset()
-        self._choose(self._feed(()))  # a prefill proposes one token, which is never verified but penalised
+        self._choose(self._text)  # a prefill proposes one token, which is never verified but penalised
 
     def propose(self, limit: int) -> list[Proposal]:
         """The next round's proposals, at most `limit`."""
@@ -76,39 +68,22 @@ class DraftReplay:
             limit = min(limit, self._settings.num_assistant_tokens)
         proposals: list[Proposal] = []
         while len(proposals) < limit:
-            logits = self._feed([token for token, _ in proposals[-1:]])
-            token, probability = self._choose(logits)
+            token, probability = self._choose([*self._text, *(token for token, _ in proposals)])
             proposals.append((token, probability))
             # GenAI takes a log-probability of exactly 0 for "not known" and stops there too.
             certain = np.float32(np.log(probability)) == 0
             confident = probability >= self._settings.assistant_confidence_threshold and not certain
             if self._settings.policy == "confidence" and not confident:
                 break
-        self._proposed = [token for token, _ in proposals]
         return proposals
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn what that round committed."""
-        fed, kept = self._proposed[:-1], 0
-        # The last token is always fed anew: its logits are where the next round begins.
-        while kept < min(len(fed), len(tokens) - 1) and fed[kept] == tokens[kept]:
-            kept += 1
-        self._model.rollback(len(fed) - kept)
-        self._waiting += tokens[kept:]
+        self._text += tokens
         self._seen.update(tokens)
-        self._proposed = []
 
-    def _feed(self, tokens: Sequence[int]) -> Logits:
-        fed, self._waiting = [*self._waiting, *tokens], []
-        logits: Logits = self._model.feed(fed)[-1]
-        return logits
-
-    def _choose(self, logits: Logits) -> tuple[int, float]:
-        penalised = logits.astype(np.float32, copy=True)
-        seen = np.fromiter(self._seen, np.int64)
-        penalty = np.float32(self._settings.repetition_penalty)
-        penalised[seen] = np.where(logits[seen] >= 0, logits[seen] / penalty, logits[seen] * penalty)
-        token = int(penalised.argmax())
+    def _choose(self, text: Sequence[int]) -> tuple[int, float]:
+        logits = self._draft.logits(text)[0]
+        token = greedy_choice(logits, self._settings, self._seen)
         self._seen.add(token)
-        weights = np.exp(logits - logits.max())
-        return token, float(weights[token] / weights.sum())
+        return token, float(softmax(logits)[token])

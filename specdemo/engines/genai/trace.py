@@ -5,27 +5,30 @@ from collections.abc import Sequence
 from specdemo.engines.genai.config import Kind
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.replay import DraftReplay, LookupReplay, Proposal, Replay
-from specdemo.engines.text import Decode, texts
+from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.language_model import draft_agreement
+from specdemo.engines.text import texts
 from specdemo.records import DraftToken, Round, Verdict
 from specdemo.settings import GenerationSettings
-from specdemo.verification import greedy_verdicts
+from specdemo.verification import judge
 
 
 class Tracer:
     """Follows one request, round by round, off the clock."""
 
-    def __init__(
-        self, pipelines: Pipelines, kind: Kind, decode: Decode, prompt: Sequence[int], settings: GenerationSettings
-    ) -> None:
-        self._decode = decode
+    def __init__(self, pipelines: Pipelines, kind: Kind, prompt: Sequence[int], settings: GenerationSettings) -> None:
+        self._decode = pipelines.tokenizer.decode
         self._settings = settings
+        self._prompt_length = len(prompt)
         self._context = list(prompt)
         self._wanted = settings.max_new_tokens
+        self._draft: ModelSequence | None = None
         self._replay: Replay
         if kind == "lookup":
             self._replay = LookupReplay(prompt, settings)
         else:
-            self._replay = DraftReplay(pipelines.draft_model(), prompt, settings)
+            self._draft = pipelines.draft_model().sequence(len(prompt) + settings.max_new_tokens)
+            self._replay = DraftReplay(self._draft, prompt, settings)
 
     def prefill(self, step: Round) -> Round:
         """The request's first round, which proposes nothing."""
@@ -39,10 +42,16 @@ class Tracer:
         """
         proposals = self._replay.propose(self._wanted - 1)
         committed = [token.id for token in step.committed]
-        verdicts = greedy_verdicts([token for token, _ in proposals], committed, ended=ended)
+        verdicts = judge([token for token, _ in proposals], committed, ended=ended)
         if verdicts is not None:
             step = step.model_copy(update={"proposed": self._judged(step, proposals, verdicts)})
         return self._follow(step)
+
+    def draft_agreement(self) -> tuple[bool, ...] | None:
+        """Whether the draft would have proposed each token followed so far, but the first."""
+        if self._draft is None:
+            return None
+        return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._settings)
 
     def _follow(self, step: Round) -> Round:
         committed = [token.id for token in step.committed]

@@ -1,0 +1,224 @@
+"""A decoder-only model run directly on `openvino`: token ids in, logits out, with or without a KV cache.
+
+One compiled model serves any number of sequences, each with a cache of its own. A sequence is asked for the
+logits of a whole text; it feeds only what its cache lacks, after taking back what the text no longer contains.
+Taking back copies nothing:
+
+- paged attention, as in GenAI: the cache lies in blocks that we own, and the model is told how many of their
+  positions count. Rejected ones are simply overwritten. The transformation that gives a model these inputs is
+  OpenVINO's own but not public, so a model for which it fails is run the other way:
+- stateful, the public way: the cache is inside the model. Rejected positions stay in it, their entries in the
+  attention mask become 0, and position ids continue from the accepted length.
+"""
+
+from collections.abc import Sequence as Ids
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import openvino
+from openvino import _offline_transformations
+
+from specdemo.errors import LoadError
+from specdemo.sampling import Logits, greedy_choice
+from specdemo.settings import GenerationSettings
+
+_CHUNK = 256  # tokens fed in one pass, which bounds the memory that logits of a long prompt take
+_BLOCK = 32  # positions in a block of OpenVINO's paged attention on CPU
+
+
+class Sequence(Protocol):
+    """One text and its cache."""
+
+    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
+        """Logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call."""
+
+
+def draft_agreement(draft: Sequence, text: Ids[int], first: int, settings: GenerationSettings) -> tuple[bool, ...]:
+    """For each token of a text from index `first` on, whether the draft's greedy choice is the same."""
+    agreement: list[bool] = []
+    for start in range(first, len(text), _CHUNK):
+        end = min(start + _CHUNK, len(text))
+        logits = draft.logits(text[: end - 1], end - start)
+        for index, row in enumerate(logits, start):
+            seen = set(text[:index]) if settings.repetition_penalty != 1 else ()
+            agreement.append(greedy_choice(row, settings, seen) == text[index])
+    return tuple(agreement)
+
+
+class LanguageModel:
+    """A compiled model."""
+
+    def __init__(self, folder: Path, device: str, properties: dict[str, str], *, paged: bool = True) -> None:
+        """Read and compile the folder's model.
+
+        Raises:
+            LoadError: OpenVINO cannot load the model on this device.
+        """
+        core, file = openvino.Core(), folder / "openvino_model.xml"
+        self.paged = paged
+        try:
+            model = core.read_model(file)
+            if paged:
+                try:
+                    _offline_transformations.paged_attention_transformation(model)
+                except RuntimeError:
+                    self.paged, model = False, core.read_model(file)
+            self._compiled = core.compile_model(model, device, properties)
+        except RuntimeError as error:
+            raise LoadError(f"OpenVINO cannot load {folder.name!r} on {device}; export it again.") from error
+
+    def sequence(self, capacity: int, *, kv_cache: bool = True) -> Sequence:
+        """A new, empty sequence with room for so many tokens; it grows if that is not enough."""
+        cached = _Paged(self._compiled, capacity) if self.paged else _Stateful(self._compiled)
+        return cached if kv_cache else _Uncached(cached)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of logits at each position."""
+        return int(self._compiled.outputs[0].get_partial_shape()[-1].get_length())
+
+
+class _Cached:
+    """Finds what of a text is in the cache already. Subclasses feed the rest."""
+
+    def __init__(self) -> None:
+        self._fed: list[int] = []
+
+    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
+        """Logits after each of the last tokens of a text."""
+        kept = min(len(self._fed), len(ids) - last)
+        while self._fed[:kept] != ids[:kept]:
+            kept -= 1
+        self._rollback(kept)
+        while len(ids) - kept > _CHUNK:
+            end = min(kept + _CHUNK, len(ids) - last)
+            self._feed(ids[kept:end], kept)
+            kept = end
+        result = self._feed(ids[kept:], kept)
+        self._fed = list(ids)
+        return result[-last:]
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        self._fed.clear()
+        self._rollback(0)
+
+    def _rollback(self, kept: int) -> None:
+        """Keep only so many tokens."""
+
+    def _feed(self, ids: Ids[int], past: int) -> Logits:
+        """Append to the past tokens; logits after each, shape (len(ids), vocabulary)."""
+        raise NotImplementedError
+
+
+class _Uncached:
+    """Feeds the whole text every time."""
+
+    def __init__(self, sequence: "_Cached") -> None:
+        self._sequence = sequence
+
+    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
+        """Logits after each of the last tokens of a text."""
+        self._sequence.forget()
+        return self._sequence.logits(ids, last)
+
+
+class _Stateful(_Cached):
+    """The cache is the model's state."""
+
+    def __init__(self, compiled: openvino.CompiledModel) -> None:
+        super().__init__()
+        self._names = {name for port in compiled.inputs for name in port.get_names()}
+        self._request = compiled.create_infer_request()
+        self._mask = np.zeros(0, np.int64)
+        self._live = np.zeros(0, np.int64)  # where each token that counts lies in the cache
+
+    def _rollback(self, kept: int) -> None:
+        if kept:
+            self._mask[self._live[kept:]] = 0
+        else:
+            self._request.reset_state()
+            self._mask = self._mask[:0]
+        self._live = self._live[:kept]
+
+    def _feed(self, ids: Ids[int], past: int) -> Logits:
+        positions = np.arange(past, past + len(ids), dtype=np.int64)
+        self._live = np.append(self._live, len(self._mask) + np.arange(len(ids)))
+        self._mask = np.append(self._mask, np.ones(len(ids), np.int64))
+        values = {
+            "input_ids": np.array([ids], np.int64),
+            "attention_mask": self._mask[None],
+            "position_ids": positions[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
+        self._request.infer({name: values[name] for name in values.keys() & self._names}, share_outputs=True)
+        logits: Logits = self._request.get_tensor("logits").data[0]
+        return logits
+
+
+class _Paged(_Cached):
+    """The cache lies in blocks that belong to this sequence.
+
+    Inputs are set once and share memory with arrays that are written to before each pass: setting a tensor
+    takes longer than writing a number, and a draft step is short. OpenVINO does not own that memory, so every
+    such array is an attribute.
+    """
+
+    def __init__(self, compiled: openvino.CompiledModel, capacity: int) -> None:
+        super().__init__()
+        self._request = compiled.create_infer_request()
+        self._ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
+        self._past = self._share("past_lens", [0], np.int32)
+        self._end = self._share("subsequence_begins", [0, 0], np.int32)
+        self._context = self._share("max_context_len", 0, np.int32)
+        self._inputs: dict[int, tuple[_Shared, _Shared]] = {}  # by number of tokens: ids and positions
+        self._length = 0
+        self._reserve(capacity)
+
+    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
+        """Logits after each of the last tokens of a text; a cache that is too small is built anew, larger."""
+        if len(ids) > self._capacity:
+            self._reserve(2 * len(ids))
+        return super().logits(ids, last)
+
+    def _reserve(self, capacity: int) -> None:
+        self._fed.clear()
+        blocks = -(-capacity // _BLOCK)
+        self._capacity = blocks * _BLOCK
+        for port in self._ports:
+            shape = port.get_partial_shape()
+            shape[0] = blocks
+            self._request.set_tensor(port, openvino.Tensor(port.get_element_type(), shape.to_shape()))
+        self._blocks = self._share("block_indices", range(blocks), np.int32)
+        self._block_ends = self._share("block_indices_begins", [0, blocks], np.int32)
+
+    def _feed(self, ids: Ids[int], past: int) -> Logits:
+        count = len(ids)
+        if count not in self._inputs:
+            self._inputs[count] = _Shared(count), _Shared(count)
+        tokens, positions = self._inputs[count]
+        if count != self._length:
+            self._request.set_tensor("input_ids", tokens.tensor)
+            self._request.set_tensor("position_ids", positions.tensor)
+            self._length = count
+        tokens.array[:] = ids
+        positions.array[:] = np.arange(past, past + count)
+        self._past[0], self._end[1], self._context[...] = past, count, past + count
+        self._request.infer(share_outputs=True)
+        logits: Logits = self._request.get_output_tensor(0).data.reshape(count, -1)
+        return logits
+
+    def _share(self, name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
+        array = np.array(values, kind)
+        self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+        return array
+
+
+class _Shared:
+    """An array of token ids or positions, and a tensor on the same memory."""
+
+    def __init__(self, count: int) -> None:
+        self.array = np.zeros(count, np.int64)
+        self.tensor = openvino.Tensor(self.array, shared_memory=True)

@@ -1,0 +1,77 @@
+"""A model's own tokenizer and detokenizer, as OpenVINO runs them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import openvino_genai
+
+from specdemo.errors import LoadError, PromptError
+from specdemo.records import Model
+from specdemo.settings import GenerationSettings
+
+
+def folder_of(model: Model) -> Path:
+    """Where the model lies.
+
+    Raises:
+        LoadError: it was read from JSON, which never holds paths.
+    """
+    if model.path is None:
+        raise LoadError(f"It is not known where {model.name!r} lies on this machine; choose its folder.")
+    return model.path
+
+
+class Tokenizer:
+    """Text to ids and back."""
+
+    def __init__(self, model: Model) -> None:
+        """Load the tokenizer of a model's folder.
+
+        Raises:
+            LoadError: OpenVINO refused it.
+        """
+        self._model = model
+        try:
+            self._tokenizer = openvino_genai.Tokenizer(folder_of(model))
+        except RuntimeError as error:
+            raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
+
+    def encode_prompt(self, prompt: str, settings: GenerationSettings) -> list[int]:
+        """Ids of a prompt that the model can go on with for as long as the settings ask.
+
+        Raises:
+            PromptError: it is empty, or too long.
+        """
+        if not prompt.strip():
+            raise PromptError("The prompt is empty; type the beginning of a text.")
+        try:
+            prompt.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError("The prompt holds characters that are not valid Unicode; type it anew.") from error
+        ids, limit = self.encode(prompt), self._model.context_length
+        if limit is not None and len(ids) + settings.max_new_tokens > limit:
+            raise PromptError(
+                f"The prompt's {len(ids)} tokens and {settings.max_new_tokens} new ones exceed the model's "
+                f"context of {limit}; shorten the prompt or ask for fewer tokens."
+            )
+        return ids
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, with what the model wants before it."""
+        return [int(token) for token in self._tokenizer.encode(text).input_ids.data[0]]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; bytes that make no character become U+FFFD."""
+        return str(self._tokenizer.decode(list(ids))) if ids else ""
+
+    def vocabulary(self) -> dict[bytes, int]:
+        """Every token's bytes and id."""
+        vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
+        return vocabulary
+
+    def ends(self) -> frozenset[int]:
+        """Ids that end a text, by the model's generation settings, else by its tokenizer."""
+        settings = folder_of(self._model) / "generation_config.json"
+        config = openvino_genai.GenerationConfig(settings) if settings.is_file() else None
+        ids = {config.eos_token_id, *config.stop_token_ids} if config is not None else set()
+        return frozenset(ids - {-1}) or frozenset({self._tokenizer.get_eos_token_id()})

@@ -1,0 +1,176 @@
+"""One request at a time in our own loop: draft, verify, commit.
+
+A round's clock covers what any implementation must do: drafting, the target's pass, the choice of tokens. What
+is computed only to be shown (probabilities in greedy decoding, entropies, text) is off it.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.text import IncrementalText, texts
+from specdemo.engines.tokenizer import Tokenizer
+from specdemo.engines.traced.drafters import Drafter, Proposal
+from specdemo.lookahead import LookaheadPolicy, policy_for
+from specdemo.records import Alternative, DraftToken, FinishReason, Round, Token, TraceSource
+from specdemo.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
+from specdemo.settings import GenerationSettings
+from specdemo.verification import Uniform, Verified, judge, rejection_sample
+
+NewDrafter = Callable[[int, GenerationSettings, Uniform], Drafter]
+"""Makes a drafter for a text of at most so many tokens."""
+NewSequence = Callable[[int, GenerationSettings], ModelSequence]
+"""Makes a sequence of the target for a text of at most so many tokens."""
+
+
+class TracedDecoder:
+    """A `Decoder` on a target and, unless it decodes plainly, a drafter."""
+
+    trace_source: TraceSource = "measured"
+
+    def __init__(self, tokenizer: Tokenizer, target: NewSequence, drafter: NewDrafter | None) -> None:
+        self._tokenizer = tokenizer
+        self._ends = tokenizer.ends()
+        self._new_target = target
+        self._new_drafter = drafter
+        self._settings = GenerationSettings()
+        self._text: list[int] = []
+        self._prompt_length = 0
+        self._target: ModelSequence | None = None
+        self._drafter: Drafter | None = None
+        self._policy: LookaheadPolicy = policy_for(self._settings)
+        self.finish_reason: FinishReason | None = None
+
+    def start(self, prompt: str, settings: GenerationSettings) -> Round:
+        """Tokenise and prefill, on both models."""
+        self._settings = settings
+        self._text = self._tokenizer.encode_prompt(prompt, settings)
+        self._prompt_length = len(self._text)
+        self._words = IncrementalText(self._tokenizer.decode, self._text)
+        self._random: Uniform = np.random.default_rng(settings.seed)
+        self._policy = policy_for(settings)
+        self.finish_reason = None
+        capacity = self._prompt_length + settings.max_new_tokens
+        self._target = self._new_target(capacity, settings)
+        self._drafter = self._new_drafter(capacity, settings, self._random) if self._new_drafter else None
+        began = perf_counter()
+        if self._drafter is not None:
+            self._drafter.read(self._text)
+        return self._round([], began)
+
+    def step(self) -> Round:
+        """Do exactly one round."""
+        began = perf_counter()
+        wanted = self._settings.max_new_tokens - (len(self._text) - self._prompt_length)
+        if self._drafter is None or wanted == 1:
+            return self._round([], began)
+        proposals = self._drafter.propose(self._text, wanted - 1, self._policy)
+        return self._round(proposals, began)
+
+    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+        """Everything is known already."""
+        return list(rounds)
+
+    def draft_agreement(self) -> tuple[bool, ...] | None:
+        """Whether the draft would have proposed each token after the prefill's."""
+        return self._drafter.agreement(self._text, self._prompt_length + 1) if self._drafter is not None else None
+
+    def close(self) -> None:
+        """Free the caches."""
+        self._target = self._drafter = None
+
+    def _round(self, proposals: Sequence[Proposal], began: float) -> Round:
+        """Verify and commit; what comes after `ended` is for show."""
+        assert self._target is not None
+        drafted = perf_counter()
+        ids = [proposal.id for proposal in proposals]
+        logits = self._target.logits(self._text + ids, len(ids) + 1)
+        verified = perf_counter()
+        accepted, own = self._verify(proposals, logits)
+        committed = self._cut([*ids[:accepted], own])
+        if proposals:
+            self._policy.learn(len(ids), accepted)
+        ended = perf_counter()
+        targets = list(self._distributions(ids, logits))
+        result = Round(
+            committed=self._committed(committed, targets),
+            proposed=self._judged(proposals, committed, targets),
+            seconds=ended - began,
+            draft_seconds=drafted - began,
+            verify_seconds=verified - drafted,
+        )
+        self._text += committed
+        return result
+
+    def _verify(self, proposals: Sequence[Proposal], logits: Logits) -> Verified:
+        ids = [proposal.id for proposal in proposals]
+        if self._settings.do_sample:
+            drafts = (proposal.distribution() for proposal in proposals if proposal.distribution)
+            return rejection_sample(ids, drafts, self._distributions(ids, logits), self._random)
+        for index, row in enumerate(logits):
+            choice = greedy_choice(row, self._settings, self._seen(ids[:index]))
+            if index == len(ids) or choice != ids[index]:
+                break
+        return Verified(index, choice)
+
+    def _distributions(self, ids: Sequence[int], logits: Logits) -> Iterator[Probabilities]:
+        """The target's distribution at each position, given the proposals before it."""
+        for index, row in enumerate(logits):
+            yield distribution(row, self._settings, self._seen(ids[:index]))
+
+    def _seen(self, ids: Sequence[int]) -> Collection[int]:
+        return {*self._text, *ids} if self._settings.repetition_penalty != 1 else ()
+
+    def _cut(self, committed: list[int]) -> list[int]:
+        """Stop at an end-of-text token, unless it is ignored, and note why the request ended."""
+        if not self._settings.ignore_eos:
+            for index, token in enumerate(committed):
+                if token in self._ends:
+                    self.finish_reason = "stop"
+                    return committed[: index + 1]
+        if len(self._text) + len(committed) - self._prompt_length >= self._settings.max_new_tokens:
+            self.finish_reason = "length"
+        return committed
+
+    def _committed(self, ids: Sequence[int], targets: Sequence[Probabilities]) -> tuple[Token, ...]:
+        words = [self._words.push(token) for token in ids]
+        if self.finish_reason is not None:
+            words[-1] += self._words.flush()
+        return tuple(
+            Token(
+                id=token,
+                text=text,
+                probability=float(target[token]),
+                entropy=entropy(target),
+                alternatives=self._alternatives(target),
+            )
+            for token, text, target in zip(ids, words, targets, strict=False)
+        )
+
+    def _judged(
+        self, proposals: Sequence[Proposal], committed: Sequence[int], targets: Sequence[Probabilities]
+    ) -> tuple[DraftToken, ...]:
+        ids = [proposal.id for proposal in proposals]
+        verdicts = judge(ids, committed, ended=self.finish_reason == "stop")
+        assert verdicts is not None, "a round commits what it accepted and a token of the target's own"
+        return tuple(
+            DraftToken(
+                id=proposal.id,
+                text=text,
+                verdict=verdict,
+                draft_probability=proposal.probability,
+                target_probability=float(target[proposal.id]),
+            )
+            for proposal, text, verdict, target in zip(
+                proposals, texts(self._tokenizer.decode, self._text, ids), verdicts, targets, strict=False
+            )
+        )
+
+    def _alternatives(self, target: Probabilities) -> tuple[Alternative, ...]:
+        likeliest = np.argsort(-target, kind="stable")[: self._settings.alternatives]
+        return tuple(
+            Alternative(id=int(id_), text=self._tokenizer.decode([int(id_)]), probability=float(target[id_]))
+            for id_ in likeliest
+        )

@@ -1,0 +1,158 @@
+"""What proposes tokens: a draft model, the same with a tokenizer of its own, or the text so far."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.language_model import draft_agreement
+from specdemo.engines.lookup import look_up
+from specdemo.engines.tokenizer import Tokenizer
+from specdemo.lookahead import LookaheadPolicy
+from specdemo.sampling import Logits, Probabilities, distribution, draw, greedy_choice
+from specdemo.settings import GenerationSettings
+from specdemo.verification import Uniform
+
+
+@dataclass
+class Proposal:
+    """A proposed token, and how to compute the draft's distribution, if it has one.
+
+    In greedy decoding verification does not need it, so it is not computed before somebody wants to see it.
+    """
+
+    id: int
+    distribution: Callable[[], Probabilities] | None
+
+    @property
+    def probability(self) -> float | None:
+        """The draft's probability of the token."""
+        return None if self.distribution is None else float(self.distribution()[self.id])
+
+
+class Drafter(Protocol):
+    """Proposes how a text goes on."""
+
+    def read(self, text: Sequence[int]) -> None:
+        """Take in the prompt."""
+
+    def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
+        """At most `limit` tokens, as many as the policy asks for."""
+
+    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
+        """For each token from this index on, whether it is what would have been proposed; None if not defined."""
+
+
+class ModelDrafter:
+    """A draft model with the target's tokenizer."""
+
+    def __init__(
+        self, sequence: ModelSequence, vocabulary: int, settings: GenerationSettings, random: Uniform
+    ) -> None:
+        """`vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad otherwise."""
+        self._sequence = sequence
+        self._vocabulary = vocabulary
+        self._settings = settings
+        self._random = random
+
+    def read(self, text: Sequence[int]) -> None:
+        """Fill the draft's cache."""
+        self._sequence.logits(text)
+
+    def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
+        """Decode with the draft until the policy has enough."""
+        ids, proposals = list(text), list[Proposal]()
+        while len(proposals) < limit and policy.goes_on(len(proposals), lambda: _confidence(proposals)):
+            proposals.append(self._choose(self._sequence.logits(ids)[0], ids))
+            ids.append(proposals[-1].id)
+        return proposals
+
+    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
+        """Greedy choices compared with the text; a draft that samples has no one choice."""
+        return None if self._settings.do_sample else draft_agreement(self._sequence, text, first, self._settings)
+
+    def _choose(self, logits: Logits, ids: Sequence[int]) -> Proposal:
+        missing = self._vocabulary - len(logits)
+        kept = np.pad(logits[: self._vocabulary], (0, max(missing, 0)), constant_values=-np.inf)  # a copy
+        settings, seen = self._settings, set(ids) if self._settings.repetition_penalty != 1 else ()
+        if settings.do_sample:
+            probabilities = distribution(kept, settings, seen)
+            return Proposal(draw(probabilities, self._random.random()), lambda: probabilities)
+        return Proposal(greedy_choice(kept, settings, seen), lambda: distribution(kept, settings, seen))
+
+
+class LookupDrafter:
+    """Prompt lookup: a copy of what followed an earlier occurrence of the last few tokens."""
+
+    def __init__(self, vocabulary: int, settings: GenerationSettings) -> None:
+        self._vocabulary = vocabulary
+        self._settings = settings
+
+    def read(self, text: Sequence[int]) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
+        """The tokens that followed, each with certainty."""
+        copied = look_up(text, self._settings.max_ngram_size, min(limit, self._settings.num_assistant_tokens))
+        return [Proposal(token, lambda token=token: self._certainty(token)) for token in copied]  # type: ignore[misc]
+
+    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
+        """Not defined: what is found depends on where the rounds begin."""
+        return None
+
+    def _certainty(self, token: int) -> Probabilities:
+        result = np.zeros(self._vocabulary)
+        result[token] = 1
+        return result
+
+
+class TranslatingDrafter:
+    """A draft model with another tokenizer, in greedy decoding.
+
+    As in transformers' universal assisted generation, the draft reads the text in its own tokens, and the text it
+    proposes is encoded for the target. Proposals have no probability then: the target's tokens are not the draft's.
+    """
+
+    _CONTEXT = 16  # of the target's tokens, encoded again with the proposal, so that both sides of the seam fit
+
+    def __init__(self, drafter: ModelDrafter, theirs: Tokenizer, ours: Tokenizer) -> None:
+        self._drafter = drafter
+        self._theirs = theirs
+        self._ours = ours
+
+    def read(self, text: Sequence[int]) -> None:
+        """Fill the draft's cache."""
+        self._drafter.read(self._theirs.encode(self._ours.decode(text)))
+
+    def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
+        """The draft's continuation in the target's tokens."""
+        their_text = self._theirs.encode(self._ours.decode(text))
+        proposals = self._drafter.propose(their_text, limit, policy)
+        continuation = [proposal.id for proposal in proposals]
+        before = self._theirs.decode(their_text)
+        proposed = self._theirs.decode(their_text + continuation)[len(before) :]
+        context = list(text[-self._CONTEXT :])
+        encoded = self._ours.encode(self._ours.decode(context) + proposed)
+        start = _end_of(context, encoded)
+        new = encoded[start:] if start is not None else self._ours.encode(proposed)
+        return [Proposal(token, None) for token in new[:limit]]
+
+    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
+        """Not defined: the draft's tokens are not the target's."""
+        return None
+
+
+def _end_of(context: Sequence[int], encoded: Sequence[int]) -> int | None:
+    """Where, after a few tokens that encoding may put in front, the context ends; None if it is not there."""
+    for start in range(min(3, len(encoded))):
+        if list(encoded[start : start + len(context)]) == list(context):
+            return start + len(context)
+    return None
+
+
+def _confidence(proposals: Sequence[Proposal]) -> float:
+    probability = proposals[-1].probability
+    assert probability is not None, "settings allow a confidence threshold only where drafts have probabilities"
+    return probability

@@ -1,0 +1,122 @@
+"""A pair decoded by our own loop. One compiled target serves both sides; each request has caches of its own."""
+
+from collections.abc import Generator
+from contextlib import closing
+from itertools import islice
+from statistics import median
+from time import perf_counter
+
+from specdemo.engines.base import Decoder, steps
+from specdemo.engines.language_model import LanguageModel
+from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.tokenizer import Tokenizer, folder_of
+from specdemo.engines.traced.decoder import TracedDecoder
+from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
+from specdemo.environment import describe_environment
+from specdemo.errors import PairError, SettingsError
+from specdemo.models.devices import check_device, precision_properties
+from specdemo.models.pairs import check_vocabularies
+from specdemo.records import Model, ModelPair
+from specdemo.settings import GenerationSettings
+from specdemo.verification import Uniform
+
+_CALIBRATION = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64)
+
+
+class TracedEngine:
+    """A loaded pair and its decoders."""
+
+    def __init__(self, pair: ModelPair) -> None:
+        """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.
+
+        Raises:
+            DeviceError: this machine has no such device.
+            LoadError: OpenVINO refused to load a model.
+        """
+        self.pair = pair
+        device, draft_device = pair.runtime.device, pair.runtime.draft_device or pair.runtime.device
+        for name in (device, draft_device):
+            check_device(name)
+        properties = precision_properties(pair.runtime.precision)
+        self._tokenizer = Tokenizer(pair.target)
+        self._target: LanguageModel | None = LanguageModel(folder_of(pair.target), device, properties)
+        self._draft: LanguageModel | None = None
+        self._draft_tokenizer: Tokenizer | None = None
+        if pair.draft is not None:
+            self._draft = LanguageModel(folder_of(pair.draft), draft_device, properties)
+            self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
+        self.environment = describe_environment(pair)
+
+    @property
+    def translates(self) -> bool:
+        """Whether the draft's proposals are encoded again for the target, since their tokenizers differ."""
+        return self._draft_tokenizer is not None
+
+    def plain(self) -> Decoder:
+        """A decoder of the target alone."""
+        return TracedDecoder(self._tokenizer, self._new_target, None)
+
+    def speculative(self, settings: GenerationSettings) -> Decoder:
+        """A decoder with the drafter these settings name.
+
+        Raises:
+            PairError: the settings ask for a draft model, and the pair has none.
+            SettingsError: they ask to sample, or for a threshold, with a draft that has another tokenizer.
+        """
+        if settings.drafter == "model" and self._draft is None:
+            raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
+        if settings.drafter == "model" and self.translates and settings.do_sample:
+            raise SettingsError("A draft with another tokenizer works in greedy decoding only; switch sampling off.")
+        return TracedDecoder(self._tokenizer, self._new_target, self._new_drafter)
+
+    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+        """Seconds of target passes that verify so many tokens, again and again at the same text."""
+        text = self._tokenizer.encode(prompt)
+        sequence = self._new_target(len(text) + tokens, _CALIBRATION)
+        longer = [*text, *(text * tokens)[:tokens]]
+        sequence.logits(text)
+        while True:
+            began = perf_counter()
+            sequence.logits(longer, tokens)
+            yield perf_counter() - began
+
+    def draft_step_seconds(self, prompt: str) -> float | None:
+        """Median over rounds of the draft's seconds / its steps."""
+        if self._draft is None:
+            return None
+        with closing(steps(self.speculative(_CALIBRATION), prompt, _CALIBRATION)) as rounds:
+            each = [
+                step.draft_seconds / len(step.proposed)
+                for step in islice(rounds, 1, None)
+                if step.draft_seconds is not None and step.proposed
+            ]
+        return median(each) if each else None
+
+    def close(self) -> None:
+        """Free all models."""
+        self._target = self._draft = None
+
+    def _new_target(self, capacity: int, settings: GenerationSettings) -> ModelSequence:
+        assert self._target is not None, "a closed engine decodes nothing"
+        return self._target.sequence(capacity, kv_cache=settings.kv_cache == "on")
+
+    def _new_drafter(self, capacity: int, settings: GenerationSettings, random: Uniform) -> Drafter:
+        assert self._target is not None, "a closed engine decodes nothing"
+        if settings.drafter == "lookup":
+            return LookupDrafter(self._target.vocabulary, settings)
+        assert self._draft is not None, "checked when the decoder was made"
+        sequence = self._draft.sequence(capacity, kv_cache=settings.kv_cache == "on")
+        drafter = ModelDrafter(sequence, self._target.vocabulary, settings, random)
+        if self._draft_tokenizer is None:
+            return drafter
+        return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
+
+
+def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:
+    """The draft's tokenizer if it is not the target's."""
+    tokenizer = Tokenizer(draft)
+    try:
+        check_vocabularies(target.vocabulary(), tokenizer.vocabulary())
+    except PairError:
+        return tokenizer
+    return None

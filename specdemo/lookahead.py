@@ -1,0 +1,122 @@
+"""Lookahead policies: when a drafter stops proposing and lets the target verify; and the oracle, as analysis.
+
+A longer proposal commits more tokens when it is accepted and costs more when it is not. What is best changes
+from one round to the next, since some words are easier to guess than others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specdemo.settings import GenerationSettings
+
+CONFIDENCE_CAP = 20
+HEURISTIC_START = 5
+_HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
+
+
+class LookaheadPolicy(Protocol):
+    """Asked before every draft step of one request, told the outcome of every round."""
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Whether to propose one more token after so many in this round.
+
+        `confidence` computes the draft's probability of what it last proposed, and is called only if needed.
+        """
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """A round ended: how many tokens were proposed, and how many of them accepted."""
+
+
+@dataclass
+class Constant:
+    """The same lookahead in every round."""
+
+    lookahead: int
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Until the lookahead is reached."""
+        return proposed < self.lookahead
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Nothing to learn."""
+
+
+@dataclass
+class Heuristic:
+    """Two more after a round that was accepted whole, one fewer after any other, as in transformers."""
+
+    lookahead: int = HEURISTIC_START
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Until the present lookahead is reached."""
+        return proposed < self.lookahead
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Adapt the lookahead."""
+        if accepted == proposed:
+            self.lookahead += _HEURISTIC_GAIN
+        else:
+            self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
+
+
+@dataclass
+class Confidence:
+    """Until the draft's own probability of what it last proposed falls below a threshold, or the cap is reached."""
+
+    threshold: float
+    cap: int = CONFIDENCE_CAP
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """While the last proposal was likely enough; the unlikely one is still verified."""
+        return not proposed or (proposed < self.cap and confidence() >= self.threshold)
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Nothing to learn."""
+
+
+def policy_for(settings: GenerationSettings) -> LookaheadPolicy:
+    """The policy that these settings name, at the beginning of a request."""
+    if settings.policy == "heuristic":
+        return Heuristic()
+    if settings.policy == "confidence":
+        return Confidence(settings.assistant_confidence_threshold)
+    return Constant(settings.num_assistant_tokens)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What a way of choosing lookaheads takes to decode a text: passes of the target and of the draft."""
+
+    lookaheads: tuple[int, ...]
+
+    @property
+    def target(self) -> int:
+        """Target passes, one a round."""
+        return len(self.lookaheads)
+
+    @property
+    def draft(self) -> int:
+        """Draft passes, one a proposed token."""
+        return sum(self.lookaheads)
+
+
+def passes(agrees: Sequence[bool], lookahead: int | None) -> Passes:
+    """Rounds that decode a text, given for each token whether the draft would have proposed it.
+
+    `agrees[i]` is about the token after i decoded ones, given the text before it. With a lookahead the rounds
+    are those of a constant one; without (None) those of the oracle: every round ends at the draft's first
+    mismatch, so that nothing is proposed in vain and no pass verifies less than it could. In greedy decoding
+    both are exact, since all a draft proposes before its first mismatch is text that was committed.
+    """
+    lookaheads: list[int] = []
+    position = 0
+    while position < len(agrees):
+        wanted = len(agrees) - position
+        limit = min(wanted - 1, wanted if lookahead is None else lookahead)
+        accepted = 0
+        while accepted < limit and agrees[position + accepted]:
+            accepted += 1
+        lookaheads.append(accepted if lookahead is None else limit)
+        position += accepted + 1
+    return Passes(tuple(lookaheads))

@@ -1,0 +1,63 @@
+"""The traced engine's speed against GenAI's: seconds of a plain step and of a speculative round, as ratios.
+
+    python -m tests.benchmarks.engines [--target DIR --draft DIR] [--repeats 15] [--tokens 128]
+
+Both engines hold the same pair; their runs alternate in random order within one run of this script. Each run gives
+a median over its steps, each repeat a ratio of two such medians; printed are the median ratio and the quartiles.
+"""
+
+import argparse
+from pathlib import Path
+from random import sample
+from statistics import median, quantiles
+
+from specdemo.compare import run_alone
+from specdemo.engines import ENGINES
+from specdemo.models.pairs import bundled_pair, bundled_prompts, pair_from_folders
+from specdemo.settings import GenerationSettings, RuntimeSettings
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--lookahead", type=int, default=4)
+    arguments = parser.parse_args()
+    pair = bundled_pair()
+    if arguments.target:
+        pair = pair_from_folders(arguments.target, arguments.draft, RuntimeSettings(precision="f32"))
+    engines = {name: load(pair) for name, load in ENGINES.items()}
+    ratios: dict[str, list[float]] = {"plain step": [], "speculative round": []}
+    prompts = bundled_prompts()
+    for repeat in range(-1, arguments.repeats):  # one more, to warm up
+        seconds: dict[tuple[str, str], float] = {}
+        for name in sample(sorted(engines), len(engines)):
+            settings = GenerationSettings(
+                engine=name,
+                ignore_eos=True,
+                max_new_tokens=arguments.tokens,
+                num_assistant_tokens=arguments.lookahead,
+            )
+            decoders = {
+                "plain step": engines[name].plain(),
+                "speculative round": engines[name].speculative(settings),
+            }
+            for what, decoder in decoders.items():
+                run = run_alone(decoder, prompts[repeat % len(prompts)], settings)
+                seconds[name, what] = median(step.seconds for step in run.rounds)
+        for what, values in ratios.items():
+            if repeat >= 0:
+                values.append(seconds["traced", what] / seconds["genai", what])
+    for what, values in ratios.items():
+        low, middle, high = quantiles(values, n=4)
+        verdict = "met" if middle <= 1.10 else "missed"
+        print(f"{what}: traced / genai {middle:.3f}   quartiles {low:.3f} … {high:.3f}   at most 1.10: {verdict}")
+    for engine in engines.values():
+        engine.close()
+
+
+if __name__ == "__main__":
+    main()

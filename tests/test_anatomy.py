@@ -1,0 +1,90 @@
+"""The anatomy of a run, without a browser."""
+
+import json
+
+import pytest
+from hypothesis import given
+
+from specdemo import metrics, schema
+from specdemo.compare import race
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import FileError
+from specdemo.explain import walk_through
+from specdemo.records import Comparison
+from specdemo.settings import GenerationSettings
+from specdemo.ui.anatomy import anatomy
+from specdemo.ui.session import Sessions
+from tests.strategies import comparisons
+
+
+def compared(**settings) -> Comparison:
+    *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+@given(comparisons)
+def test_any_comparison_has_an_anatomy(comparison: Comparison) -> None:
+    view = json.loads(anatomy(comparison))
+    assert view["steps"].count('<li class="step"') == len(comparison.speculative.rounds)
+    assert json.loads(view["timeline"])["data"]
+    for text in walk_through(comparison):
+        assert text
+
+
+def test_the_walk_through_is_about_the_users_own_tokens() -> None:
+    lines = " ".join(walk_through(compared(num_assistant_tokens=6)))
+    assert (
+        "Take round 1. First the draft proposed 6 tokens: “ quick”, “ brown”, “ fox”, “ um”, “ over”, “ a”." in lines
+    )
+    assert "It accepted “ quick”, “ brown”, “ fox”, rejected “ um”, and wrote “ jumps” instead." in lines
+    assert "The 2 after it were discarded, never judged. So one target pass committed 4 tokens." in lines
+
+
+def test_passes_of_the_run_and_of_the_oracle() -> None:
+    comparison = compared(num_assistant_tokens=3)
+    # " quick brown fox" right, 4 wrong, 5 6 right, 7 wrong, 8 the last
+    assert comparison.draft_agreement == (True, True, True, False, True, True, False, True)
+    assert metrics.draft_passes(comparison.speculative) == 3 + 3 + 3
+    alternatives = {name: (passes.target, passes.draft) for name, passes in metrics.alternative_passes(comparison)}
+    assert alternatives["oracle"] == (3, 5)
+    assert metrics.oracle_lookaheads(comparison)[0] == 3
+
+
+def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
+    run = compared().speculative
+    assert metrics.acceptance_by_confidence(run) == {}  # the scripted draft has no probabilities
+    sure = [
+        step.model_copy(
+            update={"proposed": tuple(d.model_copy(update={"draft_probability": 1.0}) for d in step.proposed)}
+        )
+        for step in run.rounds
+    ]
+    [(tenth, (accepted, judged))] = metrics.acceptance_by_confidence(run.model_copy(update={"rounds": sure})).items()
+    verdicts = [draft.verdict for step in run.rounds for draft in step.proposed]
+    assert tenth == 9
+    assert (accepted, judged) == (verdicts.count("accepted"), len(verdicts) - verdicts.count("discarded"))
+
+
+def test_markup_in_texts_is_escaped() -> None:
+    comparison = compared()
+    step = comparison.speculative.rounds[0]
+    token = step.committed[-1].model_copy(update={"text": "<img src=x onerror=alert(1)>"})
+    rounds = (step.model_copy(update={"committed": (*step.committed[:-1], token)}),)
+    run = comparison.speculative.model_copy(update={"rounds": rounds})
+    view = json.loads(anatomy(comparison.model_copy(update={"speculative": run})))
+    assert "<img" not in view["steps"] + view["explanation"]
+    assert "&lt;img" in view["steps"]
+
+
+def test_a_file_is_shown_as_the_run_was() -> None:
+    comparison = compared()
+    update = Sessions.open(json.dumps(schema.to_json(comparison)).encode())
+    assert update.anatomy == anatomy(comparison)
+    assert '"kind": "end"' in update.feed
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"null"])
+def test_another_file_is_refused(data: bytes) -> None:
+    with pytest.raises(FileError, match="no comparison of schema 1; open a file that Download JSON has written"):
+        Sessions.open(data)

@@ -1,0 +1,66 @@
+"""Both engines on a tiny random-weight pair of each model family; `fixtures/make.py` made them."""
+
+from pathlib import Path
+
+import pytest
+
+from specdemo import metrics
+from specdemo.compare import run_alone
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.traced import TracedEngine
+from specdemo.models.pairs import pair_from_folders
+from specdemo.records import ModelPair, Run
+from specdemo.settings import GenerationSettings, RuntimeSettings
+
+pytestmark = pytest.mark.openvino
+FIXTURES = Path(__file__).parent / "fixtures"
+FAMILIES = ("codegen", "gemma", "gpt2", "gpt_neox", "llama", "opt", "phi3", "qwen3")
+PROMPT = "Does speculative decoding help"
+TOKENS = 40
+
+
+def pair_of(family: str, draft: str = "draft") -> ModelPair:
+    folder = FIXTURES / family
+    return pair_from_folders(folder / "target", folder / draft, RuntimeSettings(precision="f32"))
+
+
+def decode(engine, *, plain: bool = False, **values) -> Run:
+    name = "traced" if isinstance(engine, TracedEngine) else "genai"
+    settings = GenerationSettings(engine=name, ignore_eos=True, max_new_tokens=TOKENS, **values)
+    return run_alone(engine.plain() if plain else engine.speculative(settings), PROMPT, settings)
+
+
+def test_every_fixture_is_tested() -> None:
+    assert {path.name for path in FIXTURES.iterdir() if (path / "target").is_dir()} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_traced_greedy_speculation_writes_what_plain_decoding_writes(family: str) -> None:
+    engine = TracedEngine(pair_of(family))
+    plain = decode(engine, plain=True)
+    assert len(plain.token_ids) == TOKENS
+    speculative = decode(engine)
+    assert speculative.token_ids == plain.token_ids
+    assert decode(engine, kv_cache="off").token_ids == plain.token_ids
+    rate = metrics.acceptance_rate(speculative)
+    assert rate is not None
+    assert 0 < rate < 1, "the draft is right sometimes, so that rejected tails are taken back"
+    engine.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_that_drafts_for_itself_is_right(family: str) -> None:
+    engine = TracedEngine(pair_of(family, "target"))
+    run = decode(engine, num_assistant_tokens=3)
+    assert run.token_ids == decode(engine, plain=True).token_ids
+    assert metrics.acceptance_rate(run) == 1
+    engine.close()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_genai_runs_it(family: str) -> None:
+    engine = GenAIEngine(pair_of(family))
+    for run in (decode(engine, plain=True), decode(engine), decode(engine, drafter="lookup")):
+        assert len(run.token_ids) == TOKENS
+        assert run.finish_reason == "length"
+    engine.close()

@@ -1,0 +1,192 @@
+"""The traced engine on the bundled pair: everything is seen, nothing is changed."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from specdemo import metrics
+from specdemo.compare import race, run_alone
+from specdemo.costs import measure_costs
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.traced import TracedEngine
+from specdemo.errors import PairError, PromptError
+from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
+from specdemo.records import Comparison, Run, Verdict
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.conftest import PROMPTS
+
+pytestmark = pytest.mark.openvino
+
+
+@pytest.fixture(scope="module")
+def traced() -> Iterator[TracedEngine]:
+    engine = TracedEngine(bundled_pair())
+    yield engine
+    engine.close()
+
+
+def settings(**values) -> GenerationSettings:
+    return GenerationSettings(**{"engine": "traced", "ignore_eos": True, "max_new_tokens": 64, **values})
+
+
+def speculate(engine: TracedEngine, prompt: str = PROMPTS[0], **values) -> Run:
+    return run_alone(engine.speculative(settings(**values)), prompt, settings(**values))
+
+
+def plain(engine, prompt: str = PROMPTS[0], **values) -> Run:
+    return run_alone(engine.plain(), prompt, settings(**values))
+
+
+DRAFTERS = {
+    "constant 1": {"num_assistant_tokens": 1},
+    "constant 4": {"num_assistant_tokens": 4},
+    "constant 16": {"num_assistant_tokens": 16},
+    "heuristic": {"policy": "heuristic"},
+    "confidence": {"policy": "confidence"},
+    "lookup": {"drafter": "lookup"},
+}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.2}, {"kv_cache": "off"}], ids=str)
+def test_greedy_outputs_are_identical(traced, prompt: str, drafter: dict, more: dict) -> None:
+    few = {"max_new_tokens": 24} if "kv_cache" in more else {}
+    expected = plain(traced, prompt, **{**more, **few, "kv_cache": "on"})
+    speculative = speculate(traced, prompt, **drafter, **more, **few)
+    assert speculative.token_ids == expected.token_ids
+    assert speculative.finish_reason == "length"
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.2])
+def test_both_engines_write_the_same(traced, engine: GenAIEngine, penalty: float) -> None:
+    for prompt in PROMPTS:
+        theirs = GenerationSettings(ignore_eos=True, max_new_tokens=64, repetition_penalty=penalty)
+        expected = run_alone(engine.plain(), prompt, theirs)
+        ours = plain(traced, prompt, repetition_penalty=penalty)
+        assert (ours.token_ids, ours.text) == (expected.token_ids, expected.text)
+
+
+def test_both_engines_see_the_same_proposals(traced, engine: GenAIEngine) -> None:
+    theirs = GenerationSettings(ignore_eos=True, max_new_tokens=64)
+    replayed, measured = run_alone(engine.speculative(theirs), PROMPTS[0], theirs), speculate(traced)
+    for one, other in zip(replayed.rounds, measured.rounds, strict=True):
+        assert [(d.id, d.text, d.verdict) for d in one.proposed] == [
+            (d.id, d.text, d.verdict) for d in other.proposed
+        ]
+        for draft, same in zip(one.proposed, other.proposed, strict=True):
+            assert draft.draft_probability == pytest.approx(same.draft_probability, abs=1e-4)
+
+
+@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+def test_everything_about_every_token_is_known(traced, drafter: dict, sample: bool) -> None:
+    run = speculate(traced, do_sample=sample, alternatives=5, **drafter)
+    for step in run.rounds:
+        assert len(step.committed) == step.accepted + 1
+        assert 0 < step.draft_seconds + step.verify_seconds <= step.seconds
+        for draft in step.proposed:
+            assert draft.draft_probability is not None
+            assert draft.target_probability is not None
+            assert 0 < draft.draft_probability <= 1 + 1e-9
+            if draft.verdict is Verdict.ACCEPTED:
+                assert draft.target_probability > 0
+    for token in run.tokens:
+        assert 0 < token.probability <= 1 + 1e-9
+        assert token.entropy >= 0
+        probabilities = [alternative.probability for alternative in token.alternatives]
+        assert len(probabilities) == 5
+        assert probabilities == sorted(probabilities, reverse=True)
+        if not sample:
+            assert token.id == token.alternatives[0].id
+
+
+def test_sampling_is_reproducible_by_seed(traced) -> None:
+    def sampled(seed: int, run: Callable) -> Run:
+        return run(traced, do_sample=True, seed=seed)
+
+    for run in (plain, speculate):
+        assert sampled(1, run).token_ids == sampled(1, run).token_ids
+        assert sampled(1, run).token_ids != sampled(2, run).token_ids
+
+
+def test_a_model_that_drafts_for_itself_is_always_right() -> None:
+    twin = TracedEngine(pair_from_folders(BUNDLED / "draft", BUNDLED / "draft", RuntimeSettings(precision="f32")))
+    for sample in (False, True):
+        run = speculate(twin, do_sample=sample, num_assistant_tokens=3)
+        assert {step.accepted for step in run.rounds[:-1]} == {3}
+    twin.close()
+
+
+def test_the_heuristic_changes_the_lookahead_as_it_should(traced) -> None:
+    run = speculate(traced, policy="heuristic")
+    lookahead, wanted = 5, 63
+    for step in run.rounds:
+        assert len(step.proposed) == min(lookahead, wanted - 1)
+        lookahead = lookahead + 2 if step.accepted == len(step.proposed) else max(lookahead - 1, 1)
+        wanted -= len(step.committed)
+
+
+def test_draft_agreement_is_what_verification_found(traced) -> None:
+    *_, comparison = race(traced, PROMPTS[0], settings())
+    assert isinstance(comparison, Comparison)
+    assert comparison.trace_source == "measured"
+    assert metrics.identical(comparison)
+    position = 0
+    agreement = comparison.draft_agreement
+    assert len(agreement) == 63
+    for step in comparison.speculative.rounds:
+        assert agreement[position : position + step.accepted] == (True,) * step.accepted
+        if step.accepted < len(step.proposed):
+            assert not agreement[position + step.accepted]
+        position += len(step.committed)
+
+
+def test_the_text_ends_at_its_end(traced) -> None:
+    long = plain(traced)
+    decoder = traced.speculative(settings())
+    end = long.token_ids[20]
+    for one in (decoder, traced.plain()):
+        one._ends = frozenset({end})
+        run = run_alone(one, PROMPTS[0], settings(ignore_eos=False))
+        assert run.finish_reason == "stop"
+        assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
+
+
+def test_step_costs_are_plausible(traced) -> None:
+    costs = measure_costs(traced)
+    assert costs is not None
+    assert len(costs.verify) == 17
+    draft = metrics.draft_cost(costs)
+    assert draft is not None
+    assert 0 < draft < 1
+
+
+def test_prompts_and_pairs_that_cannot_be_run(traced) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        plain(traced, " ")
+    with pytest.raises(PromptError, match="not valid Unicode"):
+        plain(traced, "\ud800")
+    alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()))
+    with pytest.raises(PairError, match="no draft model"):
+        alone.speculative(settings())
+    assert len(speculate(alone, drafter="lookup", max_new_tokens=8).token_ids) == 8
+
+
+def test_a_drafts_own_tokenizer_is_translated(traced, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled draft pretending to have another tokenizer: then its text goes through both."""
+    expected = plain(traced)
+    monkeypatch.setattr(traced, "_draft_tokenizer", traced._tokenizer)
+    assert traced.translates
+    run = speculate(traced)
+    assert run.token_ids == expected.token_ids
+    assert metrics.acceptance_rate(run) > 0.3
+    assert {draft.draft_probability for step in run.rounds for draft in step.proposed} == {None}
+
+
+def test_losslessness_of_a_round_does_not_depend_on_numpy_state(traced) -> None:
+    np.random.seed(1)
+    first = speculate(traced, do_sample=True)
+    np.random.seed(2)
+    assert speculate(traced, do_sample=True).token_ids == first.token_ids
