@@ -48,14 +48,37 @@ def agreement(comparison: Comparison) -> str:
     return f"outputs differ from token {index + 1} on"
 
 
+def notes(comparison: Comparison) -> Iterator[str]:
+    """How the proposals are known, and whatever else one should know to judge the figures."""
+    yield _SOURCES[comparison.trace_source]
+    if comparison.pair.translated:
+        yield (
+            "Target and draft have different tokenizers: the draft's text was encoded again for the target, "
+            "so its proposals have no probabilities."
+        )
+
+
+_SOURCES = {
+    "measured": "Proposals were seen as they were made.",
+    "replayed": "GenAI does not tell which proposals it refused. They are replayed: the drafter was run again over "
+    "the committed text, off the clock, and each round was checked against what it committed.",
+    "counts only": "GenAI does not tell which proposals it refused, and sampled ones cannot be replayed. "
+    "Of a constant lookahead at least their number is known; with a confidence threshold, how many were accepted.",
+}
+
+
 def divergence_reason(comparison: Comparison) -> str:
     """Why the outputs can differ, for these settings; empty if they do not."""
     if metrics.identical(comparison):
         return ""
-    if comparison.settings.do_sample and comparison.settings.drafter == "model":
+    settings = comparison.settings
+    if settings.do_sample and settings.drafter == "model" and settings.engine == "genai":
         return SAMPLING_CAVEAT
-    if comparison.settings.do_sample:
-        return "With sampling each side draws its own random numbers, so the texts may part at any token."
+    if settings.do_sample:
+        return (
+            "With sampling each side draws its own random numbers, so the texts may part at any token. "
+            "What they are drawn from is the same distribution."
+        )
     precision = comparison.environment
     return (
         "Both sides ask the same target, but a pass over several tokens runs other kernels than a pass over one, "
@@ -112,7 +135,8 @@ def _quoted(text: str) -> str:
 
 SAMPLING_CAVEAT = (
     "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
-    "rule compares the draft's probability with that of another token. The text can differ in kind, not only in luck."
+    "rule compares the draft's probability with that of another token. The text can differ in kind, not only in "
+    "luck. The traced engine keeps the distribution exactly."
 )
 
 

@@ -124,12 +124,16 @@ class Model(Record):
 
 
 class ModelPair(Record):
-    """A target, its draft (None: prompt lookup only), and how they are loaded."""
+    """A target, its draft (None: prompt lookup only), and how they are loaded.
+
+    `translated` says that their tokenizers differ, so that what the draft proposes is encoded again for the target.
+    """
 
     name: str
     target: Model
     draft: Model | None = None
     runtime: RuntimeSettings = RuntimeSettings()
+    translated: bool = False
 
 
 class Environment(Record):

@@ -28,6 +28,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(Text(explain.headline(comparison) + ".", style="bold"), explain.reason(comparison))
     console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
     console.print(table(comparison))
+    for note in explain.notes(comparison):
+        console.print(Text(note, "dim"))
 
 
 def coloured(run: Run) -> Text:

@@ -40,6 +40,24 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
 
 
 @pytest.mark.openvino
+def test_the_traced_engine_tells_every_probability(tmp_path: Path) -> None:
+    ids = []
+    for cache in ("on", "off"):
+        options = f"--max-new-tokens 48 --ignore-eos --engine traced --precision f32 --kv-cache {cache} --json -"
+        done = specdemo("compare", PROMPTS[0], *options.split(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        data = json.loads(done.stdout)
+        assert (data["summary"]["identical"], data["trace_source"]) == (True, "measured")
+        assert None not in data["plain"]["token_probabilities"] + data["speculative"]["token_probabilities"]
+        drafts = [draft for step in data["speculative"]["rounds"] for draft in step["proposed"]]
+        assert drafts
+        assert None not in [draft[f"{side}_probability"] for draft in drafts for side in ("draft", "target")]
+        assert None not in [step["draft_seconds"] for step in data["speculative"]["rounds"]]
+        ids.append(data["speculative"]["token_ids"])
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.openvino
 def test_both_texts_and_the_figures_are_printed(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     done = specdemo(

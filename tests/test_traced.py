@@ -1,6 +1,7 @@
 """The traced engine on the bundled pair: everything is seen, nothing is changed."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from specdemo.compare import race, run_alone
 from specdemo.costs import measure_costs
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.errors import PairError, PromptError
+from specdemo.errors import PairError, PromptError, SettingsError
+from specdemo.explain import notes
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
 from specdemo.records import Comparison, Run, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -174,14 +176,38 @@ def test_prompts_and_pairs_that_cannot_be_run(traced) -> None:
     assert len(speculate(alone, drafter="lookup", max_new_tokens=8).token_ids) == 8
 
 
-def test_a_drafts_own_tokenizer_is_translated(traced, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bundled draft pretending to have another tokenizer: then its text goes through both."""
-    expected = plain(traced)
+@pytest.fixture(scope="module")
+def foreign() -> Iterator[TracedEngine]:
+    """The bundled target with a draft that has another tokenizer, of 512 tokens."""
+    draft = Path(__file__).parent / "fixtures" / "llama" / "draft"
+    engine = TracedEngine(pair_from_folders(BUNDLED / "target", draft, RuntimeSettings(precision="f32")))
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("prompt", [*PROMPTS, "Ein Märchen 🦊"])
+@pytest.mark.parametrize("drafter", [{}, {"policy": "heuristic"}, {"policy": "confidence"}], ids=str)
+def test_a_draft_with_another_tokenizer_is_translated(foreign, traced, prompt: str, drafter: dict) -> None:
+    assert foreign.pair.translated
+    run = speculate(foreign, prompt, **drafter)
+    assert run.token_ids == plain(traced, prompt).token_ids
+    assert any(step.proposed for step in run.rounds)
+
+
+def test_what_another_tokenizer_does_not_allow(foreign) -> None:
+    with pytest.raises(SettingsError, match="works in greedy decoding only; switch sampling off"):
+        foreign.speculative(settings(do_sample=True))
+    *_, comparison = race(foreign, PROMPTS[0], settings(max_new_tokens=8))
+    assert "different tokenizers" in " ".join(notes(comparison))
+
+
+def test_translation_keeps_what_the_draft_gets_right(traced, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled draft, its text decoded and encoded again: hardly anything may be lost."""
+    without = metrics.acceptance_rate(speculate(traced))
     monkeypatch.setattr(traced, "_draft_tokenizer", traced._tokenizer)
-    assert traced.translates
     run = speculate(traced)
-    assert run.token_ids == expected.token_ids
-    assert metrics.acceptance_rate(run) > 0.3
+    assert run.token_ids == plain(traced).token_ids
+    assert metrics.acceptance_rate(run) > 0.8 * without
     assert {draft.draft_probability for step in run.rounds for draft in step.proposed} == {None}
 
 

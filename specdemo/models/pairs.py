@@ -59,4 +59,7 @@ def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> Non
     if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
         return
     detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens against {len(draft)}"
-    raise PairError(f"Target and draft have different tokenizers ({detail}); choose a draft of the target's family.")
+    raise PairError(
+        f"Target and draft have different tokenizers ({detail}); "
+        "choose a draft of the target's family, or the traced engine."
+    )

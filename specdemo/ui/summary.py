@@ -2,17 +2,11 @@
 
 from markupsafe import Markup
 
+from specdemo.explain import notes
 from specdemo.figures import Figure, figures, number
 from specdemo.metrics import FORMULAS, verify_cost
 from specdemo.records import Comparison, Costs
 
-_SOURCES = {
-    "measured": "Proposals were seen as they were made.",
-    "replayed": "GenAI does not tell which proposals it refused. They are replayed: the drafter was run again over "
-    "the committed text, off the clock, and each round was checked against what it committed.",
-    "counts only": "GenAI does not tell which proposals it refused, and sampled ones cannot be replayed. "
-    "Of a constant lookahead at least their number is known; with a confidence threshold, how many were accepted.",
-}
 _FIGURE = Markup("<div{wide}><dt>{name}</dt><dd><b>{value}</b>{plain}<small>{formula}</small></dd></div>")
 _WIDE = 12  # characters that still fit one column
 _PLAIN = Markup("<span>plain {}</span>")
@@ -22,9 +16,9 @@ _COSTS = Markup("<details><summary>v(n) for n = 1 … {last}</summary><p>{values
 def figures_html(comparison: Comparison) -> str:
     """A definition list of all figures, how the proposals are known, and the measured step costs."""
     tiles = Markup("").join(_tile(figure) for figure in figures(comparison))
-    source = Markup("<p>{}</p>").format(_SOURCES[comparison.trace_source])
+    remarks = Markup("").join(Markup("<p>{}</p>").format(note) for note in notes(comparison))
     costs = Markup("") if comparison.costs is None else _costs(comparison.costs)
-    return str(Markup("<dl>{}</dl>{}{}").format(tiles, source, costs))
+    return str(Markup("<dl>{}</dl>{}{}").format(tiles, remarks, costs))
 
 
 def _tile(figure: Figure) -> Markup:

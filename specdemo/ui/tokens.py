@@ -79,6 +79,11 @@ def _tip(name: str, draft: DraftToken | None, token: Token | None, source: Trace
     probability = token.probability if token else draft and draft.target_probability
     if probability is not None:
         lines.append(f"target's probability {probability:.3f}")
+    if token is not None and token.entropy is not None:
+        lines.append(f"entropy of the target here {token.entropy:.2f} bits")
+    if token is not None and token.alternatives:
+        likeliest = (f"{choice.text!r} {choice.probability:.3f}" for choice in token.alternatives)
+        lines.append(f"its likeliest tokens: {', '.join(likeliest)}")
     if token is not None and not token.text:
         lines.append("no text of its own: part of a character, or a special token")
     return "\n".join(lines)

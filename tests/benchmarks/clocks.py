@@ -1,6 +1,6 @@
 """What sharing the machine costs each side's clock, and what streaming to a page costs both.
 
-    python -m tests.benchmarks.clocks [--tokens 1000] [--repeats 15]
+    python -m tests.benchmarks.clocks slicing|streaming [--tokens 1000] [--repeats 15]
 
 Prints ratios of seconds per token, measured in turns within one run of this script:
 
@@ -122,18 +122,19 @@ def watch(page: Page, receive: str) -> None:
 
 
 def main() -> None:
-    """Run both measurements."""
+    """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["slicing", "streaming"])
     parser.add_argument("--tokens", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=15)
     arguments = parser.parse_args()
     settings = GenerationSettings(max_new_tokens=arguments.tokens, ignore_eos=True)
-    slicing(settings, arguments.repeats)
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        print("no Chromium here: what streaming costs is not measured")
-    else:
+    if arguments.what == "slicing":
+        slicing(settings, arguments.repeats)
+    elif (chromium := shutil.which("chromium")) is not None:
         streaming(settings, arguments.repeats, chromium)
+    else:
+        parser.error("what streaming costs is measured in Chromium; install it")
 
 
 if __name__ == "__main__":

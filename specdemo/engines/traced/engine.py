@@ -45,12 +45,8 @@ class TracedEngine:
         if pair.draft is not None:
             self._draft = LanguageModel(folder_of(pair.draft), draft_device, properties)
             self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
+            self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         self.environment = describe_environment(pair)
-
-    @property
-    def translates(self) -> bool:
-        """Whether the draft's proposals are encoded again for the target, since their tokenizers differ."""
-        return self._draft_tokenizer is not None
 
     def plain(self) -> Decoder:
         """A decoder of the target alone."""
@@ -65,7 +61,7 @@ class TracedEngine:
         """
         if settings.drafter == "model" and self._draft is None:
             raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
-        if settings.drafter == "model" and self.translates and settings.do_sample:
+        if settings.drafter == "model" and self.pair.translated and settings.do_sample:
             raise SettingsError("A draft with another tokenizer works in greedy decoding only; switch sampling off.")
         return TracedDecoder(self._tokenizer, self._new_target, self._new_drafter)
 
