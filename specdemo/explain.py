@@ -51,7 +51,7 @@ def agreement(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     """How the proposals are known, and whatever else one should know to judge the figures."""
     yield _SOURCES[comparison.trace_source]
-    if comparison.pair.translated:
+    if comparison.pair.translated and comparison.settings.drafter == "model":
         yield (
             "Target and draft have different tokenizers: the draft's text was encoded again for the target, "
             "so its proposals have no probabilities."

@@ -6,11 +6,11 @@ from one round to the next, since some words are easier to guess than others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from specdemo.settings import GenerationSettings
 
-CONFIDENCE_CAP = 20
 HEURISTIC_START = 5
 _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
 
@@ -65,7 +65,7 @@ class Confidence:
     """Until the draft's own probability of what it last proposed falls below a threshold, or the cap is reached."""
 
     threshold: float
-    cap: int = CONFIDENCE_CAP
+    cap: int
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """While the last proposal was likely enough; the unlikely one is still verified."""
@@ -80,7 +80,7 @@ def policy_for(settings: GenerationSettings) -> LookaheadPolicy:
     if settings.policy == "heuristic":
         return Heuristic()
     if settings.policy == "confidence":
-        return Confidence(settings.assistant_confidence_threshold)
+        return Confidence(settings.assistant_confidence_threshold, settings.max_assistant_tokens)
     return Constant(settings.num_assistant_tokens)
 
 
@@ -101,22 +101,21 @@ class Passes:
         return sum(self.lookaheads)
 
 
-def passes(agrees: Sequence[bool], lookahead: int | None) -> Passes:
+def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> Passes:
     """Rounds that decode a text, given for each token whether the draft would have proposed it.
 
-    `agrees[i]` is about the token after i decoded ones, given the text before it. With a lookahead the rounds
-    are those of a constant one; without (None) those of the oracle: every round ends at the draft's first
-    mismatch, so that nothing is proposed in vain and no pass verifies less than it could. In greedy decoding
-    both are exact, since all a draft proposes before its first mismatch is text that was committed.
+    `agrees[i]` is about the token after i decoded ones, given the text before it; `room` is how many tokens were
+    allowed, of which an end-of-text token may have left some unused. With a lookahead the rounds are those of a
+    constant one; without (None) those of the oracle: every round ends at the draft's first mismatch, so that nothing
+    is proposed in vain and no pass verifies less than it could. In greedy decoding both are exact, since all a draft
+    proposes before its first mismatch is text that was committed.
     """
     lookaheads: list[int] = []
     position = 0
     while position < len(agrees):
-        wanted = len(agrees) - position
-        limit = min(wanted - 1, wanted if lookahead is None else lookahead)
-        accepted = 0
-        while accepted < limit and agrees[position + accepted]:
-            accepted += 1
+        most = max(room - position - 1, 0)
+        limit = most if lookahead is None else min(most, lookahead)
+        accepted = len(list(takewhile(bool, agrees[position : position + limit])))
         lookaheads.append(accepted if lookahead is None else limit)
         position += accepted + 1
     return Passes(tuple(lookaheads))

@@ -127,18 +127,20 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     return dict(sorted(bins.items()))
 
 
-def draft_passes(run: Run) -> int | None:
-    """Draft steps of all rounds, one a proposal; None where their number is not known."""
-    if any(step.proposed is None for step in run.rounds):
+def draft_passes(comparison: Comparison) -> int | None:
+    """Draft steps of all rounds, one a proposal; None where that is not so, or their number is not known."""
+    rounds = comparison.speculative.rounds
+    if comparison.pair.translated or any(step.proposed is None for step in rounds):
         return None
-    return sum(len(step.proposed or ()) for step in run.rounds)
+    return 0 if comparison.settings.drafter == "lookup" else sum(len(step.proposed or ()) for step in rounds)
 
 
 def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
     """Passes that this text would have taken with a constant lookahead of 5 and by the oracle, where known."""
     if comparison.draft_agreement is not None:
-        yield "constant 5", passes(comparison.draft_agreement, 5)
-        yield "oracle", passes(comparison.draft_agreement, None)
+        room = comparison.settings.max_new_tokens - 1
+        yield "constant 5", passes(comparison.draft_agreement, 5, room)
+        yield "oracle", passes(comparison.draft_agreement, None, room)
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
@@ -147,7 +149,8 @@ def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
         return None
     lookaheads, position = [], 0
     for step in comparison.speculative.rounds:
-        lookaheads.append(next(iter(passes(comparison.draft_agreement[position:], None).lookaheads), 0))
+        room = comparison.settings.max_new_tokens - 1 - position
+        lookaheads.append(next(iter(passes(comparison.draft_agreement[position:], None, room).lookaheads), 0))
         position += len(step.committed)
     return lookaheads
 

@@ -24,10 +24,16 @@ def penalised(logits: Logits, seen: Collection[int], penalty: float) -> Logits:
     if penalty == 1 or not seen:
         return logits
     result = logits.copy()
-    ids = np.fromiter(seen, np.int64, len(seen))
+    ids = np.fromiter((token for token in seen if token < len(logits)), np.int64)
     values, factor = result[ids], np.float32(penalty)
     result[ids] = np.where(values >= 0, values / factor, values * factor)
     return result
+
+
+def resized(logits: Logits, vocabulary: int) -> Logits:
+    """A copy of logits for exactly so many tokens; those that are missing cannot be chosen."""
+    missing = max(vocabulary - len(logits), 0)
+    return np.pad(logits[:vocabulary], (0, missing), constant_values=-np.inf)
 
 
 def softmax(logits: Logits) -> Probabilities:

@@ -48,6 +48,9 @@ class GenerationSettings(_Settings):
         title="Confidence threshold",
         description="the draft stops proposing once its own probability falls below this",
     )
+    max_assistant_tokens: int = Field(
+        20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing however sure it is"
+    )
     max_ngram_size: int = Field(
         3,
         ge=1,
@@ -101,6 +104,7 @@ class GenerationSettings(_Settings):
             "policy": self.policy == "heuristic",
             "kv_cache": self.kv_cache == "off",
             "alternatives": self.alternatives > 0,
+            "max_assistant_tokens": self.max_assistant_tokens != 20,
         }
         wanted = next((name for name, only in traced_only.items() if only), None)
         if self.engine == "genai" and wanted is not None:

@@ -109,7 +109,7 @@ def _serve(factory: EngineFactory, connection: Connection, stop: Event, ready: E
     """The child: answer requests until the parent is gone. What fails to load is tried again."""
     loaded = _Loaded(factory, stop.is_set)
     try:
-        with suppress(SpecdemoError):  # it is told to whoever asks for a run
+        with suppress(Exception):  # whoever asks for a run is told, when it is tried again
             for _ in loaded.prepare(DEFAULT_ENGINE):
                 pass
         ready.set()

@@ -2,7 +2,8 @@
 
     python -m tests.screenshots
 
-The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it.
+The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it, and
+the run's anatomy.
 """
 
 import shutil
@@ -27,7 +28,7 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
         viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=1.25
     )
     page = context.new_page()
-    page.goto(url)
+    page.goto(f"{url}#engine=traced")
     page.wait_for_selector("#run:not([disabled])")
     page.wait_for_timeout(1500)
     page.click("#run")
@@ -37,6 +38,12 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
     page.wait_for_selector(".race[data-state=done]", timeout=60_000)
     page.wait_for_timeout(500)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-done.png", full_page=True)
+    page.click("button[role=tab] >> text=Anatomy")
+    page.wait_for_selector(".anatomy .step")
+    for _ in range(3):
+        page.click(".anatomy .forward")
+    page.wait_for_timeout(800)
+    page.screenshot(path=PICTURES / f"{size}-{scheme}-anatomy.png", full_page=True)
     context.close()
 
 

@@ -63,3 +63,16 @@ def test_a_model_agrees_with_its_own_greedy_text(model: LanguageModel) -> None:
     assert all(draft_agreement(model.sequence(64), text, 3, settings))
     text[20] = (text[20] + 1) % model.vocabulary
     assert draft_agreement(model.sequence(64), text, 3, settings).index(False) == 17
+
+
+def test_a_draft_with_more_or_fewer_logits_is_compared_among_the_targets_tokens() -> None:
+    class Fixed:
+        def __init__(self, *row: float) -> None:
+            self.row = np.array(row, np.float32)
+
+        def logits(self, ids: list[int], last: int = 1) -> np.ndarray:
+            return np.tile(self.row, (last, 1))
+
+    settings = GenerationSettings(repetition_penalty=1.5)
+    assert draft_agreement(Fixed(3, 1, 9), [1, 0, 0], 1, settings, 2) == (True, True)
+    assert draft_agreement(Fixed(3, 1), [2, 0, 1], 1, settings, 3) == (True, False)

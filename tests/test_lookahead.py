@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.lookahead import CONFIDENCE_CAP, LookaheadPolicy, passes, policy_for
+from specdemo.lookahead import LookaheadPolicy, passes, policy_for
 from specdemo.settings import GenerationSettings
 
 
@@ -41,7 +41,8 @@ def test_confidence_stops_after_the_token_below_the_threshold() -> None:
     confidence = policy(policy="confidence", assistant_confidence_threshold=0.4)
     assert proposed(confidence, [0.9, 0.4, 0.39, 0.9]) == 3
     assert proposed(confidence, [0.1]) == 1
-    assert proposed(confidence, [1.0] * 99) == CONFIDENCE_CAP
+    assert proposed(confidence, [1.0] * 99) == 20
+    assert proposed(policy(policy="confidence", max_assistant_tokens=3), [1.0] * 99) == 3
 
 
 def test_a_policy_that_needs_no_probability_asks_for_none() -> None:
@@ -54,14 +55,16 @@ def test_a_policy_that_needs_no_probability_asks_for_none() -> None:
 
 def test_passes_by_hand() -> None:
     agrees = [True, True, False, False, True, True, True]
-    assert passes(agrees, None).lookaheads == (2, 0, 2)  # the last token of all is the target's in any case
-    assert passes(agrees, 2).lookaheads == (2, 2, 2)
-    assert (passes(agrees, 5).target, passes(agrees, 5).draft) == (3, 5 + 3 + 2)
-    assert passes([], 5).target == 0
+    assert passes(agrees, None, 7).lookaheads == (2, 0, 2)  # the last token of all is the target's in any case
+    assert passes(agrees, 2, 7).lookaheads == (2, 2, 2)
+    assert (passes(agrees, 5, 7).target, passes(agrees, 5, 7).draft) == (3, 5 + 3 + 2)
+    assert passes(agrees, 5, 99).lookaheads == (5, 5, 5)  # nobody could foresee that the text would end
+    assert passes(agrees, None, 99).lookaheads == (2, 0, 3)
+    assert passes([], 5, 9).target == 0
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 16))
 def test_no_constant_lookahead_takes_fewer_passes_than_the_oracle(agrees: list[bool], lookahead: int) -> None:
-    oracle, constant = passes(agrees, None), passes(agrees, lookahead)
+    oracle, constant = passes(agrees, None, len(agrees)), passes(agrees, lookahead, len(agrees))
     assert oracle.target <= constant.target <= len(agrees)
     assert oracle.draft + oracle.target == len(agrees)  # nothing is proposed in vain

@@ -1,9 +1,10 @@
 """Speculative sampling keeps the target's distribution: exactly, and in draws on the bundled pair."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from math import lcm, sqrt
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdemo.engines.traced import TracedEngine
+from specdemo.engines.traced.decoder import TracedDecoder
+from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter
 from specdemo.models.pairs import bundled_pair
 from specdemo.sampling import Logits, Probabilities, distribution, draw
 from specdemo.settings import GenerationSettings
@@ -65,6 +68,125 @@ def too_lenient(
 def test_the_enumeration_finds_a_wrong_rule() -> None:
     p, q = np.array([1, 2, 3]) / 6, np.array([4, 1, 1]) / 6
     assert committed_first(too_lenient, p, q) != pytest.approx(list(p), abs=0.01)
+
+
+def redraws_from_p(
+    proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
+) -> Verified:
+    """The likeliest mistake: a refused token is replaced by a draw from p, not from what p has more than q."""
+    remaining = iter(targets)
+    for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
+        p = next(remaining)
+        if random.random() * q[token] >= p[token]:
+            return Verified(index, next(own for own in (draw(p, random.random()), 0, 1, 2) if own != token))
+    return Verified(len(proposed), draw(next(remaining), random.random()))
+
+
+class Scripted:
+    """A model of three tokens whose probabilities are halves that depend on the text."""
+
+    CHOICES = ((1, 0, 0), (0, 0.5, 0.5), (0.5, 0.5, 0), (0.5, 0, 0.5), (0, 1, 0))
+
+    def __init__(self, factor: int) -> None:
+        self._factor = factor
+
+    def probabilities(self, text: Sequence[int]) -> Probabilities:
+        number = sum((index + 2) * (token + 1) for index, token in enumerate(text)) * self._factor
+        return np.array(self.CHOICES[number % len(self.CHOICES)], float)
+
+    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
+        rows = [self.probabilities(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
+        return np.log(np.maximum(rows, 1e-30)).astype(np.float32)
+
+
+class Tokenless:
+    """A tokenizer for texts that nobody reads."""
+
+    def encode_prompt(self, prompt: str, settings: GenerationSettings) -> list[int]:
+        return [0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ""
+
+    def ends(self) -> frozenset[int]:
+        return frozenset()
+
+
+class Coins:
+    """Random numbers of which each is 1/4 or 3/4, by turns through all sequences: exact where all odds are halves."""
+
+    def __init__(self) -> None:
+        self.sides: list[int] = []
+        self.used = 0
+
+    def random(self) -> float:
+        if self.used == len(self.sides):
+            self.sides.append(0)
+        self.used += 1
+        return 0.25 + 0.5 * self.sides[self.used - 1]
+
+    def next(self) -> bool:
+        """Go on to the next sequence; False after the last."""
+        del self.sides[self.used :]
+        self.used = 0
+        while self.sides and self.sides[-1]:
+            self.sides.pop()
+        if self.sides:
+            self.sides[-1] = 1
+        return bool(self.sides)
+
+
+def joint(decoder: TracedDecoder, chosen: GenerationSettings) -> dict[tuple[int, ...], float]:
+    """Exact distribution of what a decoder writes."""
+    coins, result = Coins(), Counter[tuple[int, ...]]()
+    while True:
+        with mock.patch("numpy.random.default_rng", return_value=coins):
+            tokens = [token.id for token in decoder.start("", chosen).committed]
+        while decoder.finish_reason is None:
+            tokens += [token.id for token in decoder.step().committed]
+        result[tuple(tokens)] += 0.5**coins.used
+        if not coins.next():
+            return dict(result)
+
+
+def scripted_decoder(*, speculate: bool = True) -> TracedDecoder:
+    def drafter(capacity: int, chosen: GenerationSettings, random: Uniform) -> Drafter:
+        if chosen.drafter == "lookup":
+            return LookupDrafter(3, chosen)
+        return ModelDrafter(Scripted(factor=5), 3, None, chosen, random)
+
+    return TracedDecoder(Tokenless(), lambda capacity, chosen: Scripted(factor=1), drafter if speculate else None)
+
+
+WAYS = {
+    "constant 1": {"num_assistant_tokens": 1},
+    "constant 2": {"num_assistant_tokens": 2},
+    "heuristic": {"policy": "heuristic"},
+    "confidence": {"policy": "confidence", "assistant_confidence_threshold": 0.9},
+    "lookup": {"drafter": "lookup", "max_ngram_size": 1},
+    "top-p": {"top_p": 0.4},
+    "top-k": {"top_k": 1},
+}
+
+
+def halves(**values) -> GenerationSettings:
+    return GenerationSettings(
+        **{"engine": "traced", "do_sample": True, "temperature": 1, "top_k": 0, "max_new_tokens": 4, **values}
+    )
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(way: dict) -> None:
+    plain, speculative = (joint(scripted_decoder(speculate=side), halves(**way)) for side in (False, True))
+    assert sum(plain.values()) == pytest.approx(1)
+    assert speculative == pytest.approx(plain)
+
+
+@pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
+def test_a_wrong_rule_has_another_joint_distribution(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
+    plain, speculative = (joint(scripted_decoder(speculate=side), halves()) for side in (False, True))
+    assert speculative != pytest.approx(plain, abs=0.01)
 
 
 class Remembered:
@@ -152,8 +274,11 @@ def test_twenty_thousand_draws_fit_the_targets_distribution(remembering: TracedE
 
 
 @pytest.mark.openvino
-def test_the_same_test_fails_a_wrong_rule(remembering: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", too_lenient)
+@pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
+def test_the_same_test_fails_a_wrong_rule(
+    remembering: TracedEngine, monkeypatch: pytest.MonkeyPatch, rule: Rule
+) -> None:
+    monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
     first, *later = deviations(remembering, 4000)
     assert first < 4  # the prefill's token is not speculated
     assert max(later) > 8

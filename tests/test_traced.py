@@ -11,7 +11,7 @@ from specdemo.compare import race, run_alone
 from specdemo.costs import measure_costs
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.errors import PairError, PromptError, SettingsError
+from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.explain import notes
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
 from specdemo.records import Comparison, Run, Verdict
@@ -209,6 +209,29 @@ def test_translation_keeps_what_the_draft_gets_right(traced, monkeypatch: pytest
     assert run.token_ids == plain(traced).token_ids
     assert metrics.acceptance_rate(run) > 0.8 * without
     assert {draft.draft_probability for step in run.rounds for draft in step.proposed} == {None}
+
+
+def test_special_tokens_alone_are_nothing_to_translate(foreign) -> None:
+    assert len(speculate(foreign, "<|endoftext|>", max_new_tokens=8).token_ids) == 8
+
+
+def test_a_draft_proposes_nothing_beyond_its_context(foreign) -> None:
+    prompt = "Once upon a time there was a fox who lived in the forest. " * 30  # beyond the draft's 512 tokens
+    run = speculate(foreign, prompt, max_new_tokens=8)
+    assert {step.proposed for step in run.rounds} == {()}
+
+
+def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(traced) -> None:
+    class Broken:
+        def logits(self, ids: list[int], last: int = 1) -> np.ndarray:
+            raise RuntimeError("out of memory")
+
+    decoder = traced.speculative(settings())
+    decoder.start(PROMPTS[0], settings())
+    decoder._target = Broken()
+    with pytest.raises(EngineError, match="has been reset, run again"):
+        decoder.step()
+    assert run_alone(decoder, PROMPTS[0], settings()).token_ids == plain(traced).token_ids
 
 
 def test_losslessness_of_a_round_does_not_depend_on_numpy_state(traced) -> None:

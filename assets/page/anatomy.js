@@ -29,6 +29,8 @@ class Anatomy {
     for (const name of ["about", "explanation", "steps", "table"]) this.find(`.${name}`).innerHTML = run[name]; // escaped by the server
     this.beginning = [run.prompt, run.prefill];
     for (const [name, chart] of Object.entries(this.charts)) chart.show(JSON.parse(run[name]));
+    this.find(".so-far").textContent = this.beginning.join("");
+    this.find(".place").textContent = "no rounds: the run ended with its first token";
     this.go(0, false);
   }
 

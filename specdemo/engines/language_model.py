@@ -4,7 +4,7 @@ One compiled model serves any number of sequences, each with a cache of its own.
 logits of a whole text; it feeds only what its cache lacks, after taking back what the text no longer contains.
 Taking back copies nothing:
 
-- paged attention, as in GenAI: the cache lies in blocks that we own, and the model is told how many of their
+- paged attention on CPU, as in GenAI: the cache lies in blocks that we own, and the model is told how many of their
   positions count. Rejected ones are simply overwritten. The transformation that gives a model these inputs is
   OpenVINO's own but not public, so a model for which it fails is run the other way:
 - stateful, the public way: the cache is inside the model. Rejected positions stay in it, their entries in the
@@ -21,7 +21,7 @@ import openvino
 from openvino import _offline_transformations
 
 from specdemo.errors import LoadError
-from specdemo.sampling import Logits, greedy_choice
+from specdemo.sampling import Logits, greedy_choice, resized
 from specdemo.settings import GenerationSettings
 
 _CHUNK = 256  # tokens fed in one pass, which bounds the memory that logits of a long prompt take
@@ -35,15 +35,21 @@ class Sequence(Protocol):
         """Logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call."""
 
 
-def draft_agreement(draft: Sequence, text: Ids[int], first: int, settings: GenerationSettings) -> tuple[bool, ...]:
-    """For each token of a text from index `first` on, whether the draft's greedy choice is the same."""
+def draft_agreement(
+    draft: Sequence, text: Ids[int], first: int, settings: GenerationSettings, vocabulary: int | None = None
+) -> tuple[bool, ...]:
+    """For each token of a text from index `first` on, whether the draft's greedy choice is the same.
+
+    `vocabulary` is the number of tokens to choose among, if it is not the draft's own number of logits.
+    """
     agreement: list[bool] = []
     for start in range(first, len(text), _CHUNK):
         end = min(start + _CHUNK, len(text))
         logits = draft.logits(text[: end - 1], end - start)
         for index, row in enumerate(logits, start):
             seen = set(text[:index]) if settings.repetition_penalty != 1 else ()
-            agreement.append(greedy_choice(row, settings, seen) == text[index])
+            choices = row if vocabulary is None else resized(row, vocabulary)
+            agreement.append(greedy_choice(choices, settings, seen) == text[index])
     return tuple(agreement)
 
 
@@ -56,18 +62,22 @@ class LanguageModel:
         Raises:
             LoadError: OpenVINO cannot load the model on this device.
         """
-        core, file = openvino.Core(), folder / "openvino_model.xml"
-        self.paged = paged
+        self.paged = paged and device.startswith("CPU")  # elsewhere blocks have other sizes and layouts
         try:
-            model = core.read_model(file)
-            if paged:
-                try:
-                    _offline_transformations.paged_attention_transformation(model)
-                except RuntimeError:
-                    self.paged, model = False, core.read_model(file)
-            self._compiled = core.compile_model(model, device, properties)
+            self._compiled = self._compile(folder, device, properties)
         except RuntimeError as error:
             raise LoadError(f"OpenVINO cannot load {folder.name!r} on {device}; export it again.") from error
+
+    def _compile(self, folder: Path, device: str, properties: dict[str, str]) -> openvino.CompiledModel:
+        core, file = openvino.Core(), folder / "openvino_model.xml"
+        if self.paged:
+            try:
+                model = core.read_model(file)
+                _offline_transformations.paged_attention_transformation(model)
+                return core.compile_model(model, device, properties)
+            except RuntimeError:
+                self.paged = False
+        return core.compile_model(core.read_model(file), device, properties)
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> Sequence:
         """A new, empty sequence with room for so many tokens; it grows if that is not enough."""

@@ -49,6 +49,8 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise PromptError("The prompt holds characters that are not valid Unicode; type it anew.") from error
         ids, limit = self.encode(prompt), self._model.context_length
+        if not ids:
+            raise PromptError("The model has no token for this prompt; type another text.")
         if limit is not None and len(ids) + settings.max_new_tokens > limit:
             raise PromptError(
                 f"The prompt's {len(ids)} tokens and {settings.max_new_tokens} new ones exceed the model's "

@@ -65,6 +65,7 @@ def visibility(engine: str, drafter: str, policy: str) -> dict[str, bool]:
         "policy": by_model,
         "num_assistant_tokens": not by_model or policy == "constant",
         "assistant_confidence_threshold": by_model and policy == "confidence",
+        "max_assistant_tokens": traced and by_model and policy == "confidence",
         "max_ngram_size": not by_model,
         "kv_cache": traced,
         "alternatives": traced,

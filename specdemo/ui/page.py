@@ -35,6 +35,7 @@ _MAIN = (
     "policy",
     "num_assistant_tokens",
     "assistant_confidence_threshold",
+    "max_assistant_tokens",
     "max_ngram_size",
     "max_new_tokens",
 )

@@ -5,7 +5,9 @@ is computed only to be shown (probabilities in greedy decoding, entropies, text)
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import wraps
 from time import perf_counter
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from specdemo.engines.language_model import Sequence as ModelSequence
 from specdemo.engines.text import IncrementalText, texts
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.drafters import Drafter, Proposal
+from specdemo.errors import EngineError
 from specdemo.lookahead import LookaheadPolicy, policy_for
 from specdemo.records import Alternative, DraftToken, FinishReason, Round, Token, TraceSource
 from specdemo.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
@@ -23,6 +26,23 @@ NewDrafter = Callable[[int, GenerationSettings, Uniform], Drafter]
 """Makes a drafter for a text of at most so many tokens."""
 NewSequence = Callable[[int, GenerationSettings], ModelSequence]
 """Makes a sequence of the target for a text of at most so many tokens."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _resetting(method: Callable[Concatenate["TracedDecoder", P], T]) -> Callable[Concatenate["TracedDecoder", P], T]:
+    """Turn what OpenVINO raises, such as a lack of memory, into an error that a user can read; free the caches."""
+
+    @wraps(method)
+    def wrapped(self: "TracedDecoder", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except RuntimeError as error:
+            self.close()
+            raise EngineError("The engine failed in this run; it has been reset, run again.") from error
+
+    return wrapped
 
 
 class TracedDecoder:
@@ -43,6 +63,7 @@ class TracedDecoder:
         self._policy: LookaheadPolicy = policy_for(self._settings)
         self.finish_reason: FinishReason | None = None
 
+    @_resetting
     def start(self, prompt: str, settings: GenerationSettings) -> Round:
         """Tokenise and prefill, on both models."""
         self._settings = settings
@@ -60,6 +81,7 @@ class TracedDecoder:
             self._drafter.read(self._text)
         return self._round([], began)
 
+    @_resetting
     def step(self) -> Round:
         """Do exactly one round."""
         began = perf_counter()
@@ -73,6 +95,7 @@ class TracedDecoder:
         """Everything is known already."""
         return list(rounds)
 
+    @_resetting
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """Whether the draft would have proposed each token after the prefill's."""
         return self._drafter.agreement(self._text, self._prompt_length + 1) if self._drafter is not None else None

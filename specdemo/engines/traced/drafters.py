@@ -11,7 +11,7 @@ from specdemo.engines.language_model import draft_agreement
 from specdemo.engines.lookup import look_up
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.lookahead import LookaheadPolicy
-from specdemo.sampling import Logits, Probabilities, distribution, draw, greedy_choice
+from specdemo.sampling import Logits, Probabilities, distribution, draw, greedy_choice, resized
 from specdemo.settings import GenerationSettings
 from specdemo.verification import Uniform
 
@@ -49,11 +49,20 @@ class ModelDrafter:
     """A draft model with the target's tokenizer."""
 
     def __init__(
-        self, sequence: ModelSequence, vocabulary: int, settings: GenerationSettings, random: Uniform
+        self,
+        sequence: ModelSequence,
+        vocabulary: int,
+        context: int | None,
+        settings: GenerationSettings,
+        random: Uniform,
     ) -> None:
-        """`vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad otherwise."""
+        """A drafter on the draft's sequence, which proposes nothing beyond its `context` of so many tokens.
+
+        `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad otherwise.
+        """
         self._sequence = sequence
         self._vocabulary = vocabulary
+        self._context = context
         self._settings = settings
         self._random = random
 
@@ -64,6 +73,8 @@ class ModelDrafter:
     def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
         """Decode with the draft until the policy has enough."""
         ids, proposals = list(text), list[Proposal]()
+        if self._context is not None:
+            limit = min(limit, self._context - len(ids))
         while len(proposals) < limit and policy.goes_on(len(proposals), lambda: _confidence(proposals)):
             proposals.append(self._choose(self._sequence.logits(ids)[0], ids))
             ids.append(proposals[-1].id)
@@ -71,11 +82,12 @@ class ModelDrafter:
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Greedy choices compared with the text; a draft that samples has no one choice."""
-        return None if self._settings.do_sample else draft_agreement(self._sequence, text, first, self._settings)
+        if self._settings.do_sample:
+            return None
+        return draft_agreement(self._sequence, text, first, self._settings, self._vocabulary)
 
     def _choose(self, logits: Logits, ids: Sequence[int]) -> Proposal:
-        missing = self._vocabulary - len(logits)
-        kept = np.pad(logits[: self._vocabulary], (0, max(missing, 0)), constant_values=-np.inf)  # a copy
+        kept = resized(logits, self._vocabulary)
         settings, seen = self._settings, set(ids) if self._settings.repetition_penalty != 1 else ()
         if settings.do_sample:
             probabilities = distribution(kept, settings, seen)
@@ -124,11 +136,14 @@ class TranslatingDrafter:
 
     def read(self, text: Sequence[int]) -> None:
         """Fill the draft's cache."""
-        self._drafter.read(self._theirs.encode(self._ours.decode(text)))
+        if their_text := self._theirs.encode(self._ours.decode(text)):
+            self._drafter.read(their_text)
 
     def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
         """The draft's continuation in the target's tokens."""
         their_text = self._theirs.encode(self._ours.decode(text))
+        if not their_text:  # the text so far is special tokens only
+            return []
         proposals = self._drafter.propose(their_text, limit, policy)
         continuation = [proposal.id for proposal in proposals]
         before = self._theirs.decode(their_text)
@@ -137,7 +152,7 @@ class TranslatingDrafter:
         encoded = self._ours.encode(self._ours.decode(context) + proposed)
         start = _end_of(context, encoded)
         new = encoded[start:] if start is not None else self._ours.encode(proposed)
-        return [Proposal(token, None) for token in new[:limit]]
+        return [Proposal(token, None) for token in new[: min(limit, len(proposals))]]
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Not defined: the draft's tokens are not the target's."""

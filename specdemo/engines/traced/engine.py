@@ -57,7 +57,7 @@ class TracedEngine:
 
         Raises:
             PairError: the settings ask for a draft model, and the pair has none.
-            SettingsError: they ask to sample, or for a threshold, with a draft that has another tokenizer.
+            SettingsError: they ask to sample with a draft that has another tokenizer.
         """
         if settings.drafter == "model" and self._draft is None:
             raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
@@ -78,7 +78,7 @@ class TracedEngine:
 
     def draft_step_seconds(self, prompt: str) -> float | None:
         """Median over rounds of the draft's seconds / its steps."""
-        if self._draft is None:
+        if self._draft is None or self.pair.translated:  # a proposal is then not one step
             return None
         with closing(steps(self.speculative(_CALIBRATION), prompt, _CALIBRATION)) as rounds:
             each = [
@@ -102,7 +102,8 @@ class TracedEngine:
             return LookupDrafter(self._target.vocabulary, settings)
         assert self._draft is not None, "checked when the decoder was made"
         sequence = self._draft.sequence(capacity, kv_cache=settings.kv_cache == "on")
-        drafter = ModelDrafter(sequence, self._target.vocabulary, settings, random)
+        context = self.pair.draft.context_length if self.pair.draft is not None else None
+        drafter = ModelDrafter(sequence, self._target.vocabulary, context, settings, random)
         if self._draft_tokenizer is None:
             return drafter
         return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
