@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Literal
 
 from specdemo.engines.base import Decoder, Engine, steps
+from specdemo.errors import RunError
 from specdemo.records import Comparison, Costs, FinishReason, Round, Run, Side, TraceSource
 from specdemo.settings import GenerationSettings
 
@@ -80,11 +81,19 @@ def race(
             speculative=speculative,
             trace_source=lanes[1].decoder.trace_source,
             costs=costs,
-            draft_agreement=lanes[1].decoder.draft_agreement(),
+            draft_agreement=_agreement(lanes[1].decoder),
         )
     finally:
         for lane in lanes:
             lane.decoder.close()
+
+
+def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
+    """What the draft would have proposed; a failure in this afterthought must not cost the finished runs."""
+    try:
+        return decoder.draft_agreement()
+    except (RunError, RuntimeError):
+        return None
 
 
 @dataclass

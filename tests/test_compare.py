@@ -130,3 +130,14 @@ def test_measuring_step_costs_can_be_stopped() -> None:
     engine = ScriptedEngine()
     assert measure_costs(engine, stop=lambda: True) is None
     assert engine.requests == 0
+
+
+def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(decoder: object) -> None:
+        raise EngineError("The engine failed in this run; it has been reset, run again.")
+
+    engine = ScriptedEngine()
+    monkeypatch.setattr(type(engine.plain()), "draft_agreement", fail)
+    *_, comparison = race(engine, "Say", LONG)
+    assert isinstance(comparison, Comparison)
+    assert comparison.draft_agreement is None

@@ -68,7 +68,8 @@ class ModelDrafter:
 
     def read(self, text: Sequence[int]) -> None:
         """Fill the draft's cache."""
-        self._sequence.logits(text)
+        if self._fits(text):
+            self._sequence.logits(text)
 
     def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
         """Decode with the draft until the policy has enough."""
@@ -82,9 +83,12 @@ class ModelDrafter:
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Greedy choices compared with the text; a draft that samples has no one choice."""
-        if self._settings.do_sample:
+        if self._settings.do_sample or not self._fits(text):
             return None
         return draft_agreement(self._sequence, text, first, self._settings, self._vocabulary)
+
+    def _fits(self, text: Sequence[int]) -> bool:
+        return self._context is None or len(text) <= self._context
 
     def _choose(self, logits: Logits, ids: Sequence[int]) -> Proposal:
         kept = resized(logits, self._vocabulary)
