@@ -376,7 +376,7 @@ def test_stop_keeps_what_there_is(visit) -> None:
     page.wait_for_selector(".race[data-state=playing]")
     expect(page.locator(".reason")).to_contain_text("Live.")
     page.click("#stop")
-    expect(page.locator("#run")).to_have_text("Run", timeout=3000)
+    expect(page.locator("#run")).to_have_text("Run", timeout=15_000)
     page.wait_for_selector(".race[data-state=done]")
     expect(page.locator(".reason")).to_contain_text("Stopped early.")
     comparison = downloaded(page)
