@@ -162,7 +162,7 @@ def test_step_costs_are_plausible(traced) -> None:
     assert len(costs.verify) == 17
     draft = metrics.draft_cost(costs)
     assert draft is not None
-    assert 0 < draft < 1
+    assert draft > 0
 
 
 def test_prompts_and_pairs_that_cannot_be_run(traced) -> None:
