@@ -312,7 +312,7 @@ def test_ctrl_enter_runs(visit) -> None:
     page = visit()
     page.click("#prompt textarea")
     page.keyboard.press("Control+Enter")
-    page.wait_for_selector(".race[data-state=done]")
+    page.wait_for_selector(".race[data-state=playing]")
 
 
 def test_settings_survive_a_reload_and_travel_in_a_link(visit, address: str) -> None:

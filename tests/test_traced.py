@@ -50,9 +50,16 @@ DRAFTERS = {
 }
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
-@pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.2}, {"kv_cache": "off"}], ids=str)
+@pytest.mark.parametrize(
+    ("prompt", "more"),
+    [
+        *((prompt, {}) for prompt in PROMPTS),
+        (PROMPTS[0], {"repetition_penalty": 1.2}),
+        (PROMPTS[1], {"kv_cache": "off"}),
+    ],
+    ids=str,
+)
 def test_greedy_outputs_are_identical(traced, prompt: str, drafter: dict, more: dict) -> None:
     few = {"max_new_tokens": 24} if "kv_cache" in more else {}
     expected = plain(traced, prompt, **{**more, **few, "kv_cache": "on"})
