@@ -11,6 +11,7 @@ Taking back copies nothing:
   attention mask become 0, and position ids continue from the accepted length.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence as Ids
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,7 +91,7 @@ class LanguageModel:
         return int(self._compiled.outputs[0].get_partial_shape()[-1].get_length())
 
 
-class _Cached:
+class _Cached(ABC):
     """Finds what of a text is in the cache already. Subclasses feed the rest."""
 
     def __init__(self) -> None:
@@ -115,12 +116,13 @@ class _Cached:
         self._fed.clear()
         self._rollback(0)
 
+    @abstractmethod
     def _rollback(self, kept: int) -> None:
         """Keep only so many tokens."""
 
+    @abstractmethod
     def _feed(self, ids: Ids[int], past: int) -> Logits:
         """Append to the past tokens; logits after each, shape (len(ids), vocabulary)."""
-        raise NotImplementedError
 
 
 class _Uncached:
@@ -192,6 +194,9 @@ class _Paged(_Cached):
         if len(ids) > self._capacity:
             self._reserve(2 * len(ids))
         return super().logits(ids, last)
+
+    def _rollback(self, kept: int) -> None:
+        """Nothing to do: what lies past the kept positions is overwritten."""
 
     def _reserve(self, capacity: int) -> None:
         self._fed.clear()
