@@ -66,3 +66,6 @@ class CacheError(RunError):
 
 class EngineError(RunError):
     """The engine failed; it is rebuilt before the next run."""
+
+    def __init__(self, message: str = "The engine failed in this run; it has been reset, run again.") -> None:
+        super().__init__(message)

@@ -24,7 +24,6 @@ from specdemo.records import Costs
 from specdemo.settings import EngineName, GenerationSettings
 
 EngineFactory = Callable[[EngineName], Engine]
-DEFAULT_ENGINE: EngineName = "genai"
 _POLL_SECONDS = 0.05
 
 
@@ -110,7 +109,7 @@ def _serve(factory: EngineFactory, connection: Connection, stop: Event, ready: E
     loaded = _Loaded(factory, stop.is_set)
     try:
         with suppress(Exception):  # whoever asks for a run is told, when it is tried again
-            for _ in loaded.prepare(DEFAULT_ENGINE):
+            for _ in loaded.prepare(GenerationSettings().engine):
                 pass
         ready.set()
         while True:
@@ -126,7 +125,7 @@ def _serve(factory: EngineFactory, connection: Connection, stop: Event, ready: E
             except Exception as failure:  # whatever it was, the process and the next run go on
                 traceback.print_exception(failure)
                 loaded.close()
-                connection.send(EngineError("The engine failed in this run; it has been reset, run again."))
+                connection.send(EngineError())
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
 

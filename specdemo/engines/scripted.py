@@ -98,7 +98,7 @@ class _ScriptedDecoder:
         engine, wanted = self._engine, self._settings.max_new_tokens - self._position
         if engine.fails_at is not None and engine.fails_at <= self._position:
             engine.fails_at = None
-            raise EngineError("The engine failed in this run; it has been reset, run again.")
+            raise EngineError()
         lookahead = min(self._settings.num_assistant_tokens, wanted - 1) if self._speculates else 0
         positions = range(self._position, self._position + lookahead)
         proposed = [WRONG if position in engine.wrong else self._word(position) for position in positions]

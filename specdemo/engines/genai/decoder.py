@@ -155,4 +155,4 @@ class GenAIDecoder:
     def _failure(self) -> EngineError:
         self._handle = None
         self._pipelines.discard(self._kind)
-        return EngineError("The engine failed in this run; it has been reset, run again.")
+        return EngineError()

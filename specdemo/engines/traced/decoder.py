@@ -40,7 +40,7 @@ def _resetting(method: Callable[Concatenate["TracedDecoder", P], T]) -> Callable
             return method(self, *args, **kwargs)
         except RuntimeError as error:
             self.close()
-            raise EngineError("The engine failed in this run; it has been reset, run again.") from error
+            raise EngineError() from error
 
     return wrapped
 
@@ -192,6 +192,8 @@ class TracedDecoder:
         )
 
     def _alternatives(self, target: Probabilities) -> tuple[Alternative, ...]:
+        if not self._settings.alternatives:
+            return ()
         likeliest = np.argsort(-target, kind="stable")[: self._settings.alternatives]
         return tuple(
             Alternative(id=int(id_), text=self._tokenizer.decode([int(id_)]), probability=float(target[id_]))
