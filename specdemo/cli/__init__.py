@@ -1,0 +1,39 @@
+"""The terminal: the page's features as commands, a module each.
+
+Exit codes: 0, 2 for bad usage, 1 for a run that failed.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from specdemo.cli import compare, serve
+from specdemo.errors import SpecdemoError, UsageError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    options = build_parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except UsageError as error:
+        return _complain(error, 2)
+    except SpecdemoError as error:
+        return _complain(error, 1)
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; options for settings come from the settings types."""
+    parser = argparse.ArgumentParser(prog="python -m specdemo", description="Does speculative decoding pay here?")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (compare, serve):
+        command.add_to(commands)
+    return parser
+
+
+def _complain(error: SpecdemoError, code: int) -> int:
+    print(f"specdemo: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,57 @@
+"""`compare`: one prompt, plainly and speculatively."""
+
+import argparse
+
+from rich.console import Console
+
+from specdemo import schema
+from specdemo.cli.options import (
+    Commands,
+    add_json,
+    add_pair,
+    add_settings,
+    check_drafter,
+    check_json,
+    chosen_pair,
+    chosen_settings,
+    write_json,
+)
+from specdemo.compare import Phase, race
+from specdemo.costs import measure_costs
+from specdemo.engines import load_engine
+from specdemo.records import Comparison
+from specdemo.settings import GenerationSettings
+from specdemo.terminal import print_comparison
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("compare", help="decode a prompt plainly and speculatively, and compare")
+    parser.set_defaults(command=_compare)
+    parser.add_argument("prompt", metavar="PROMPT")
+    add_json(parser, "the comparison")
+    add_settings(parser, GenerationSettings)
+    add_pair(parser)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    settings = chosen_settings(options, GenerationSettings)
+    check_json(options.json)
+    pair = chosen_pair(options)
+    check_drafter(pair, settings)
+    status = Console(stderr=True)
+    with status.status("loading"):
+        engine = load_engine(settings.engine, pair)
+    comparison = None
+    with status.status("racing") as busy:
+        for progress in race(engine, options.prompt, settings):
+            if isinstance(progress, Comparison):
+                comparison = progress
+            busy.update(progress.name if isinstance(progress, Phase) else "racing")
+        assert comparison is not None, "a race that nobody stops ends with a comparison"
+        busy.update("measuring step costs")
+        comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
+    if options.json != "-":
+        print_comparison(Console(), comparison)
+    if options.json is not None:
+        write_json(schema.to_json(comparison), options.json)

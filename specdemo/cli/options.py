@@ -1,0 +1,113 @@
+"""Options that commands share: settings, one a field; the pair; where JSON goes."""
+
+import argparse
+import json
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from specdemo.errors import SpecdemoError, UsageError
+from specdemo.models.pairs import bundled_pair, pair_from_folders
+from specdemo.records import ModelPair
+from specdemo.settings import GenerationSettings, RuntimeSettings
+
+Commands = Any
+"""What `ArgumentParser.add_subparsers` returns; its type is private to argparse."""
+Settings = TypeVar("Settings", GenerationSettings, RuntimeSettings)
+
+
+def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSettings | RuntimeSettings]) -> None:
+    """One option a field. Unset options stay out of the namespace, so that defaults live in the type alone."""
+    for name, field in settings.model_fields.items():
+        flag = "--" + name.replace("_", "-")
+        default = "" if field.default in (None, False) else f" (default: {field.default})"
+        help_ = f"{field.description}{default}".replace("%", "%%")
+        parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
+
+
+def chosen_settings(options: argparse.Namespace, settings: type[Settings], **defaults: Any) -> Settings:
+    """The settings that the options name; `defaults` replace the type's own.
+
+    Raises:
+        SettingsError: one is out of its range.
+    """
+    return settings.checked(**defaults | _chosen(options, settings))
+
+
+def add_pair(parser: argparse.ArgumentParser) -> None:
+    """Options that name a pair and how it is loaded."""
+    parser.add_argument("--target", type=Path, metavar="DIR", help="OpenVINO folder (default: the bundled pair)")
+    parser.add_argument("--draft", type=Path, metavar="DIR", help="OpenVINO folder of the draft")
+    add_settings(parser, RuntimeSettings)
+
+
+def chosen_pair(options: argparse.Namespace) -> ModelPair:
+    """The pair that the options name: the bundled one, or the user's own folders.
+
+    Raises:
+        UsageError: the options do not go together.
+        FolderError: a folder holds no whole model.
+    """
+    if options.target is None:
+        if options.draft is not None:
+            raise UsageError("--draft needs --target; name both folders.")
+        return bundled_pair(**_chosen(options, RuntimeSettings))
+    return pair_from_folders(options.target, options.draft, chosen_settings(options, RuntimeSettings))
+
+
+def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
+    """Check that the pair has what the settings draft with, before anything is loaded.
+
+    Raises:
+        UsageError: it has not.
+    """
+    if pair.draft is None and settings.drafter == "model":
+        raise UsageError("A target alone has no draft model; name one with --draft, or choose --drafter lookup.")
+
+
+def add_json(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option for machine-readable output."""
+    parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON; - for standard output")
+
+
+def check_json(path: str | None) -> None:
+    """Check that JSON can be written there: better now than after the run.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if path is not None and path != "-" and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
+        raise UsageError(f"There is no file to write at {path!r}; choose another path.")
+
+
+def write_json(value: Any, path: str) -> None:
+    """Write a value as JSON to a file, or to standard output for `-`.
+
+    Raises:
+        SpecdemoError: it cannot be written.
+    """
+    text = json.dumps(value, ensure_ascii=path == "-", indent=2)  # any terminal takes ASCII
+    if path == "-":
+        print(text)
+        return
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SpecdemoError(f"Cannot write {path!r} ({error.strerror}); choose another path.") from error
+
+
+def _kind(field: FieldInfo) -> dict[str, Any]:
+    annotation = field.annotation
+    if annotation is bool:
+        return {"action": "store_true"}
+    if get_origin(annotation) is Literal:
+        return {"choices": get_args(annotation)}
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = get_args(annotation)[0]
+    return {"type": annotation, "metavar": getattr(annotation, "__name__", "value").upper()}
+
+
+def _chosen(options: argparse.Namespace, settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
+    return {name: value for name, value in vars(options).items() if name in settings.model_fields}

@@ -1,0 +1,34 @@
+"""`serve`: the page."""
+
+import argparse
+
+from specdemo.cli.options import Commands, add_pair, chosen_pair
+from specdemo.errors import UsageError
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("serve", help="start the page")
+    parser.set_defaults(command=_serve)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        choices=range(1, 65536),
+        metavar="PORT",
+        help="port to listen on (default: the first free from 7860 on)",
+    )
+    parser.add_argument("--auth", metavar="USER:PASSWORD", help="ask visitors for this name and password")
+    add_pair(parser)
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from specdemo.ui.page import serve  # gradio takes seconds to import
+
+    user, colon, password = (options.auth or "").partition(":")
+    if options.auth is not None and not (user and colon and password):
+        raise UsageError("--auth takes USER:PASSWORD, both not empty.")
+    try:
+        serve(chosen_pair(options), host=options.host, port=options.port, auth=(user, password) if user else None)
+    except OSError as error:
+        raise UsageError(f"The page cannot listen there ({error}); choose another --host or --port.") from error
