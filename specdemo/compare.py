@@ -5,28 +5,36 @@ processor's caches. So they take turns in slices: always the side whose clock is
 `SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from time import perf_counter
 from typing import Literal
 
-from specdemo.engines.base import Decoder, Engine, steps
+from specdemo.engines.base import Decoder, Engine, prefilled, steps
 from specdemo.errors import RunError
-from specdemo.records import Comparison, Costs, FinishReason, Round, Run, Side, TraceSource
+from specdemo.records import Comparison, Costs, FinishReason, Round, Run, Side, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
 _WARM_UP_ROUNDS = 12
 _WARM_UP_SECONDS = 0.5
+WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
+"""No word twice, so that prompt lookup finds little."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What the race is busy with, when that is not decoding."""
+    """What the race is busy with, when that is not decoding, for so many seconds.
 
-    name: Literal["loading", "calibrating", "warming up"]
+    `done` of `total` parts, where there are several.
+    """
+
+    name: Literal["loading", "calibrating", "warming up", "prefilling"]
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,11 +55,14 @@ def race(
     prompt: str,
     settings: GenerationSettings,
     *,
+    history: Sequence[Turn] = (),
     stop: Callable[[], bool] = lambda: False,
     costs: Costs | None = None,
     slice_seconds: float = SLICE_SECONDS,
 ) -> Iterator[Progress]:
     """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
+
+    In a chat, `history` holds the turns before; then the turn before has warmed both sides up.
 
     `stop` is asked between any two rounds. Once it says True the comparison ends with what there is, or, if
     it comes before both sides have their first token, there is none.
@@ -61,13 +72,19 @@ def race(
     """
     lanes = [_Lane("plain", engine.plain()), _Lane("speculative", engine.speculative(settings))]
     try:
-        yield Phase("warming up")
-        for lane in lanes:
-            lane.warm_up(prompt, settings, stop)
+        if not history:
+            yield Phase("warming up")
+            # with prefix caching the prompt must be new when its prefill is timed
+            warm_up = WARM_UP_PROMPT if engine.pair.runtime.enable_prefix_caching else prompt
+            for lane in lanes:
+                lane.warm_up(warm_up, settings, stop)
         for lane in lanes:
             if stop():
                 return
-            yield lane.prefill(prompt, settings)
+            for progress in lane.prefill(prompt, settings, history):
+                yield progress
+                if isinstance(progress, Phase) and stop():
+                    return
         while (unfinished := [lane for lane in lanes if lane.decoder.finish_reason is None]) and not stop():
             ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda lane: lane.clock)
             yield ahead.lap(slice_seconds, stop)
@@ -82,6 +99,7 @@ def race(
             trace_source=lanes[1].decoder.trace_source,
             costs=costs,
             draft_agreement=_agreement(lanes[1].decoder),
+            history=tuple(history),
         )
     finally:
         for lane in lanes:
@@ -106,15 +124,21 @@ class _Lane:
     def warm_up(self, prompt: str, settings: GenerationSettings, stop: Callable[[], bool]) -> None:
         """A few rounds of the run itself: compiles kernels for its shapes, brings weights into memory."""
         began = perf_counter()
-        self.decoder.start(prompt, settings)
+        prefilled(self.decoder, prompt, settings)
         for _ in range(_WARM_UP_ROUNDS):
             if self.decoder.finish_reason or stop() or perf_counter() - began > _WARM_UP_SECONDS:
                 break
             self.decoder.step()
         self.decoder.close()
 
-    def prefill(self, prompt: str, settings: GenerationSettings) -> Lap:
-        return self._record([self.decoder.start(prompt, settings)])
+    def prefill(self, prompt: str, settings: GenerationSettings, history: Sequence[Turn]) -> Generator[Phase | Lap]:
+        prefill = self.decoder.start(prompt, settings, history)
+        while True:
+            try:
+                yield Phase("prefilling", *next(prefill))
+            except StopIteration as end:
+                yield self._record([end.value])
+                return
 
     def lap(self, seconds: float, stop: Callable[[], bool]) -> Lap:
         rounds, until = [], self.clock + seconds

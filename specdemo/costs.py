@@ -10,12 +10,12 @@ from contextlib import closing
 from itertools import islice
 from statistics import median
 
+from specdemo.compare import WARM_UP_PROMPT
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError
 from specdemo.records import Costs
 
 MAX_LOOKAHEAD = 16
-_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"  # no word twice: lookup finds little
 _WARM_UP = 2
 _PASSES = 8
 _FEWEST = 3
@@ -45,7 +45,7 @@ def _measure(engine: Engine, stop: Callable[[], bool]) -> Costs | None:
         plain += _seconds(engine, 1)
     return Costs(
         plain_step=median(plain),
-        draft_step=engine.draft_step_seconds(_PROMPT),
+        draft_step=engine.draft_step_seconds(WARM_UP_PROMPT),
         verify=(median(plain), *map(median, verify.values())),
     )
 
@@ -53,7 +53,7 @@ def _measure(engine: Engine, stop: Callable[[], bool]) -> Costs | None:
 def _seconds(engine: Engine, tokens: int) -> list[float]:
     """Seconds of some passes, warm-up left out; fewer where they are slow."""
     seconds: list[float] = []
-    with closing(engine.pass_seconds(_PROMPT, tokens)) as passes:
+    with closing(engine.pass_seconds(WARM_UP_PROMPT, tokens)) as passes:
         for one in islice(passes, _WARM_UP, None):
             seconds.append(one)
             if len(seconds) >= _PASSES or (len(seconds) >= _FEWEST and sum(seconds) > _SECONDS):

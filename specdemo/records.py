@@ -164,8 +164,15 @@ class Costs(Record):
     verify: tuple[float, ...] = Field(min_length=1)
 
 
+class Turn(Record):
+    """An earlier turn of a chat: what the user said, and what the target answered."""
+
+    prompt: str
+    answer: str
+
+
 class Comparison(Record):
-    """Both sides of one prompt.
+    """Both sides of one prompt, which `history` precedes in a chat.
 
     `draft_agreement[i]`, found off the clock after a greedy run, says whether the draft would have proposed the
     speculative side's token i + 1 given the text before it. It is what an oracle would need to know.
@@ -180,6 +187,7 @@ class Comparison(Record):
     trace_source: TraceSource
     costs: Costs | None = None
     draft_agreement: tuple[bool, ...] | None = None
+    history: tuple[Turn, ...] = ()
 
     def side(self, side: Side) -> Run:
         """The run of one side."""

@@ -14,6 +14,7 @@ EngineName = Literal["genai", "traced"]
 Drafter = Literal["model", "lookup"]
 Policy = Literal["constant", "heuristic", "confidence"]
 Precision = Literal["default", "f32", "f16", "bf16"]
+CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
 
 
 class _Settings(BaseModel):
@@ -60,6 +61,12 @@ class GenerationSettings(_Settings):
     )
     max_new_tokens: int = Field(
         128, ge=2, le=2048, title="New tokens", description="where both sides stop at the latest"
+    )
+    apply_chat_template: bool = Field(
+        True, title="Chat template", description="send the prompt as a message, to models that are made for chats"
+    )
+    enable_thinking: bool = Field(
+        True, title="Thinking", description="let models that can do so think before they answer"
     )
     ignore_eos: bool = Field(
         False, title="Ignore end of text", description="go on past the model's end-of-text token"
@@ -121,11 +128,28 @@ class RuntimeSettings(_Settings):
         None, min_length=1, title="Draft device", description="OpenVINO device of the draft, if another"
     )
     precision: Precision = Field(
+        "default", title="Precision", description="of inference; default leaves it to the device"
+    )
+    kv_cache_precision: CachePrecision = Field(
         "default",
-        title="Precision",
-        description="inference and KV-cache precision; default leaves both to the device",
+        title="KV-cache precision",
+        description="default: the precision of inference if one is chosen, else the device's own",
+    )
+    inference_num_threads: int = Field(
+        0, ge=0, le=1024, title="Threads", description="of a CPU; 0 leaves their number to OpenVINO"
     )
     cache_size: int = Field(1, ge=1, le=1024, title="Cache size", description="KV cache of each pipeline, in GB")
+    enable_prefix_caching: bool = Field(
+        False,
+        title="Prefix caching",
+        description="keep the KV cache of earlier texts, so that a chat's next turn reads only what is new",
+    )
+    dynamic_split_fuse: bool = Field(
+        True, title="Dynamic split fuse", description="read a long prompt in parts, with progress, instead of at once"
+    )
+    model_cache: bool = Field(
+        True, title="Compiled-model cache", description="keep compiled models on disk, so that they load faster again"
+    )
 
 
 def _sentence(cls: type[BaseModel], error: ValidationError) -> str:

@@ -2,62 +2,88 @@
 
 A step of a GenAI pipeline keeps Python's global lock until it is done. In the server's own process it would
 stall every visitor's page, and answering visitors would disturb the clocks. It also means that a crash inside
-a driver, or a system out of memory, ends one comparison and not the server.
+a driver, or a system out of memory, ends one job and not the server, and that loading can be broken off.
 
-Messages: (prompt, settings) to the child; `Progress` values back, then None, or a `SpecdemoError` instead.
+Messages: a `Job` to the child; `Phase` and what the job's task yields back, then None, or a `SpecdemoError` instead.
 """
 
 import multiprocessing
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from threading import Event as ThreadEvent
 from threading import Lock
+from time import monotonic
+from typing import Any
 
 from specdemo.compare import Phase, Progress, race
 from specdemo.costs import measure_costs
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.records import Costs
+from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import EngineName, GenerationSettings
 
-EngineFactory = Callable[[EngineName], Engine]
+EngineFactory = Callable[[EngineName, ModelPair], Engine]
+Task = Callable[..., Iterator[Any]]
+"""Called as `task(engine, stop=…, costs=…)`; what it yields is sent to whoever asked."""
 _POLL_SECONDS = 0.05
+_TICK_SECONDS = 1.0
+_GRACE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to do with a pair in an engine. Without a task the pair is loaded and calibrated."""
+
+    engine: EngineName
+    pair: ModelPair
+    task: Task | None = None
 
 
 class Worker:
-    """Runs one comparison at a time in a child process, which is started anew if it died."""
+    """Does one job at a time in a child process, which is started anew if it died."""
 
-    def __init__(self, engine: EngineFactory) -> None:
-        """`engine` is called in the child, with an engine's name, and must be picklable; loading begins at once."""
-        self._factory = engine
+    def __init__(self, load: EngineFactory, first: Job | None = None) -> None:
+        """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once."""
+        self._factory = load
+        self._first = first
         self._context = multiprocessing.get_context("spawn")
         self._busy = Lock()
         self._start()
 
     def compare(
-        self, prompt: str, settings: GenerationSettings, cancelled: ThreadEvent | None = None
+        self,
+        pair: ModelPair,
+        prompt: str,
+        settings: GenerationSettings,
+        cancelled: ThreadEvent | None = None,
+        history: Sequence[Turn] = (),
     ) -> Iterator[Progress]:
-        """What `race` yields, from the child; waits while another comparison runs.
+        """What `race` yields, from the child; otherwise as `run`."""
+        task = partial(race, prompt=prompt, settings=settings, history=tuple(history))
+        return self.run(Job(settings.engine, pair, task), cancelled)
 
-        Once `cancelled` is set the comparison ends within one round, with what there is.
+    def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
+        """What the job's task yields, after `Phase` values, which come again every second while one lasts.
+
+        Waits while another job runs. Once `cancelled` is set the task is told to stop; loading is broken off.
 
         Raises:
-            SpecdemoError: what `race` or loading raised, or the child died.
+            SpecdemoError: what loading or the task raised, or the child died.
         """
         cancelled = cancelled or ThreadEvent()
         with self._busy:
             if not self._process.is_alive():
                 self._start()
-            if not self._ready.is_set():
-                yield Phase("loading")
             self._stop.clear()
-            self._connection.send((prompt, settings))
+            self._connection.send(job)
             finished = False
             try:
-                while (message := self._receive(cancelled)) is not None:
+                for message in self._messages(cancelled):
                     finished = isinstance(message, SpecdemoError)
                     if isinstance(message, SpecdemoError):
                         raise message
@@ -76,53 +102,86 @@ class Worker:
     def close(self) -> None:
         """End the child."""
         self._connection.close()
-        self._process.terminate()
-        self._process.join()
+        self._end()
 
     def _start(self) -> None:
         self._stop, self._ready = self._context.Event(), self._context.Event()
         self._connection, theirs = self._context.Pipe()
-        arguments = (self._factory, theirs, self._stop, self._ready)
+        arguments = (self._factory, self._first, theirs, self._stop, self._ready)
         self._process = self._context.Process(target=_serve, args=arguments, daemon=True, name="specdemo engine")
         self._process.start()
         theirs.close()  # so that reading fails once the child is gone
 
-    def _receive(self, cancelled: ThreadEvent) -> Progress | SpecdemoError | None:
+    def _end(self) -> None:
+        self._process.terminate()
+        self._process.join()
+
+    def _messages(self, cancelled: ThreadEvent) -> Iterator[Any]:
+        """Whatever the child sends until its job is done. A phase that lasts is repeated with its seconds."""
+        phase: Phase | None = None if self._ready.is_set() else Phase("loading")
+        began = told = monotonic()
+        cancelled_at: float | None = None
+        if phase is not None:
+            yield phase
+        while True:
+            message = self._receive()
+            now = monotonic()
+            if isinstance(message, Phase):
+                began = began if phase is not None and message.name == phase.name else now
+                phase, told = message, now
+            elif message is not _NOTHING:
+                phase = None
+            if message is None:
+                return
+            if message is not _NOTHING:
+                yield message
+            elif phase is not None and now - told >= _TICK_SECONDS:
+                told = now
+                yield replace(phase, seconds=now - began)
+            if cancelled.is_set():
+                self._stop.set()
+                cancelled_at = cancelled_at or now
+                if phase is not None and phase.name == "loading" and now - cancelled_at > _GRACE_SECONDS:
+                    self._end()  # nothing else stops OpenVINO while it reads and compiles a model
+                    return
+
+    def _receive(self) -> Any:
         try:
-            while not self._connection.poll(_POLL_SECONDS):
-                if cancelled.is_set():
-                    self._stop.set()
-            message: Progress | SpecdemoError | None = self._connection.recv()
+            return self._connection.recv() if self._connection.poll(_POLL_SECONDS) else _NOTHING
         except (EOFError, OSError):
             self._process.join()
             return EngineError("The engine's process ended, perhaps for lack of memory; run again, and it restarts.")
-        return message
 
     def _abandon(self) -> None:
-        self._stop.set()
-        while isinstance(self._receive(ThreadEvent()), Progress):
-            pass
+        cancelled = ThreadEvent()
+        cancelled.set()
+        for message in self._messages(cancelled):
+            if isinstance(message, SpecdemoError):
+                return
 
 
-def _serve(factory: EngineFactory, connection: Connection, stop: Event, ready: Event) -> None:
-    """The child: answer requests until the parent is gone. What fails to load is tried again."""
+_NOTHING = object()
+
+
+def _serve(factory: EngineFactory, first: Job | None, connection: Connection, stop: Event, ready: Event) -> None:
+    """The child: do jobs until the parent is gone. What fails to load is tried again."""
     loaded = _Loaded(factory, stop.is_set)
     try:
-        with suppress(Exception):  # whoever asks for a run is told, when it is tried again
-            for _ in loaded.prepare(GenerationSettings().engine):
+        with suppress(Exception):  # whoever asks for it is told, when it is tried again
+            for _ in loaded.prepare(first) if first is not None else ():
                 pass
         ready.set()
         while True:
-            prompt, settings = connection.recv()
+            job = connection.recv()
             try:
-                for progress in loaded.race(prompt, settings):
+                for progress in loaded.run(job):
                     connection.send(progress)
                 connection.send(None)
             except SpecdemoError as failure:
                 connection.send(failure)
             except OSError:
                 raise
-            except Exception as failure:  # whatever it was, the process and the next run go on
+            except Exception as failure:  # whatever it was, the process and the next job go on
                 traceback.print_exception(failure)
                 loaded.close()
                 connection.send(EngineError())
@@ -136,21 +195,22 @@ class _Loaded:
     def __init__(self, factory: EngineFactory, stop: Callable[[], bool]) -> None:
         self._factory = factory
         self._stop = stop
-        self._name: EngineName | None = None
+        self._name: tuple[EngineName, ModelPair] | None = None
         self._engine: Engine | None = None
-        self._costs: dict[EngineName, Costs | None] = {}
+        self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
-    def race(self, prompt: str, settings: GenerationSettings) -> Iterator[Progress]:
-        yield from self.prepare(settings.engine)
-        if self._engine is not None and not self._stop():
-            yield from race(self._engine, prompt, settings, stop=self._stop, costs=self._costs[settings.engine])
+    def run(self, job: Job) -> Iterator[Any]:
+        yield from self.prepare(job)
+        if self._engine is not None and job.task is not None and not self._stop():
+            yield from job.task(self._engine, stop=self._stop, costs=self._costs[job.engine, job.pair])
 
-    def prepare(self, name: EngineName) -> Iterator[Progress]:
-        """Load this engine instead of another, and measure its costs if they are not known."""
+    def prepare(self, job: Job) -> Iterator[Phase]:
+        """Load this pair in this engine, after freeing what was loaded; measure its costs if they are not known."""
+        name = (job.engine, job.pair)
         if self._name != name:
             yield Phase("loading")
             self.close()
-            self._engine, self._name = self._factory(name), name
+            self._engine, self._name = self._factory(*name), name
         if self._costs.get(name) is None and self._engine is not None:
             yield Phase("calibrating")
             self._costs[name] = measure_costs(self._engine, stop=self._stop)

@@ -16,6 +16,12 @@ PROMPTS = (
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what is cached, such as compiled models, out of the home of whoever runs the tests."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def engine() -> Iterator[GenAIEngine]:
     """The bundled pair in real OpenVINO pipelines."""

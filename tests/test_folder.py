@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from specdemo.errors import DeviceError, FolderError, PairError
-from specdemo.models.devices import check_device
+from specdemo.models.devices import check_devices
 from specdemo.models.folder import REQUIRED, inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair, check_vocabularies
+from specdemo.settings import RuntimeSettings
 
 
 @pytest.fixture
@@ -84,10 +85,10 @@ def test_vocabularies_that_differ() -> None:
 
 @pytest.mark.parametrize("device", ["CPU", "AUTO", "AUTO:CPU"])
 def test_devices_of_this_machine(device: str) -> None:
-    check_device(device)
+    check_devices(RuntimeSettings(device=device))
 
 
 @pytest.mark.parametrize("device", ["TPU", "cpu", "AUTO:TPU", "CPU.7"])
 def test_devices_this_machine_does_not_have(device: str) -> None:
     with pytest.raises(DeviceError, match=r"This machine has no device '.*'; choose one of .*CPU"):
-        check_device(device)
+        check_devices(RuntimeSettings(device=device))

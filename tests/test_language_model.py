@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from specdemo.engines.language_model import LanguageModel, draft_agreement
-from specdemo.models.devices import precision_properties
+from specdemo.models.devices import properties
 from specdemo.models.pairs import BUNDLED
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings
 
 pytestmark = pytest.mark.openvino
 
@@ -18,7 +18,9 @@ pytestmark = pytest.mark.openvino
 @pytest.fixture(scope="module", params=["paged", "stateful"])
 def model(request: pytest.FixtureRequest) -> LanguageModel:
     paged = request.param == "paged"
-    model = LanguageModel(BUNDLED / "target", "CPU", precision_properties("f32"), paged=paged)
+    model = LanguageModel(
+        BUNDLED / "target", "CPU", properties(RuntimeSettings(precision="f32", model_cache=False), "CPU"), paged=paged
+    )
     assert model.paged == paged
     return model
 

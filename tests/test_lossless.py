@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdemo.engines.base import prefilled
 from specdemo.engines.traced import TracedEngine
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter
@@ -141,7 +142,7 @@ def joint(decoder: TracedDecoder, chosen: GenerationSettings) -> dict[tuple[int,
     coins, result = Coins(), Counter[tuple[int, ...]]()
     while True:
         with mock.patch("numpy.random.default_rng", return_value=coins):
-            tokens = [token.id for token in decoder.start("", chosen).committed]
+            tokens = [token.id for token in prefilled(decoder, "", chosen).committed]
         while decoder.finish_reason is None:
             tokens += [token.id for token in decoder.step().committed]
         result[tuple(tokens)] += 0.5**coins.used
@@ -258,7 +259,7 @@ def deviations(engine: TracedEngine, draws: int) -> list[float]:
     seen = [Counter[int]() for _ in range(3)]
     for seed in range(draws):
         chosen = SETTINGS.model_copy(update={"seed": seed, "ignore_eos": True})
-        tokens = [token.id for token in decoder.start(PROMPT, chosen).committed]
+        tokens = [token.id for token in prefilled(decoder, PROMPT, chosen).committed]
         while decoder.finish_reason is None:
             tokens += [token.id for token in decoder.step().committed]
         for position, token in zip(seen, tokens, strict=True):

@@ -9,6 +9,7 @@ import pytest
 from specdemo import metrics
 from specdemo.compare import race, run_alone
 from specdemo.costs import measure_costs
+from specdemo.engines.base import prefilled
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
@@ -234,7 +235,7 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(traced) 
             raise RuntimeError("out of memory")
 
     decoder = traced.speculative(settings())
-    decoder.start(PROMPTS[0], settings())
+    prefilled(decoder, PROMPTS[0], settings())
     decoder._target = Broken()
     with pytest.raises(EngineError, match="has been reset, run again"):
         decoder.step()

@@ -5,10 +5,20 @@ makes a race possible: two decoders, advanced by turns.
 """
 
 from collections.abc import Generator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from specdemo.records import Environment, FinishReason, ModelPair, Round, TraceSource
+from specdemo.records import Environment, FinishReason, ModelPair, Round, TraceSource, Turn
 from specdemo.settings import GenerationSettings
+
+PREFILL_CHUNK = 512
+"""Tokens of a long prompt that are read at once. Larger parts were not faster, and say less of how far it is."""
+
+
+class Prefilling(NamedTuple):
+    """How many of a prompt's tokens are read."""
+
+    done: int
+    total: int
 
 
 class Decoder(Protocol):
@@ -22,8 +32,11 @@ class Decoder(Protocol):
     def trace_source(self) -> TraceSource:
         """How the proposals in this request's rounds are known."""
 
-    def start(self, prompt: str, settings: GenerationSettings) -> Round:
-        """Tokenise and prefill. The round returned commits the first token; its seconds exclude tokenising.
+    def start(
+        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
+    ) -> Generator[Prefilling, None, Round]:
+        """Tokenise and prefill, yielding in between. The round returned commits the first token; its seconds
+        exclude tokenising.
 
         Raises:
             PromptError: the prompt is empty, or too long for the model.
@@ -84,10 +97,21 @@ class Engine(Protocol):
         """Free all models."""
 
 
+def prefilled(decoder: Decoder, prompt: str, settings: GenerationSettings) -> Round:
+    """Start a request and see its prefill through."""
+    prefill = decoder.start(prompt, settings)
+    while True:
+        try:
+            next(prefill)
+        except StopIteration as end:
+            result: Round = end.value
+            return result
+
+
 def steps(decoder: Decoder, prompt: str, settings: GenerationSettings) -> Generator[Round]:
     """The rounds of one decoder on its own, the prefill first; frees the request at the end."""
     try:
-        yield decoder.start(prompt, settings)
+        yield prefilled(decoder, prompt, settings)
         while decoder.finish_reason is None:
             yield decoder.step()
     finally:

@@ -12,6 +12,7 @@ Taking back copies nothing:
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from collections.abc import Sequence as Ids
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +35,9 @@ class Sequence(Protocol):
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
         """Logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call."""
+
+    def read(self, ids: Ids[int]) -> Iterator[int]:
+        """Take in most of a long text; yields in between how many of its tokens are read."""
 
 
 def draft_agreement(
@@ -99,17 +103,30 @@ class _Cached(ABC):
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
         """Logits after each of the last tokens of a text."""
+        for _ in self._advance(ids, last):
+            pass
+        kept = len(self._fed)
+        result = self._feed(ids[kept:], kept)
+        self._fed = list(ids)
+        return result[-last:]
+
+    def read(self, ids: Ids[int]) -> Iterator[int]:
+        """Take in most of a long text."""
+        return self._advance(ids, 1)
+
+    def _advance(self, ids: Ids[int], last: int) -> Iterator[int]:
+        """Take back what the text does not contain, then feed it until what is left fits one pass."""
         kept = min(len(self._fed), len(ids) - last)
         while self._fed[:kept] != ids[:kept]:
             kept -= 1
         self._rollback(kept)
+        self._fed = list(ids[:kept])
         while len(ids) - kept > _CHUNK:
             end = min(kept + _CHUNK, len(ids) - last)
             self._feed(ids[kept:end], kept)
             kept = end
-        result = self._feed(ids[kept:], kept)
-        self._fed = list(ids)
-        return result[-last:]
+            self._fed = list(ids[:kept])
+            yield kept
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -135,6 +152,10 @@ class _Uncached:
         """Logits after each of the last tokens of a text."""
         self._sequence.forget()
         return self._sequence.logits(ids, last)
+
+    def read(self, ids: Ids[int]) -> Iterator[int]:
+        """Nothing that is read is kept."""
+        return iter(())
 
 
 class _Stateful(_Cached):
@@ -186,31 +207,31 @@ class _Paged(_Cached):
         self._end = self._share("subsequence_begins", [0, 0], np.int32)
         self._context = self._share("max_context_len", 0, np.int32)
         self._inputs: dict[int, tuple[_Shared, _Shared]] = {}  # by number of tokens: ids and positions
-        self._length = 0
+        self._length = self._capacity = 0
         self._reserve(capacity)
-
-    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        """Logits after each of the last tokens of a text; a cache that is too small is built anew, larger."""
-        if len(ids) > self._capacity:
-            self._reserve(2 * len(ids))
-        return super().logits(ids, last)
 
     def _rollback(self, kept: int) -> None:
         """Nothing to do: what lies past the kept positions is overwritten."""
 
     def _reserve(self, capacity: int) -> None:
-        self._fed.clear()
-        blocks = -(-capacity // _BLOCK)
+        """Make room for so many tokens, keeping what is cached."""
+        cached, blocks = self._capacity // _BLOCK, -(-capacity // _BLOCK)
         self._capacity = blocks * _BLOCK
         for port in self._ports:
             shape = port.get_partial_shape()
             shape[0] = blocks
-            self._request.set_tensor(port, openvino.Tensor(port.get_element_type(), shape.to_shape()))
+            grown = openvino.Tensor(port.get_element_type(), shape.to_shape())
+            if cached:
+                begin, end = [0] * len(shape), [cached, *grown.shape[1:]]
+                self._request.get_tensor(port).copy_to(openvino.Tensor(grown, begin, end))
+            self._request.set_tensor(port, grown)
         self._blocks = self._share("block_indices", range(blocks), np.int32)
         self._block_ends = self._share("block_indices_begins", [0, blocks], np.int32)
 
     def _feed(self, ids: Ids[int], past: int) -> Logits:
         count = len(ids)
+        if past + count > self._capacity:
+            self._reserve(2 * (past + count))
         if count not in self._inputs:
             self._inputs[count] = _Shared(count), _Shared(count)
         tokens, positions = self._inputs[count]

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from time import sleep
 
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
     DraftToken,
@@ -19,6 +19,7 @@ from specdemo.records import (
     Round,
     Token,
     TraceSource,
+    Turn,
 )
 from specdemo.settings import GenerationSettings
 from specdemo.verification import judge
@@ -84,7 +85,9 @@ class _ScriptedDecoder:
         self._position = 0
         self.finish_reason: FinishReason | None = None
 
-    def start(self, prompt: str, settings: GenerationSettings) -> Round:
+    def start(
+        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
+    ) -> Generator[Prefilling, None, Round]:
         if not prompt.strip():
             raise PromptError("The prompt is empty; type the beginning of a text.")
         self.close()
@@ -92,6 +95,9 @@ class _ScriptedDecoder:
         self._engine.requests += 1
         self._settings = settings
         self._position, self.finish_reason = 0, None
+        words = len(prompt.split())
+        for done in range(PREFILL_CHUNK, words, PREFILL_CHUNK):
+            yield Prefilling(done, words)
         return self._round([], 1, self._engine.prefill)
 
     def step(self) -> Round:

@@ -6,7 +6,7 @@ from pathlib import Path
 import openvino_genai
 
 from specdemo.errors import LoadError, PromptError
-from specdemo.records import Model
+from specdemo.records import Model, Turn
 from specdemo.settings import GenerationSettings
 
 
@@ -36,8 +36,10 @@ class Tokenizer:
         except RuntimeError as error:
             raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
 
-    def encode_prompt(self, prompt: str, settings: GenerationSettings) -> list[int]:
+    def encode_prompt(self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()) -> list[int]:
         """Ids of a prompt that the model can go on with for as long as the settings ask.
+
+        With a chat template the prompt is a message after those of earlier turns.
 
         Raises:
             PromptError: it is empty, or too long.
@@ -48,7 +50,11 @@ class Tokenizer:
             prompt.encode()
         except UnicodeEncodeError as error:
             raise PromptError("The prompt holds characters that are not valid Unicode; type it anew.") from error
-        ids, limit = self.encode(prompt), self._model.context_length
+        chat = settings.apply_chat_template and bool(self._tokenizer.chat_template)
+        if history and not chat:
+            raise PromptError("Earlier turns need a chat template; switch it on, or begin a new conversation.")
+        ids = self._encode_chat(prompt, settings, history) if chat else self.encode(prompt)
+        limit = self._model.context_length
         if not ids:
             raise PromptError("The model has no token for this prompt; type another text.")
         if limit is not None and len(ids) + settings.max_new_tokens > limit:
@@ -61,6 +67,22 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of a text, with what the model wants before it."""
         return [int(token) for token in self._tokenizer.encode(text).input_ids.data[0]]
+
+    def _encode_chat(self, prompt: str, settings: GenerationSettings, history: Sequence[Turn]) -> list[int]:
+        messages = [
+            {"role": role, "content": content}
+            for turn in history
+            for role, content in (("user", turn.prompt), ("assistant", turn.answer))
+        ]
+        messages.append({"role": "user", "content": prompt})
+        thinking = {"enable_thinking": settings.enable_thinking}
+        try:
+            text = self._tokenizer.apply_chat_template(messages, True, extra_context=thinking)
+        except RuntimeError as error:
+            raise PromptError(
+                "The model's chat template refuses this chat; switch the template off."
+            ) from error
+        return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; bytes that make no character become U+FFFD."""

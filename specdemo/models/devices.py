@@ -1,23 +1,51 @@
-"""OpenVINO devices of this machine, and what precision a device is asked for."""
+"""OpenVINO devices of this machine, and what a model on one of them is asked for."""
 
+import os
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import openvino
 from openvino import opset13 as opset
 
 from specdemo.errors import DeviceError
-from specdemo.settings import Precision
+from specdemo.settings import RuntimeSettings
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
+_NPU = (
+    "GenAI decodes speculatively on an NPU only in a pipeline that cannot be stepped, adapts the lookahead by itself "
+    "and takes no confidence threshold, and the traced engine needs shapes that change"
+)
 
 
-def check_device(device: str) -> None:
-    """Accept a device of this machine by any name OpenVINO has for it, or AUTO, MULTI or HETERO over such.
+class Device(NamedTuple):
+    """A device: OpenVINO's name of it, its full name, and why it cannot be used here if it cannot."""
+
+    name: str
+    full_name: str
+    reason: str | None = None
+
+
+def devices() -> list[Device]:
+    """Every device of this machine, and AUTO, which lets OpenVINO choose."""
+    names = openvino.Core().available_devices
+    found = [Device(name, device_name(name), _NPU if name.startswith("NPU") else None) for name in names]
+    return [*found, Device("AUTO", "OpenVINO chooses")]
+
+
+def check_devices(runtime: RuntimeSettings) -> None:
+    """Check both devices of a pair.
 
     Raises:
-        DeviceError: this machine has no such device.
+        DeviceError: this machine has no such device, or it cannot do what both engines need.
     """
+    for device in {runtime.device, draft_device(runtime)}:
+        _check_device(device)
+
+
+def _check_device(device: str) -> None:
+    """Accept a device of this machine by any name OpenVINO has for it, or AUTO, MULTI or HETERO over such."""
     kind, _, members = device.partition(":")
     wanted = members.split(",") if kind in _VIRTUAL else [device]
     available = openvino.Core().available_devices
@@ -26,6 +54,13 @@ def check_device(device: str) -> None:
         bare = name.removeprefix("-").partition("(")[0].removesuffix(".0")
         if bare not in known:
             raise DeviceError(f"This machine has no device {name!r}; choose one of {', '.join(available)}.")
+        if bare.startswith("NPU") and not name.startswith("-"):
+            raise DeviceError(f"{_NPU}; choose CPU or GPU.")
+
+
+def draft_device(runtime: RuntimeSettings) -> str:
+    """The device of the draft, which is the target's unless it has its own."""
+    return runtime.draft_device or runtime.device
 
 
 def device_name(device: str) -> str:
@@ -36,24 +71,41 @@ def device_name(device: str) -> str:
         return device
 
 
-def precision_properties(precision: Precision) -> dict[str, str]:
-    """OpenVINO properties for inference and KV-cache precision; empty leaves both to the device."""
-    if precision == "default":
-        return {}
-    return {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision}
+def cache_folder() -> Path:
+    """Where this program keeps what it can make again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdemo"
 
 
-def properties_in_use(device: str, precision: Precision) -> dict[str, str]:
-    """Precisions and threads that a model compiled with this precision reports; a device may use another than asked.
+def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
+    """OpenVINO properties that a model on this device is compiled with; empty leaves all to the device.
+
+    Compiled models are kept without their weights, which are read from the model's own folder again.
+    """
+    chosen: dict[str, str] = {}
+    if runtime.precision != "default":
+        chosen["INFERENCE_PRECISION_HINT"] = chosen["KV_CACHE_PRECISION"] = runtime.precision
+    if runtime.kv_cache_precision != "default":
+        chosen["KV_CACHE_PRECISION"] = runtime.kv_cache_precision
+    if runtime.inference_num_threads and device.startswith("CPU"):
+        chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
+    if runtime.model_cache:
+        chosen |= {"CACHE_DIR": str(cache_folder() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
+    return chosen
+
+
+def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
+    """What a model compiled with these properties reports of itself; a device may use another than asked.
 
     Read off a model of one operation, so that it takes no time.
     """
     tokens = opset.parameter([1, 1], np.float32)
     model = openvino.Model([opset.result(opset.relu(tokens))], [tokens], "probe")
-    compiled = openvino.Core().compile_model(model, device, precision_properties(precision))
+    asked = properties(runtime.model_copy(update={"model_cache": False}), device)
+    compiled = openvino.Core().compile_model(model, device, asked)
     known = {}
-    for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "INFERENCE_NUM_THREADS"):
+    for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "INFERENCE_NUM_THREADS", "EXECUTION_DEVICES"):
         with suppress(RuntimeError):
             value = compiled.get_property(name)
-            known[name] = str(value.to_string() if isinstance(value, openvino.Type) else value)
+            text = value.to_string() if isinstance(value, openvino.Type) else value
+            known[name] = ", ".join(text) if isinstance(text, list) else str(text)
     return known

@@ -6,7 +6,7 @@ from typing import Any
 
 from specdemo.errors import PairError
 from specdemo.models.folder import inspect_folder
-from specdemo.records import ModelPair
+from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -16,10 +16,12 @@ BUNDLED = ASSETS / "story-pair"
 def bundled_pair(**runtime: Any) -> ModelPair:
     """The pair that comes with the project; in f32 unless asked otherwise, where its outputs are identical.
 
+    It is compiled anew each time, which is faster than reading a compiled model of its size.
+
     Raises:
         SettingsError: a runtime setting is out of its range.
     """
-    settings = RuntimeSettings.checked(**{"precision": "f32", **runtime})
+    settings = RuntimeSettings.checked(**{"precision": "f32", "model_cache": False, **runtime})
     return pair_from_folders(BUNDLED / "target", BUNDLED / "draft", settings)
 
 
@@ -43,6 +45,17 @@ def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings
         draft=models[1] if draft is not None else None,
         runtime=runtime,
     )
+
+
+def require_draft(pair: ModelPair) -> Model:
+    """The pair's draft.
+
+    Raises:
+        PairError: it has none.
+    """
+    if pair.draft is None:
+        raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
+    return pair.draft
 
 
 def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:

@@ -11,6 +11,7 @@ import argparse
 from collections import Counter
 
 from specdemo.engines import ENGINES
+from specdemo.engines.base import prefilled
 from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import bundled_pair
 from tests.test_lossless import PROMPT, SETTINGS, exact, goodness_of_fit
@@ -31,7 +32,7 @@ def main() -> None:
             seen = [Counter[int]() for _ in expected]
             for seed in range(draws):
                 chosen = settings.model_copy(update={"seed": seed})
-                tokens = [token.id for token in decoder.start(PROMPT, chosen).committed]
+                tokens = [token.id for token in prefilled(decoder, PROMPT, chosen).committed]
                 while decoder.finish_reason is None:
                     tokens += [token.id for token in decoder.step().committed]
                 for position, token in zip(seen, tokens, strict=True):

@@ -7,7 +7,7 @@ Facts about openvino-genai 2026.4 that shape this module, each covered by a test
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import count
 from time import perf_counter
 
@@ -15,12 +15,13 @@ import numpy as np
 import openvino
 import openvino_genai
 
+from specdemo.engines.base import PREFILL_CHUNK, Prefilling
 from specdemo.engines.genai.config import Kind, generation_config, tells_probabilities
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, EngineError
-from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource
+from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.verification import verdicts_from_counts
 
@@ -58,11 +59,13 @@ class GenAIDecoder:
             return "measured"
         return "counts only" if self._kind == "model" and self._settings.do_sample else "replayed"
 
-    def start(self, prompt: str, settings: GenerationSettings) -> Round:
-        """Tokenise and prefill."""
+    def start(
+        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
+    ) -> Generator[Prefilling, None, Round]:
+        """Tokenise and prefill, in parts if the prompt is long."""
         self.close()
         self._settings = settings
-        self._prompt = self._pipelines.tokenizer.encode_prompt(prompt, settings)
+        self._prompt = self._pipelines.tokenizer.encode_prompt(prompt, settings, history)
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
         self._committed, self._tracer = 0, None
         self.finish_reason = None
@@ -72,7 +75,14 @@ class GenAIDecoder:
             self._handle = self._pipeline.add_request(next(_request_ids), as_tensor(self._prompt), config)
         except RuntimeError as error:
             raise self._failure() from error
-        return self.step()
+        seconds = 0.0
+        for done in count(PREFILL_CHUNK, PREFILL_CHUNK):
+            part = self.step()
+            seconds += part.seconds
+            if part.committed or self.finish_reason is not None:
+                break
+            yield Prefilling(min(done, len(self._prompt)), len(self._prompt))
+        return part.model_copy(update={"seconds": seconds})
 
     def step(self) -> Round:
         """Do exactly one round."""

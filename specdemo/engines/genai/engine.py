@@ -15,6 +15,7 @@ from specdemo.engines.genai.decoder import GenAIDecoder, as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.environment import describe_environment
 from specdemo.errors import EngineError
+from specdemo.models.pairs import require_draft
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 
@@ -46,7 +47,7 @@ class GenAIEngine:
             PairError: the pair has no draft, and the settings ask for one.
         """
         if settings.drafter == "model":
-            self.pipelines.require_draft()
+            require_draft(self.pair)
         return GenAIDecoder(self.pipelines, settings.drafter)
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:

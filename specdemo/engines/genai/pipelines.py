@@ -9,13 +9,14 @@ from typing import Any
 
 import openvino_genai
 
+from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.genai.config import Kind
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.tokenizer import Tokenizer, folder_of
-from specdemo.errors import CacheError, LoadError, PairError
-from specdemo.models.devices import check_device, precision_properties
-from specdemo.models.pairs import check_vocabularies
-from specdemo.records import Model, ModelPair
+from specdemo.errors import CacheError, LoadError
+from specdemo.models.devices import check_devices, draft_device, properties
+from specdemo.models.pairs import check_vocabularies, require_draft
+from specdemo.records import ModelPair
 
 
 class Pipelines:
@@ -25,17 +26,14 @@ class Pipelines:
         """Check that the pair can work; load its target.
 
         Raises:
-            DeviceError: this machine has no such device.
+            DeviceError: this machine has no such device, or it cannot be used.
             PairError: the tokenizers of target and draft differ.
             LoadError: OpenVINO refused to load a model.
             CacheError: the KV cache does not fit into memory.
         """
         self.pair = pair
-        self._device = pair.runtime.device
-        self._draft_device = pair.runtime.draft_device or self._device
-        for device in (self._device, self._draft_device):
-            check_device(device)
-        self._properties = precision_properties(pair.runtime.precision)
+        check_devices(pair.runtime)
+        self._device, self._draft_device = pair.runtime.device, draft_device(pair.runtime)
         self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
@@ -58,19 +56,9 @@ class Pipelines:
     def draft_model(self) -> LanguageModel:
         """The draft outside GenAI, for replaying what it proposed."""
         if self._draft_model is None:
-            path = folder_of(self.require_draft())
-            self._draft_model = LanguageModel(path, self._draft_device, self._properties)
+            path, device = folder_of(require_draft(self.pair)), self._draft_device
+            self._draft_model = LanguageModel(path, device, properties(self.pair.runtime, device))
         return self._draft_model
-
-    def require_draft(self) -> Model:
-        """The pair's draft.
-
-        Raises:
-            PairError: it has none.
-        """
-        if self.pair.draft is None:
-            raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
-        return self.pair.draft
 
     def clear(self) -> None:
         """Free all models."""
@@ -78,19 +66,19 @@ class Pipelines:
         self._draft_model = None
 
     def _build(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
-        target, device = self.pair.target, self._device
-        properties: dict[str, Any] = dict(self._properties)
+        target, device, runtime = self.pair.target, self._device, self.pair.runtime
+        options: dict[str, Any] = dict(properties(runtime, device))
         if kind == "model":
-            draft = folder_of(self.require_draft())
-            properties["draft_model"] = openvino_genai.draft_model(draft, self._draft_device, **self._properties)
+            draft, draft_options = folder_of(require_draft(self.pair)), properties(runtime, self._draft_device)
+            options["draft_model"] = openvino_genai.draft_model(draft, self._draft_device, **draft_options)
         elif kind == "lookup":
-            properties["prompt_lookup"] = True
+            options["prompt_lookup"] = True
         try:
-            return openvino_genai.ContinuousBatchingPipeline(folder_of(target), self._scheduler(), device, properties)
+            return openvino_genai.ContinuousBatchingPipeline(folder_of(target), self._scheduler(), device, options)
         except RuntimeError as error:
             if "cache size" in str(error):
                 raise CacheError(
-                    f"A KV cache of {self.pair.runtime.cache_size} GB does not fit into this machine's memory; "
+                    f"A KV cache of {runtime.cache_size} GB does not fit into this machine's memory; "
                     "choose a smaller cache size."
                 ) from error
             raise LoadError(f"OpenVINO cannot load {target.name!r} on {device}; export it again.") from error
@@ -98,7 +86,8 @@ class Pipelines:
     def _scheduler(self) -> openvino_genai.SchedulerConfig:
         config = openvino_genai.SchedulerConfig()
         config.cache_size = self.pair.runtime.cache_size
-        config.enable_prefix_caching = False  # a second run of a prompt must prefill as the first did
-        config.dynamic_split_fuse = False  # one step is the whole prefill
-        config.max_num_batched_tokens = self.pair.target.context_length or 2**16
+        config.enable_prefix_caching = self.pair.runtime.enable_prefix_caching
+        config.dynamic_split_fuse = self.pair.runtime.dynamic_split_fuse
+        whole = self.pair.target.context_length or 2**16
+        config.max_num_batched_tokens = PREFILL_CHUNK if config.dynamic_split_fuse else whole
         return config

@@ -4,20 +4,20 @@ A round's clock covers what any implementation must do: drafting, the target's p
 is computed only to be shown (probabilities in greedy decoding, entropies, text) is off it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import wraps
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
-from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from specdemo.engines.base import Prefilling
 from specdemo.engines.language_model import Sequence as ModelSequence
 from specdemo.engines.text import IncrementalText, texts
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
 from specdemo.lookahead import LookaheadPolicy, policy_for
-from specdemo.records import Alternative, DraftToken, FinishReason, Round, Token, TraceSource
+from specdemo.records import Alternative, DraftToken, FinishReason, Round, Token, TraceSource, Turn
 from specdemo.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
 from specdemo.settings import GenerationSettings
 from specdemo.verification import Uniform, Verified, judge, rejection_sample
@@ -27,34 +27,25 @@ NewDrafter = Callable[[int, GenerationSettings, Uniform], Drafter]
 NewSequence = Callable[[int, GenerationSettings], ModelSequence]
 """Makes a sequence of the target for a text of at most so many tokens."""
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _resetting(method: Callable[Concatenate["TracedDecoder", P], T]) -> Callable[Concatenate["TracedDecoder", P], T]:
-    """Turn what OpenVINO raises, such as a lack of memory, into an error that a user can read; free the caches."""
-
-    @wraps(method)
-    def wrapped(self: "TracedDecoder", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(self, *args, **kwargs)
-        except RuntimeError as error:
-            self.close()
-            raise EngineError() from error
-
-    return wrapped
-
 
 class TracedDecoder:
     """A `Decoder` on a target and, unless it decodes plainly, a drafter."""
 
     trace_source: TraceSource = "measured"
 
-    def __init__(self, tokenizer: Tokenizer, target: NewSequence, drafter: NewDrafter | None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        target: NewSequence,
+        drafter: NewDrafter | None,
+        reset: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`reset` is called after a failure: whatever the caches hold is not to be relied on."""
         self._tokenizer = tokenizer
         self._ends = tokenizer.ends()
         self._new_target = target
         self._new_drafter = drafter
+        self._reset = reset
         self._settings = GenerationSettings()
         self._text: list[int] = []
         self._prompt_length = 0
@@ -63,46 +54,64 @@ class TracedDecoder:
         self._policy: LookaheadPolicy = policy_for(self._settings)
         self.finish_reason: FinishReason | None = None
 
-    @_resetting
-    def start(self, prompt: str, settings: GenerationSettings) -> Round:
+    def start(
+        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
+    ) -> Generator[Prefilling, None, Round]:
         """Tokenise and prefill, on both models."""
         self._settings = settings
-        self._text = self._tokenizer.encode_prompt(prompt, settings)
+        self._text = self._tokenizer.encode_prompt(prompt, settings, history)
         self._prompt_length = len(self._text)
         self._words = IncrementalText(self._tokenizer.decode, self._text)
         self._random: Uniform = np.random.default_rng(settings.seed)
         self._policy = policy_for(settings)
         self.finish_reason = None
         capacity = self._prompt_length + settings.max_new_tokens
-        self._target = self._new_target(capacity, settings)
-        self._drafter = self._new_drafter(capacity, settings, self._random) if self._new_drafter else None
-        began = perf_counter()
-        if self._drafter is not None:
-            self._drafter.read(self._text)
-        return self._round([], began)
+        with self._resetting():
+            self._target = self._new_target(capacity, settings)
+            self._drafter = self._new_drafter(capacity, settings, self._random) if self._new_drafter else None
+            began = perf_counter()
+            if self._drafter is not None:
+                self._drafter.read(self._text)
+            for done in self._target.read(self._text):
+                paused = perf_counter()
+                yield Prefilling(done, self._prompt_length)
+                began += perf_counter() - paused  # whoever looks at the progress does so off the clock
+            return self._round([], began)
 
-    @_resetting
     def step(self) -> Round:
         """Do exactly one round."""
         began = perf_counter()
         wanted = self._settings.max_new_tokens - (len(self._text) - self._prompt_length)
-        if self._drafter is None or wanted == 1:
-            return self._round([], began)
-        proposals = self._drafter.propose(self._text, wanted - 1, self._policy)
-        return self._round(proposals, began)
+        with self._resetting():
+            if self._drafter is None or wanted == 1:
+                return self._round([], began)
+            proposals = self._drafter.propose(self._text, wanted - 1, self._policy)
+            return self._round(proposals, began)
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """Everything is known already."""
         return list(rounds)
 
-    @_resetting
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """Whether the draft would have proposed each token after the prefill's."""
-        return self._drafter.agreement(self._text, self._prompt_length + 1) if self._drafter is not None else None
+        if self._drafter is None:
+            return None
+        with self._resetting():
+            return self._drafter.agreement(self._text, self._prompt_length + 1)
 
     def close(self) -> None:
         """Free the caches."""
         self._target = self._drafter = None
+
+    @contextmanager
+    def _resetting(self) -> Iterator[None]:
+        """Turn what OpenVINO raises, such as a lack of memory, into an error for the user; free the caches."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.close()
+            self._reset()
+            raise EngineError() from error
 
     def _round(self, proposals: Sequence[Proposal], began: float) -> Round:
         """Verify and commit; what comes after `ended` is for show."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Generator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from statistics import median
 from time import perf_counter
+from typing import Literal
 
 from specdemo.engines.base import Decoder, steps
 from specdemo.engines.language_model import LanguageModel
@@ -14,11 +16,14 @@ from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.environment import describe_environment
 from specdemo.errors import PairError, SettingsError
-from specdemo.models.devices import check_device, precision_properties
-from specdemo.models.pairs import check_vocabularies
+from specdemo.models.devices import check_devices, draft_device, properties
+from specdemo.models.pairs import check_vocabularies, require_draft
 from specdemo.records import Model, ModelPair
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.verification import Uniform
+
+_Role = Literal["plain", "speculative", "draft"]
+"""Whose cache it is: both sides of a race run on the same target, each on a text of its own."""
 
 _CALIBRATION = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64)
 
@@ -30,27 +35,25 @@ class TracedEngine:
         """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.
 
         Raises:
-            DeviceError: this machine has no such device.
+            DeviceError: this machine has no such device, or it cannot be used.
             LoadError: OpenVINO refused to load a model.
         """
         self.pair = pair
-        device, draft_device = pair.runtime.device, pair.runtime.draft_device or pair.runtime.device
-        for name in (device, draft_device):
-            check_device(name)
-        properties = precision_properties(pair.runtime.precision)
+        check_devices(pair.runtime)
         self._tokenizer = Tokenizer(pair.target)
-        self._target: LanguageModel | None = LanguageModel(folder_of(pair.target), device, properties)
+        self._target: LanguageModel | None = _load(pair.target, pair.runtime, pair.runtime.device)
         self._draft: LanguageModel | None = None
+        self._kept: dict[_Role, ModelSequence] = {}
         self._draft_tokenizer: Tokenizer | None = None
         if pair.draft is not None:
-            self._draft = LanguageModel(folder_of(pair.draft), draft_device, properties)
+            self._draft = _load(pair.draft, pair.runtime, draft_device(pair.runtime))
             self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         self.environment = describe_environment(pair)
 
     def plain(self) -> Decoder:
         """A decoder of the target alone."""
-        return TracedDecoder(self._tokenizer, self._new_target, None)
+        return TracedDecoder(self._tokenizer, partial(self._sequence, "plain"), None, self._kept.clear)
 
     def speculative(self, settings: GenerationSettings) -> Decoder:
         """A decoder with the drafter these settings name.
@@ -59,16 +62,17 @@ class TracedEngine:
             PairError: the settings ask for a draft model, and the pair has none.
             SettingsError: they ask to sample with a draft that has another tokenizer.
         """
-        if settings.drafter == "model" and self._draft is None:
-            raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
+        if settings.drafter == "model":
+            require_draft(self.pair)
         if settings.drafter == "model" and self.pair.translated and settings.do_sample:
             raise SettingsError("A draft with another tokenizer works in greedy decoding only; switch sampling off.")
-        return TracedDecoder(self._tokenizer, self._new_target, self._new_drafter)
+        target = partial(self._sequence, "speculative")
+        return TracedDecoder(self._tokenizer, target, self._new_drafter, self._kept.clear)
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Seconds of target passes that verify so many tokens, again and again at the same text."""
         text = self._tokenizer.encode(prompt)
-        sequence = self._new_target(len(text) + tokens, _CALIBRATION)
+        sequence = self._model("plain").sequence(len(text) + tokens)
         longer = [*text, *(text * tokens)[:tokens]]
         sequence.logits(text)
         while True:
@@ -91,22 +95,37 @@ class TracedEngine:
     def close(self) -> None:
         """Free all models."""
         self._target = self._draft = None
+        self._kept.clear()
 
-    def _new_target(self, capacity: int, settings: GenerationSettings) -> ModelSequence:
-        assert self._target is not None, "a closed engine decodes nothing"
-        return self._target.sequence(capacity, kv_cache=settings.kv_cache == "on")
+    def _model(self, role: _Role) -> LanguageModel:
+        model = self._draft if role == "draft" else self._target
+        assert model is not None, "a closed engine decodes nothing"
+        return model
+
+    def _sequence(self, role: _Role, capacity: int, settings: GenerationSettings) -> ModelSequence:
+        """A sequence of a model, which with prefix caching is the one of the text before."""
+        keep = self.pair.runtime.enable_prefix_caching and settings.kv_cache == "on"
+        if keep and role in self._kept:
+            return self._kept[role]
+        sequence = self._model(role).sequence(capacity, kv_cache=settings.kv_cache == "on")
+        if keep:
+            self._kept[role] = sequence
+        return sequence
 
     def _new_drafter(self, capacity: int, settings: GenerationSettings, random: Uniform) -> Drafter:
-        assert self._target is not None, "a closed engine decodes nothing"
+        vocabulary = self._model("speculative").vocabulary
         if settings.drafter == "lookup":
-            return LookupDrafter(self._target.vocabulary, settings)
-        assert self._draft is not None, "checked when the decoder was made"
-        sequence = self._draft.sequence(capacity, kv_cache=settings.kv_cache == "on")
+            return LookupDrafter(vocabulary, settings)
+        sequence = self._sequence("draft", capacity, settings)
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        drafter = ModelDrafter(sequence, self._target.vocabulary, context, settings, random)
+        drafter = ModelDrafter(sequence, vocabulary, context, settings, random)
         if self._draft_tokenizer is None:
             return drafter
         return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
+
+
+def _load(model: Model, runtime: RuntimeSettings, device: str) -> LanguageModel:
+    return LanguageModel(folder_of(model), device, properties(runtime, device))
 
 
 def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:
