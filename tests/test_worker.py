@@ -3,24 +3,31 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event, Timer
-from time import perf_counter
+from time import perf_counter, sleep
 
+import psutil
 import pytest
 
 from specdemo.compare import Lap, Phase
+from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
-from specdemo.records import Comparison
-from specdemo.settings import GenerationSettings
-from specdemo.worker import Worker
+from specdemo.models.pairs import pair_from_folders
+from specdemo.records import Comparison, ModelPair
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.worker import Job, Worker
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
 STEP = 0.005
+PAIR = ScriptedEngine().pair
+OTHER = PAIR.model_copy(update={"name": "other"})
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
-def scripted(name: str) -> ScriptedEngine:
+def scripted(name: str, pair: ModelPair) -> ScriptedEngine:
     return ScriptedEngine(step=STEP, real_time=True)
 
 
@@ -32,13 +39,13 @@ def worker() -> Iterator[Worker]:
 
 
 def compare(worker: Worker, settings: GenerationSettings = SHORT) -> Comparison:
-    *_, comparison = worker.compare("Say", settings)
+    *_, comparison = worker.compare(PAIR, "Say", settings)
     assert isinstance(comparison, Comparison)
     return comparison
 
 
 def test_a_race_in_the_child_is_the_race(worker: Worker) -> None:
-    progress = list(worker.compare("Say", SHORT))
+    progress = list(worker.compare(PAIR, "Say", SHORT))
     assert {type(item) for item in progress} == {Phase, Lap, Comparison}
     comparison = progress[-1]
     assert isinstance(comparison, Comparison)
@@ -49,7 +56,7 @@ def test_a_race_in_the_child_is_the_race(worker: Worker) -> None:
 def test_cancelling_ends_within_a_round(worker: Worker) -> None:
     cancelled = Event()
     seen = []
-    for item in worker.compare("Say", LONG, cancelled):
+    for item in worker.compare(PAIR, "Say", LONG, cancelled):
         seen.append(item)
         if len([lap for lap in seen if isinstance(lap, Lap)]) == 3 and not cancelled.is_set():
             Timer(0.05, cancelled.set).start()
@@ -61,7 +68,7 @@ def test_cancelling_ends_within_a_round(worker: Worker) -> None:
 
 
 def test_leaving_frees_the_engine(worker: Worker) -> None:
-    progress = worker.compare("Say", LONG)
+    progress = worker.compare(PAIR, "Say", LONG)
     while not isinstance(next(progress), Lap):
         pass
     progress.close()
@@ -70,19 +77,19 @@ def test_leaving_frees_the_engine(worker: Worker) -> None:
 
 def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Worker) -> None:
     with pytest.raises(PromptError, match="empty"):
-        list(worker.compare(" ", SHORT))
+        list(worker.compare(PAIR, " ", SHORT))
     assert compare(worker).plain.finish_reason == "length"
 
 
 def test_a_child_that_dies_is_reported_and_started_anew(worker: Worker) -> None:
     with pytest.raises(EngineError, match="process ended, perhaps for lack of memory; run again"):  # noqa: PT012
-        for item in worker.compare("Say", LONG):
+        for item in worker.compare(PAIR, "Say", LONG):
             if isinstance(item, Lap):
                 os.kill(worker.process_id, signal.SIGKILL)
     assert compare(worker).plain.finish_reason == "length"
 
 
-def refuses_to_load(name: str) -> ScriptedEngine:
+def refuses_to_load(name: str, pair: ModelPair) -> ScriptedEngine:
     raise LoadError("OpenVINO cannot load it; export it again.")
 
 
@@ -90,7 +97,7 @@ def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run() -> None:
     worker = Worker(refuses_to_load)
     for _ in range(2):
         with pytest.raises(LoadError, match="export it again"):
-            list(worker.compare("Say", SHORT))
+            list(worker.compare(PAIR, "Say", SHORT))
     worker.close()
 
 
@@ -103,7 +110,7 @@ class Puzzled(ScriptedEngine):
         return super().plain()
 
 
-def puzzled(name: str) -> Puzzled:
+def puzzled(name: str, pair: ModelPair) -> Puzzled:
     return Puzzled(fails_at=0 if name == "traced" else None)
 
 
@@ -111,21 +118,78 @@ def test_an_unforeseen_error_ends_the_run_and_not_the_process() -> None:
     worker = Worker(puzzled)
     before = worker.process_id
     with pytest.raises(EngineError, match="has been reset, run again"):
-        list(worker.compare("Say", GenerationSettings(engine="traced")))
+        list(worker.compare(PAIR, "Say", GenerationSettings(engine="traced")))
     assert compare(worker).plain.finish_reason == "length"
     assert worker.process_id == before
     worker.close()
 
 
-def test_another_engine_is_loaded_when_it_is_asked_for() -> None:
-    worker = Worker(scripted)
+def phases(worker: Worker, pair: ModelPair, engine: str = "genai") -> list[str]:
+    """The phases of a run, each once."""
+    settings = SHORT.model_copy(update={"engine": engine})
+    names = [item.name for item in worker.compare(pair, "Say", settings) if isinstance(item, Phase)]
+    return list(dict.fromkeys(names))
+
+
+def test_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
+    worker = Worker(scripted, Job("genai", PAIR))
     compare(worker)
-    phases = [
-        item.name for item in worker.compare("Say", GenerationSettings(engine="traced")) if isinstance(item, Phase)
-    ]
-    assert phases == ["loading", "calibrating", "warming up"]
-    phases = [
-        item.name for item in worker.compare("Say", GenerationSettings(engine="traced")) if isinstance(item, Phase)
-    ]
-    assert phases == ["warming up"]
+    assert phases(worker, PAIR) == ["warming up"]
+    assert phases(worker, PAIR, "traced") == ["loading", "calibrating", "warming up"]
+    assert phases(worker, OTHER, "traced") == ["loading", "calibrating", "warming up"]
+    assert phases(worker, OTHER, "traced") == ["warming up"]
+    assert phases(worker, PAIR, "traced") == ["loading", "warming up"]  # what its steps cost is known
+    worker.close()
+
+
+def loads_only_the_first(name: str, pair: ModelPair) -> ScriptedEngine:
+    if pair == OTHER:
+        raise LoadError("OpenVINO cannot load it; export it again.")
+    return ScriptedEngine()
+
+
+def test_a_failed_load_leaves_the_pair_before_usable() -> None:
+    worker = Worker(loads_only_the_first, Job("genai", PAIR))
+    before = worker.process_id
+    with pytest.raises(LoadError, match="export it again"):
+        list(worker.run(Job("genai", OTHER)))
+    assert compare(worker).plain.finish_reason == "length"
+    assert worker.process_id == before
+    worker.close()
+
+
+def loads_the_other_for_ever(name: str, pair: ModelPair) -> ScriptedEngine:
+    if pair == OTHER:
+        sleep(3600)
+    return ScriptedEngine()
+
+
+def test_loading_is_reported_and_can_be_broken_off() -> None:
+    worker = Worker(loads_the_other_for_ever, Job("genai", PAIR))
+    compare(worker)
+    cancelled = Event()
+    seen = []
+    for phase in worker.run(Job("genai", OTHER), cancelled):
+        seen.append(phase)
+        if len(seen) == 2:
+            cancelled.set()
+    assert [phase.name for phase in seen] == ["loading"] * len(seen)
+    assert seen[1].seconds > seen[0].seconds == 0
+    assert compare(worker).plain.finish_reason == "length"
+    worker.close()
+
+
+@pytest.mark.openvino
+def test_memory_does_not_grow_over_twenty_switches() -> None:
+    runtime = RuntimeSettings(model_cache=False)
+    folders = [FIXTURES / family for family in ("llama", "gpt2")]
+    pairs = [pair_from_folders(folder / "target", folder / "draft", runtime) for folder in folders]
+    worker = Worker(load_engine)
+    resident = []
+    for switch in range(24):
+        settings = GenerationSettings(engine="traced", max_new_tokens=8, ignore_eos=True)
+        list(worker.compare(pairs[switch % 2], "Say", settings))
+        resident.append(psutil.Process(worker.process_id).memory_info().rss)
+    assert phases(worker, pairs[1], "traced") == ["warming up"]
+    assert resident[-1] - resident[3] < 30e6, [size // 10**6 for size in resident]
     worker.close()

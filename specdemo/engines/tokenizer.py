@@ -79,9 +79,7 @@ class Tokenizer:
         try:
             text = self._tokenizer.apply_chat_template(messages, True, extra_context=thinking)
         except RuntimeError as error:
-            raise PromptError(
-                "The model's chat template refuses this chat; switch the template off."
-            ) from error
+            raise PromptError("The model's chat template refuses this chat; switch the template off.") from error
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
 
     def decode(self, ids: Sequence[int]) -> str:

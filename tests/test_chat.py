@@ -1,0 +1,91 @@
+"""Chats: templates, earlier turns, and what prefix caching saves, on the bundled pair with a chat template added."""
+
+from pathlib import Path
+
+import pytest
+
+from specdemo.compare import Lap, Phase, race
+from specdemo.engines import load_engine
+from specdemo.engines.base import PREFILL_CHUNK, Engine
+from specdemo.engines.tokenizer import Tokenizer
+from specdemo.errors import PromptError
+from specdemo.models.pairs import BUNDLED, pair_from_folders
+from specdemo.records import Comparison, ModelPair, Turn
+from specdemo.settings import GenerationSettings, RuntimeSettings
+
+pytestmark = pytest.mark.openvino
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% if enable_thinking is defined and not enable_thinking %}"
+    "<think></think>{% endif %}{% endif %}"
+)
+SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
+HISTORY = (Turn(prompt="Who is there?", answer="A fox."),)
+
+
+def chat_pair(folder: Path, **runtime) -> ModelPair:
+    """The bundled pair with a chat template."""
+    for role in ("target", "draft"):
+        (folder / role).mkdir()
+        for file in (BUNDLED / role).iterdir():
+            (folder / role / file.name).symlink_to(file)
+        (folder / role / "chat_template.jinja").write_text(TEMPLATE)
+    settings = RuntimeSettings(precision="f32", model_cache=False, **runtime)
+    return pair_from_folders(folder / "target", folder / "draft", settings)
+
+
+def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **values) -> str:
+    tokenizer = Tokenizer(pair.target)
+    return tokenizer.decode(tokenizer.encode_prompt(prompt, SETTINGS.model_copy(update=values), history))
+
+
+def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) -> None:
+    pair = chat_pair(tmp_path)
+    assert encoded(pair, "Hello") == "<user>Hello\n<assistant>"
+    assert encoded(pair, "Hello", apply_chat_template=False) == "Hello"
+    assert encoded(pair, "Hello", enable_thinking=False) == "<user>Hello\n<assistant><think></think>"
+    assert encoded(pair, "And?", HISTORY) == "<user>Who is there?\n<assistant>A fox.\n<user>And?\n<assistant>"
+
+
+def test_earlier_turns_need_a_template(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match="need a chat template; switch it on, or begin a new"):
+        encoded(chat_pair(tmp_path), "And?", HISTORY, apply_chat_template=False)
+
+
+def test_a_template_that_refuses_is_told(tmp_path: Path) -> None:
+    pair = chat_pair(tmp_path)
+    assert pair.target.path is not None
+    (pair.target.path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    with pytest.raises(PromptError, match="refuses this chat; switch the template off"):
+        encoded(pair, "Hello")
+
+
+def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[Comparison, list[Phase]]:
+    """One turn, and the parts in which its prompt was read."""
+    settings = SETTINGS.model_copy(update={"engine": "traced" if "Traced" in type(engine).__name__ else "genai"})
+    progress = list(race(engine, prompt, settings, history=history))
+    comparison = progress[-1]
+    assert isinstance(comparison, Comparison)
+    assert [lap.side for lap in progress if isinstance(lap, Lap)][:2] == ["plain", "speculative"]
+    return comparison, [phase for phase in progress if isinstance(phase, Phase) and phase.name == "prefilling"]
+
+
+@pytest.mark.parametrize("name", ["genai", "traced"])
+def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new(name: str, tmp_path: Path) -> None:
+    engine = load_engine(name, chat_pair(tmp_path, enable_prefix_caching=True))
+    long = "once upon a time there was a fox who " * (2 * PREFILL_CHUNK // 8)
+    first, parts = turn(engine, long)
+    assert len(parts) >= 2 * 2, "both sides report"
+    assert all(0 < part.done <= part.total for part in parts)
+    history = (Turn(prompt=long, answer=first.plain.text),)
+    second, parts = turn(engine, "And then?", history)
+    assert parts == [], "what both sides have read is in the cache"
+    assert second.history == history
+    engine.close()
+
+    anew = load_engine(name, engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")}))
+    again, parts = turn(anew, "And then?", history)
+    assert len(parts) >= 2 * 2
+    for side in ("plain", "speculative"):
+        assert again.side(side).token_ids == second.side(side).token_ids, "a cache changes nothing"
+    anew.close()
