@@ -35,7 +35,9 @@ def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings
     Raises:
         FolderError: a folder is missing, empty, half copied or not OpenVINO IR.
     """
-    models = [inspect_folder(folder) for folder in (target, draft) if folder is not None]
+    models = [inspect_folder(target)]
+    if draft is not None:
+        models.append(inspect_folder(draft, draft=True))
     bundled = target.parent == BUNDLED
     return ModelPair(
         name=BUNDLED.name if bundled else " + ".join(model.name for model in models),

@@ -15,7 +15,6 @@ from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafte
 from specdemo.environment import describe_environment
 from specdemo.errors import PairError, SettingsError
 from specdemo.models.devices import check_device, precision_properties
-from specdemo.models.pairs import check_vocabularies
 from specdemo.records import Model, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.verification import Uniform
@@ -113,7 +112,9 @@ def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:
     """The draft's tokenizer if it is not the target's."""
     tokenizer = Tokenizer(draft)
     try:
-        check_vocabularies(target.vocabulary(), tokenizer.vocabulary())
+        target.check_fits(tokenizer)
     except PairError:
+        if not draft.detokenizer:
+            raise
         return tokenizer
     return None
