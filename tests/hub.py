@@ -3,14 +3,13 @@
     with Hub({"org/name": folder}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
 
-It can misbehave on demand: cut a connection, be slow, stall, be gated. `served` counts the bytes of files sent.
+It can misbehave on demand: cut a connection, stall, send a wrong byte, be gated. `served` counts the bytes of files sent.
 """
 
 import hashlib
 import json
 import re
 import threading
-import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -32,14 +31,15 @@ class Hub:
         self.gated: set[str] = set()
         self.cut_after: dict[str, int] = {}
         """By file: the bytes after which the connection is cut, once."""
-        self.seconds_a_piece = 0.0
-        """What it waits before each piece of 64 KiB."""
+        self.stall_after: dict[str, int] = {}
+        """By file: the bytes after which no more come, until the server ends."""
         self.damaged: set[str] = set()
         """Files whose last byte is sent wrong."""
         self.token: str | None = None
         """If set, the only token that is accepted for gated repositories."""
         self.served: Counter[str] = Counter()
         self.ranges: list[str] = []
+        self.ended = threading.Event()
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -55,6 +55,7 @@ class Hub:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.ended.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -126,7 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
         end = min(self.hub.cut_after.pop(file, len(content)), len(content))
         try:
             for start in range(first, end, _PIECE):
-                time.sleep(self.hub.seconds_a_piece)
+                if start >= self.hub.stall_after.get(file, end):
+                    self.hub.ended.wait()
                 piece = content[start : min(start + _PIECE, end)]
                 self.wfile.write(piece)
                 self.hub.served[file] += len(piece)

@@ -31,7 +31,7 @@ NEEDED = (
     "openvino_config.json",
 )
 """The files that OpenVINO GenAI reads; a repository's other weights and its pictures stay where they are."""
-_CHUNK = 2**20  # the library's own 10 MiB are lost when a connection is cut, and make a slow download look stuck
+_CHUNK = 2**18  # the library's own 10 MiB are lost when a connection is cut, and make a slow download look stuck
 
 
 class RemoteFile(NamedTuple):
@@ -84,7 +84,7 @@ def _fetch(repository: str, revision: str, cache: Path) -> Iterator[Plan | Start
     from huggingface_hub import HfApi, constants, hf_hub_download
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # a cut connection is gone on with, and needs no words
+    logging.set_verbosity(logging.ERROR)  # a cut connection is gone on with, and needs no words
     constants.HF_HUB_DISABLE_PROGRESS_BARS = True
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)

@@ -10,7 +10,7 @@ from specdemo.errors import FolderError, UnknownNameError
 from specdemo.models.catalogue import Entry, suggestion
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import inspect_folder
-from specdemo.models.pairs import BUNDLED, pair_from_folders
+from specdemo.models.pairs import BUNDLED, pair_of
 from specdemo.models.places import models_dir
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import RuntimeSettings
@@ -90,25 +90,12 @@ def entry_pair(entry: Entry, runtime: RuntimeSettings, directory: Path | None = 
     Raises:
         FolderError: its target cannot write.
     """
-    target, *draft = entry_folders(entry, directory)
-    if target is None or None in draft:
+    folders = entry_folders(entry, directory)
+    names = [source.repository or str(source.path) for source in entry.sources]
+    models = [_named(folder, name) for folder, name in zip(folders, names, strict=True) if folder is not None]
+    if len(models) < len(folders):
         return None
-    pair = pair_from_folders(target, draft[0] if draft else None, runtime)
-    models = [
-        model and model.model_copy(update={"name": name})
-        for model, name in zip((pair.target, pair.draft), _names(entry), strict=True)
-    ]
-    return pair.model_copy(update={"name": entry.name, "target": models[0], "draft": models[1]})
-
-
-def _names(entry: Entry) -> tuple[str, str]:
-    """What the library calls an entry's models, whose folders in the Hub's cache are named after a commit."""
-    sources = (entry.target, entry.draft)
-    first, second = (
-        (source and source.repository) or f"{entry.name}/{role}"
-        for source, role in zip(sources, ("target", "draft"), strict=True)
-    )
-    return first, second
+    return pair_of(*models, runtime=runtime).model_copy(update={"name": entry.name})
 
 
 def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
