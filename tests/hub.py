@@ -3,7 +3,7 @@
     with Hub({"org/name": folder}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
 
-It can misbehave on demand: cut a connection, stall, send a wrong byte, be gated. `served` counts the bytes of files sent.
+On demand it cuts a connection, stalls, sends a wrong byte, or is gated. `served` counts the bytes sent, by file.
 """
 
 import hashlib
