@@ -47,44 +47,49 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def exporter(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def optimum(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """In place of optimum-intel: copies the bundled draft, and adds a file that nobody needs."""
-    written: list[Path] = []
+    called: list[tuple[str, ...]] = []
 
-    def export(model: str, destination: Path, weights: str, **options: object) -> bool:
-        written.append(Path(shutil.copytree(BUNDLED / "draft", destination)))
-        (destination / "tokenizer.json").write_text("{}")
+    def run(*arguments: str, stop: object) -> bool:
+        called.append(arguments)
+        shutil.copytree(BUNDLED / "draft", arguments[-1], dirs_exist_ok=True)
+        (Path(arguments[-1]) / "tokenizer.json").write_text("{}")
         return True
 
     monkeypatch.setattr(module, "check_installed", lambda: None)
-    monkeypatch.setattr(module, "export", export)
-    return written
+    monkeypatch.setattr(module, "_optimum", run)
+    return called
 
 
-def test_only_what_is_needed_moves_to_its_place(tmp_path: Path, exporter: list[Path]) -> None:
-    model = convert("org/tiny", "int8", tmp_path / "deep" / "out")
+def test_only_what_is_needed_moves_to_its_place(tmp_path: Path, optimum: list[tuple[str, ...]]) -> None:
+    model = convert("org/tiny", "int4", tmp_path / "deep" / "out", trust_remote_code=True)
     assert model is not None
-    assert (model.path, model.weights) == (tmp_path / "deep" / "out", "int8")
-    assert not (tmp_path / "deep" / "out" / "tokenizer.json").exists()
+    assert model.path == tmp_path / "deep" / "out"
+    assert {file.name for file in model.path.iterdir()} == {file.name for file in (BUNDLED / "draft").iterdir()}
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+    assert "--weight-format int4 --trust-remote-code" in " ".join(optimum[0])
 
 
 def test_a_failed_conversion_leaves_nothing(
-    tmp_path: Path, exporter: list[Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, optimum: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(model: str, destination: Path, weights: str, **options: object) -> bool:
-        shutil.copytree(BUNDLED / "draft", destination)
+    def fail(*arguments: str, stop: object) -> bool:
+        shutil.copytree(BUNDLED / "draft", arguments[-1], dirs_exist_ok=True)
         raise ConversionError("It broke; mend it.")
 
-    monkeypatch.setattr(module, "export", fail)
+    monkeypatch.setattr(module, "_optimum", fail)
     with pytest.raises(ConversionError, match="It broke"):
         convert("org/tiny", "int8", tmp_path / "out")
+    monkeypatch.setattr(module, "_optimum", lambda *arguments, stop: False)
+    assert convert("org/tiny", "int8", tmp_path / "out") is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_the_exporter_says_becomes_one_sentence() -> None:
     explained = module._explained
     assert "--trust-remote-code" in explained("a/b", "ValueError: set `trust_remote_code=True`")
+    assert "encoder–decoder" in explained("a/b", "ValueError: … only supports the tasks text2text-generation for t5")
     assert "accept its licence" in explained("a/b", "Cannot access gated repo for url …")
     assert explained("a/b", "one\nOSError: two\n").startswith(
         "optimum-intel could not convert a/b (it said: OSError: two)"

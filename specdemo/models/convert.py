@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -49,15 +50,14 @@ def convert(
     if folder.exists():
         raise ConversionError(f"There is {str(folder)!r} already; use it, delete it, or name another with --output.")
     check_installed()
+    options = ["--trust-remote-code"] if trust_remote_code else []
+    if weights == "int4":  # some matrices do not divide into groups of the usual size
+        options += ["--group-size-fallback", "adjust"]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch:
-        exported, whole = Path(scratch) / "exported", Path(scratch) / folder.name
-        if not export(model, exported, weights, trust_remote_code=trust_remote_code, stop=stop):
+        whole = Path(scratch) / folder.name
+        if not export(model, whole, weights, *options, stop=stop):
             return None
-        whole.mkdir()
-        for file in exported.iterdir():
-            if any(fnmatch(file.name, pattern) for pattern in NEEDED):
-                shutil.move(file, whole / file.name)
         inspect_folder(whole, draft=True)
         whole.rename(folder)
     return inspect_folder(folder, draft=True)
@@ -81,50 +81,53 @@ def how_to_install() -> str:
 
 
 def export(
-    model: str | Path,
-    destination: Path,
-    weights: str,
-    *,
-    trust_remote_code: bool = False,
-    stop: Callable[[], bool] = lambda: False,
+    model: str | Path, destination: Path, weights: str, *options: str, stop: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Have optimum-intel write a model with tokenizer and detokenizer; False if `stop` said True meanwhile.
+    """Export a model with tokenizer and detokenizer; keep only the files that OpenVINO GenAI reads.
+
+    False if `stop` said True meanwhile; `options` are those of `optimum-cli export openvino`.
 
     Raises:
-        ConversionError: it could not; the message ends in what it said last.
+        ConversionError: optimum-intel could not; the message has what it said last.
     """
-    command = [sys.executable, "-m", "optimum.commands.optimum_cli", "export", "openvino", "--model", str(model)]
-    command += ["--task", "text-generation-with-past", "--weight-format", weights]
-    command += ["--trust-remote-code"] if trust_remote_code else []
+    task = ["--task", "text-generation-with-past", "--weight-format", weights, *options]
+    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".exporting-") as scratch:
+        if not _optimum("export", "openvino", "--model", str(model), *task, scratch, stop=stop):
+            return False
+        destination.mkdir()
+        for file in Path(scratch).iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in NEEDED):
+                shutil.move(file, destination / file.name)
+    return True
+
+
+def _optimum(*arguments: str, stop: Callable[[], bool]) -> bool:
+    command = [sys.executable, "-m", "optimum.commands.optimum_cli", *arguments]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen([*command, destination], stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             while process.poll() is None:
                 if stop():
                     return False
-                try:
+                with suppress(subprocess.TimeoutExpired):
                     process.wait(_POLL_SECONDS)
-                except subprocess.TimeoutExpired:
-                    continue
         finally:
             process.kill()
             process.wait()
         if process.returncode:
             log.seek(0)
-            raise ConversionError(_explained(str(model), log.read()))
+            raise ConversionError(_explained(arguments[3], log.read()))
     return True
 
 
 def _explained(model: str, log: str) -> str:
     said = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "nothing")
-    if "text-generation-with-past" in log and re.search(
-        r"not support|doesn't support|unsupported", log, re.IGNORECASE
-    ):
+    if "text2text-generation" in log:  # the task that optimum-intel offers instead
         return (
-            f"{model} is not a decoder-only language model (optimum-intel said: {said}); T5 and its kind are "
-            "encoder–decoders, with which OpenVINO GenAI does not speculate; choose another model."
+            f"{model} is an encoder–decoder, as T5 and its kind are, with which OpenVINO GenAI does not speculate; "
+            "choose a decoder-only model."
         )
-    if "gated" in log.lower():
+    if re.search(r"gated repo|GatedRepo", log):
         return f"{model} is gated; accept its licence at https://huggingface.co/{model}, and set HF_TOKEN."
     if "trust_remote_code" in log:
         return f"{model} comes with code of its own; if you trust it, convert it with --trust-remote-code."

@@ -28,7 +28,6 @@ NEEDED = (
     "chat_template.json",
     "openvino_*.xml",
     "openvino_*.bin",
-    "openvino_config.json",
 )
 """The files that OpenVINO GenAI reads; a repository's other weights and its pictures stay where they are."""
 _CHUNK = 2**18  # the library's own 10 MiB are lost when a connection is cut, and make a slow download look stuck
