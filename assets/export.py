@@ -1,6 +1,6 @@
 """Export a Hugging Face target and draft to the OpenVINO IR folders that the app loads.
 
-    python assets/export.py SOURCE assets/story-pair
+    PYTHONPATH=. python assets/export.py SOURCE assets/story-pair
 
 SOURCE holds `target/` and `draft/` in Hugging Face format. Run it in the environment that
 `export-requirements.txt` describes.
@@ -8,24 +8,18 @@ SOURCE holds `target/` and `draft/` in Hugging Face format. Run it in the enviro
 
 import argparse
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
-NEEDED = ("config.json", "generation_config.json", "tokenizer_config.json", "openvino_*.xml", "openvino_*.bin")
+from specdemo.models import convert
+
 WEIGHTS = ("fp32", "fp16", "int8")
 
 
-def export(source: Path, destination: Path, weights: str) -> None:
-    """Export one model with tokenizer and detokenizer; keep only the files that OpenVINO GenAI reads."""
-    with tempfile.TemporaryDirectory() as scratch:
-        task = ["--task", "text-generation-with-past", "--weight-format", weights]
-        subprocess.run(["optimum-cli", "export", "openvino", "--model", source, *task, scratch], check=True)
-        shutil.rmtree(destination, ignore_errors=True)
-        destination.mkdir(parents=True)
-        for pattern in NEEDED:
-            for file in Path(scratch).glob(pattern):
-                shutil.copyfile(file, destination / file.name)
+def export(source: Path, destination: Path, weights: str, *options: str) -> None:
+    """Export one model with tokenizer and detokenizer, in place of what was there."""
+    shutil.rmtree(destination, ignore_errors=True)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    convert.export(source, destination, weights, *options)
     size = sum(file.stat().st_size for file in destination.iterdir())
     print(f"{destination}: {weights}, {size / 2**20:.1f} MiB")
 

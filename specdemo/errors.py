@@ -5,11 +5,18 @@ SpecdemoError
 │   ├── SettingsError     a setting is out of its range, or two settings exclude each other
 │   ├── PromptError       the prompt is empty, or too long for the model
 │   ├── FileError         a file is not what was expected
+│   ├── UnknownNameError  there is no model, or no pair, of this name
 │   └── DeviceError       this machine has no such device
 ├── ModelError            a model folder cannot be used
 │   ├── FolderError       missing, empty, half copied, not OpenVINO IR
 │   ├── PairError         target and draft do not fit each other
 │   └── LoadError         OpenVINO refused to load it
+├── FetchError            a model could not be brought here; what was fetched stays, and is gone on with
+│   ├── AccessError       its licence is not accepted yet, or the token is not
+│   ├── MissingError      the Hub has no such repository
+│   ├── NetworkError      offline, unreachable, or cut off
+│   ├── DiskError         the disk is too small
+│   └── ConversionError   the model could not be converted to OpenVINO
 └── RunError              a run that had started could not go on
     ├── CacheError        the KV cache is too small for this run, or for this machine
     └── EngineError       the engine failed; it is rebuilt before the next run
@@ -40,6 +47,10 @@ class DeviceError(UsageError):
     """This machine has no such device."""
 
 
+class UnknownNameError(UsageError):
+    """There is no model, or no pair, of this name."""
+
+
 class ModelError(SpecdemoError):
     """A model folder cannot be used."""
 
@@ -54,6 +65,30 @@ class PairError(ModelError):
 
 class LoadError(ModelError):
     """OpenVINO refused to load the model."""
+
+
+class FetchError(SpecdemoError):
+    """A model could not be brought here."""
+
+
+class AccessError(FetchError):
+    """The model's licence is not accepted yet, or the Hub refused the token."""
+
+
+class MissingError(FetchError):
+    """The Hub has no such repository, revision or file."""
+
+
+class NetworkError(FetchError):
+    """The Hub was not reached, or the connection was cut too often."""
+
+
+class DiskError(FetchError):
+    """The model does not fit on the disk."""
+
+
+class ConversionError(FetchError):
+    """The model could not be converted to OpenVINO, or what converts it is not installed."""
 
 
 class RunError(SpecdemoError):

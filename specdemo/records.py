@@ -113,13 +113,21 @@ class Run(Record):
 
 
 class Model(Record):
-    """A model folder. `parameters` counts weights; `weights` is their stored precision."""
+    """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
+
+    `vocabulary` is the number of tokens, `chat_template` says that there is one. Without a `detokenizer` a model can
+    propose but not write. What is None was not known when the record was written.
+    """
 
     name: str
     architecture: str
     parameters: int
     weights: str
     context_length: int | None = None
+    weight_bytes: int | None = None
+    vocabulary: int | None = None
+    chat_template: bool = False
+    detokenizer: bool = True
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
 
 

@@ -6,7 +6,7 @@ import pytest
 from specdemo.errors import DeviceError, FolderError, PairError
 from specdemo.models.devices import check_devices
 from specdemo.models.folder import REQUIRED, inspect_folder
-from specdemo.models.pairs import BUNDLED, bundled_pair, check_vocabularies
+from specdemo.models.pairs import BUNDLED, bundled_pair, check_vocabularies, pair_from_folders, pair_of
 from specdemo.settings import RuntimeSettings
 
 
@@ -36,7 +36,7 @@ def test_missing_folder() -> None:
 
 
 def test_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match=r"holds no OpenVINO model; export it with: optimum-cli"):
+    with pytest.raises(FolderError, match=r"holds no OpenVINO model; export it with: python -m specdemo"):
         inspect_folder(tmp_path)
 
 
@@ -66,6 +66,47 @@ def test_damaged_xml(copy: Path) -> None:
 def test_damaged_config(copy: Path, content: str | bytes) -> None:
     (copy / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(FolderError, match=r"config\.json .* copy the folder again"):
+        inspect_folder(copy)
+
+
+def test_what_a_folder_tells_beside() -> None:
+    model = inspect_folder(BUNDLED / "draft")
+    assert (model.vocabulary, model.chat_template, model.detokenizer) == (4096, False, True)
+    assert model.weight_bytes == (BUNDLED / "draft" / "openvino_model.bin").stat().st_size
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "openvino_tokenizer.xml"])
+def test_a_chat_template_is_found_wherever_genai_looks(copy: Path, place: str) -> None:
+    file = copy / place
+    if place == "tokenizer_config.json":
+        file.write_text('{"chat_template": "{{ messages }}"}')
+    elif place == "openvino_tokenizer.xml":
+        file.write_text(file.read_text().replace("<rt_info>", '<rt_info><chat_template value="{{ messages }}"/>', 1))
+    else:
+        file.write_text("{{ messages }}")
+    assert inspect_folder(copy).chat_template
+
+
+def test_a_draft_may_lack_a_detokenizer_and_a_target_may_not(copy: Path) -> None:
+    for file in copy.glob("openvino_detokenizer.*"):
+        file.unlink()
+    draft = inspect_folder(copy, draft=True)
+    assert not draft.detokenizer
+    with pytest.raises(FolderError, match=r"lacks openvino_detokenizer.xml, openvino_detokenizer.bin"):
+        inspect_folder(copy)
+    with pytest.raises(FolderError, match="can only be a draft; choose another target"):
+        pair_of(draft, runtime=RuntimeSettings())
+    pair = pair_from_folders(BUNDLED / "target", copy, RuntimeSettings())
+    assert pair.draft == draft
+
+
+@pytest.mark.parametrize("how", ["config", "encoder"])
+def test_encoder_decoders_are_refused(copy: Path, how: str) -> None:
+    if how == "config":
+        (copy / "config.json").write_text('{"model_type": "t5", "is_encoder_decoder": true}')
+    else:
+        (copy / "openvino_encoder_model.xml").touch()
+    with pytest.raises(FolderError, match=r"encoder–decoder, .* choose a decoder-only model"):
         inspect_folder(copy)
 
 

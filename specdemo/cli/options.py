@@ -9,8 +9,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from specdemo.errors import SpecdemoError, UsageError
-from specdemo.models.pairs import bundled_pair, pair_from_folders
-from specdemo.records import ModelPair
+from specdemo.models.folder import inspect_folder
+from specdemo.models.library import find_model
+from specdemo.models.pairs import bundled_pair, pair_of
+from specdemo.models.places import MODELS_VARIABLE
+from specdemo.records import Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 Commands = Any
@@ -38,23 +41,45 @@ def chosen_settings(options: argparse.Namespace, settings: type[Settings], **def
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Options that name a pair and how it is loaded."""
-    parser.add_argument("--target", type=Path, metavar="DIR", help="OpenVINO folder (default: the bundled pair)")
-    parser.add_argument("--draft", type=Path, metavar="DIR", help="OpenVINO folder of the draft")
+    parser.add_argument("--target", metavar="NAME|DIR", help="a model or its folder (default: the bundled pair)")
+    parser.add_argument("--draft", metavar="NAME|DIR", help="the draft, or its folder")
+    add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
 
 
-def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """The pair that the options name: the bundled one, or the user's own folders.
+def add_models_dir(parser: argparse.ArgumentParser) -> None:
+    """The option that says where the user's own models are."""
+    help_ = f"your own OpenVINO models, a folder each (default: that of {MODELS_VARIABLE}, or one in your cache)"
+    parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
+
+
+def chosen_model(name: str, directory: Path | None) -> Model:
+    """The model that is meant: a folder's, if it is one or looks like a path, else the one that the library calls so.
 
     Raises:
-        UsageError: the options do not go together.
+        FolderError: the folder holds no whole model.
+        UnknownNameError: there is neither.
+    """
+    path = Path(name)
+    if path.is_dir() or path.is_absolute() or name.startswith(".") or len(path.parts) > 2:
+        return inspect_folder(path, draft=True)
+    return find_model(name, directory)
+
+
+def chosen_pair(options: argparse.Namespace) -> ModelPair:
+    """The pair that the options name: the bundled one, or one of models on this machine.
+
+    Raises:
+        UsageError: the options do not go together, or there is no such model.
         FolderError: a folder holds no whole model.
     """
     if options.target is None:
         if options.draft is not None:
-            raise UsageError("--draft needs --target; name both folders.")
+            raise UsageError("--draft needs --target; name both.")
         return bundled_pair(**_chosen(options, RuntimeSettings))
-    return pair_from_folders(options.target, options.draft, chosen_settings(options, RuntimeSettings))
+    names = [name for name in (options.target, options.draft) if name is not None]
+    models = [chosen_model(name, options.models_dir) for name in names]
+    return pair_of(*models, runtime=chosen_settings(options, RuntimeSettings))
 
 
 def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:

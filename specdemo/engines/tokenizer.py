@@ -6,6 +6,7 @@ from pathlib import Path
 import openvino_genai
 
 from specdemo.errors import LoadError, PromptError
+from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Turn
 from specdemo.settings import GenerationSettings
 
@@ -86,10 +87,13 @@ class Tokenizer:
         """Text of ids; bytes that make no character become U+FFFD."""
         return str(self._tokenizer.decode(list(ids))) if ids else ""
 
-    def vocabulary(self) -> dict[bytes, int]:
-        """Every token's bytes and id."""
-        vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
-        return vocabulary
+    def check_fits(self, draft: "Tokenizer") -> None:
+        """Check that what a draft with that tokenizer proposes means the same here.
+
+        Raises:
+            PairError: it does not.
+        """
+        check_tokenizers(self._tokenizer, draft._tokenizer)
 
     def ends(self) -> frozenset[int]:
         """Ids that end a text, by the model's generation settings, else by its tokenizer."""

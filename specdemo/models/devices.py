@@ -1,8 +1,6 @@
 """OpenVINO devices of this machine, and what a model on one of them is asked for."""
 
-import os
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +8,7 @@ import openvino
 from openvino import opset13 as opset
 
 from specdemo.errors import DeviceError
+from specdemo.models.places import user_cache
 from specdemo.settings import RuntimeSettings
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
@@ -71,11 +70,6 @@ def device_name(device: str) -> str:
         return device
 
 
-def cache_folder() -> Path:
-    """Where this program keeps what it can make again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "specdemo"
-
-
 def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     """OpenVINO properties that a model on this device is compiled with; empty leaves all to the device.
 
@@ -89,7 +83,7 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     if runtime.inference_num_threads and device.startswith("CPU"):
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
     if runtime.model_cache:
-        chosen |= {"CACHE_DIR": str(cache_folder() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
+        chosen |= {"CACHE_DIR": str(user_cache() / "specdemo" / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
 
 

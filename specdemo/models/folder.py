@@ -23,25 +23,34 @@ REQUIRED = (
     "openvino_detokenizer.xml",
     "openvino_detokenizer.bin",
 )
-_EXPORT = "export it with: optimum-cli export openvino --model MODEL --task text-generation-with-past FOLDER"
+_DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
+_EXPORT = "export it with: python -m specdemo models convert MODEL --weight-format int8"
+_ENCODER_DECODER = "is an encoder–decoder, with which OpenVINO GenAI does not speculate; choose a decoder-only model"
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
-def inspect_folder(path: Path) -> Model:
-    """Describe the model in a folder.
+def inspect_folder(path: Path, *, draft: bool = False) -> Model:
+    """Describe the model in a folder. A draft may lack a detokenizer, since only the target writes.
 
     Raises:
         FolderError: the folder is missing, empty, half copied or not OpenVINO IR; the message says which.
     """
     if not path.is_dir():
         raise FolderError(f"There is no folder {str(path)!r}; check the path.")
+    if (path / "openvino_encoder_model.xml").is_file():
+        raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     missing = [name for name in REQUIRED if not (path / name).is_file()]
+    detokenizer = not set(_DETOKENIZER) <= set(missing)
+    if draft and not detokenizer and len(missing) < len(REQUIRED):
+        missing = [name for name in missing if name not in _DETOKENIZER]
     if len(missing) == len(REQUIRED):
         raise FolderError(f"The folder {path.name!r} holds no OpenVINO model; {_EXPORT}.")
     if missing:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
     config = _read_config(path)
-    for stem in ("openvino_tokenizer", "openvino_detokenizer"):
+    if config.get("is_encoder_decoder"):
+        raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
+    for stem in ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
         _read_constants(path, stem)
     constants = _read_constants(path, "openvino_model")
     sizes: Counter[str] = Counter()
@@ -56,7 +65,21 @@ def inspect_folder(path: Path) -> Model:
         parameters=sum(sizes.values()),
         weights=_name_precision(sizes),
         context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
+        weight_bytes=(path / "openvino_model.bin").stat().st_size,
+        vocabulary=text_config.get("vocab_size"),
+        chat_template=_has_chat_template(path),
+        detokenizer=detokenizer,
     )
+
+
+def _has_chat_template(path: Path) -> bool:
+    """Whether any of the places where GenAI looks for one has it."""
+    if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
+        return True
+    settings = path / "tokenizer_config.json"
+    if settings.is_file() and b'"chat_template"' in settings.read_bytes():
+        return True
+    return b"<chat_template value=" in (path / "openvino_tokenizer.xml").read_bytes()
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specdemo.errors import PairError
+from specdemo.errors import FolderError, PairError
 from specdemo.models.folder import inspect_folder
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
@@ -37,14 +37,21 @@ def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings
     Raises:
         FolderError: a folder is missing, empty, half copied or not OpenVINO IR.
     """
-    models = [inspect_folder(folder) for folder in (target, draft) if folder is not None]
-    bundled = target.parent == BUNDLED
-    return ModelPair(
-        name=BUNDLED.name if bundled else " + ".join(model.name for model in models),
-        target=models[0],
-        draft=models[1] if draft is not None else None,
-        runtime=runtime,
-    )
+    drafted = inspect_folder(draft, draft=True) if draft is not None else None
+    return pair_of(inspect_folder(target), drafted, runtime=runtime)
+
+
+def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
+    """A pair of two models, or a target alone for prompt lookup.
+
+    Raises:
+        FolderError: the target has no detokenizer, so that it cannot write.
+    """
+    if not target.detokenizer:
+        raise FolderError(f"{target.name!r} has no detokenizer, so it can only be a draft; choose another target.")
+    bundled = target.path is not None and target.path.parent == BUNDLED
+    names = [model.name for model in (target, draft) if model is not None]
+    return ModelPair(name=BUNDLED.name if bundled else " + ".join(names), target=target, draft=draft, runtime=runtime)
 
 
 def require_draft(pair: ModelPair) -> Model:

@@ -15,7 +15,7 @@ from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.tokenizer import Tokenizer, folder_of
 from specdemo.errors import CacheError, LoadError
 from specdemo.models.devices import check_devices, draft_device, properties
-from specdemo.models.pairs import check_vocabularies, require_draft
+from specdemo.models.pairs import require_draft
 from specdemo.records import ModelPair
 
 
@@ -38,7 +38,7 @@ class Pipelines:
         self._draft_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
         if pair.draft is not None:
-            check_vocabularies(self.tokenizer.vocabulary(), Tokenizer(pair.draft).vocabulary())
+            self.tokenizer.check_fits(Tokenizer(pair.draft))
         self.get("plain")
 
     def get(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:

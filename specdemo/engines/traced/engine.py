@@ -17,7 +17,7 @@ from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafte
 from specdemo.environment import describe_environment
 from specdemo.errors import PairError, SettingsError
 from specdemo.models.devices import check_devices, draft_device, properties
-from specdemo.models.pairs import check_vocabularies, require_draft
+from specdemo.models.pairs import require_draft
 from specdemo.records import Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.verification import Uniform
@@ -132,7 +132,9 @@ def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:
     """The draft's tokenizer if it is not the target's."""
     tokenizer = Tokenizer(draft)
     try:
-        check_vocabularies(target.vocabulary(), tokenizer.vocabulary())
+        target.check_fits(tokenizer)
     except PairError:
+        if not draft.detokenizer:
+            raise
         return tokenizer
     return None

@@ -1,0 +1,246 @@
+"""`models`: what there is, what of it is here, what fits, and getting the rest."""
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model, write_json
+from specdemo.errors import FetchError, PairError, UsageError
+from specdemo.models.catalogue import Entry, Source, WeightFormat, catalogue, find
+from specdemo.models.checks import PairReport, check_pair
+from specdemo.models.convert import convert
+from specdemo.models.download import download, in_units
+from specdemo.models.library import Library, entry_folders, library
+from specdemo.records import Model
+from specdemo.settings import RuntimeSettings
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command and its subcommands."""
+    parser = commands.add_parser("models", help="list, describe, check, download and convert models")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    for name, action, help_ in (
+        ("list", _list, "the catalogue, and the models on this machine"),
+        ("info", _info, "describe a model, or a pair of the catalogue"),
+        ("check", _check, "whether two models fit each other, and this machine"),
+        ("download", _download, "fetch a pair of the catalogue, or a repository, from the Hub"),
+        ("convert", _convert, "convert a model to OpenVINO with optimum-intel"),
+    ):
+        command = actions.add_parser(name, help=help_)
+        command.set_defaults(command=action)
+        _ARGUMENTS[name](command)
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    add_json(parser, "catalogue and models")
+    add_models_dir(parser)
+
+
+def _info_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME|DIR", help="a model's name or folder, or a pair's name")
+    _list_arguments(parser)
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help="a model's name or folder")
+    parser.add_argument("draft", metavar="DRAFT", nargs="?", help="a model's name or folder")
+    cache = RuntimeSettings.model_fields["cache_size"]
+    parser.add_argument("--cache-size", type=int, metavar="GB", default=cache.default, help=cache.description)
+    _list_arguments(parser)
+
+
+def _download_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="a pair of the catalogue, or ORGANISATION/MODEL")
+    add_models_dir(parser)
+
+
+def _convert_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="ID", help="a repository of the Hub, or a local folder")
+    formats = get_args(WeightFormat)
+    parser.add_argument("--weight-format", choices=formats, default="int8", help="of the weights (default: int8)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to (default: among your models)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
+
+
+_ARGUMENTS = {
+    "list": _list_arguments,
+    "info": _info_arguments,
+    "check": _check_arguments,
+    "download": _download_arguments,
+    "convert": _convert_arguments,
+}
+
+
+def _list(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    found = library(options.models_dir)
+    pairs = [(entry, entry_folders(entry, options.models_dir)) for entry in catalogue()]
+    if options.json != "-":
+        _print_catalogue(pairs)
+        _print_library(found)
+    if options.json is not None:
+        content = {
+            "catalogue": [
+                entry.model_dump(mode="json")
+                | {"disk_bytes": entry.disk_bytes, "memory_bytes": entry.memory_bytes, "here": None not in folders}
+                for entry, folders in pairs
+            ],
+            **found.model_dump(mode="json"),
+        }
+        write_json(content, options.json)
+
+
+def _info(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    entry = next((entry for entry in catalogue() if entry.name == options.name), None)
+    described: Entry | Model = entry or chosen_model(options.name, options.models_dir)
+    if options.json != "-":
+        table = Table(box=None, show_header=False)
+        for name, value in _facts(described):
+            table.add_row(name, escape(value))
+        Console().print(table)
+    if options.json is not None:
+        write_json(described.model_dump(mode="json"), options.json)
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    RuntimeSettings.checked(cache_size=options.cache_size)
+    target, draft = (name and chosen_model(name, options.models_dir) for name in (options.target, options.draft))
+    report = check_pair(target, draft, options.cache_size)
+    if options.json != "-":
+        _print_report(report)
+    if options.json is not None:
+        write_json(report.model_dump(mode="json") | {"fits": report.fits}, options.json)
+    if not report.fits:
+        raise PairError(report.reason)
+
+
+def _download(options: argparse.Namespace) -> None:
+    if "/" in options.name:
+        _download_repository(options.name)
+        return
+    entry = find(options.name)
+    if not entry.supported:
+        raise UsageError(f"{entry.title} cannot be run: {entry.reason}")
+    missing = []
+    for source, folder in zip(entry.sources, entry_folders(entry, options.models_dir), strict=True):
+        if folder is None and source.format == "convert":
+            missing.append(f"python -m specdemo models convert {_conversion(source)}")
+        elif source.repository is not None and source.format == "openvino":
+            _download_repository(source.repository)
+    if missing:
+        raise FetchError(f"The rest of this pair is to be converted; run: {' && '.join(missing)}")
+
+
+def _conversion(source: Source) -> str:
+    trust = " --trust-remote-code" if source.trust_remote_code else ""
+    return f"{source.repository} --weight-format {source.weights}{trust}"
+
+
+def _download_repository(repository: str) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TextColumn("{task.fields[left]}"), console=Console(stderr=True)) as bar:
+        task = bar.add_task(repository, total=None, left="")
+        for progress in download(repository):
+            left = "" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s left"
+            bar.update(task, completed=progress.done_bytes, total=progress.total_bytes, left=left)
+    print(f"{repository} is here; use it by this name: --target {repository}")
+
+
+def _convert(options: argparse.Namespace) -> None:
+    with Console(stderr=True).status(f"converting {options.model}; this takes minutes"):
+        model = convert(
+            options.model, options.weight_format, options.output, trust_remote_code=options.trust_remote_code
+        )
+    assert model is not None, "nobody stops it"
+    print(f"{model.path}: {model.architecture}, {model.parameters / 1e6:.1f}M parameters, {model.weights}")
+
+
+def _print_catalogue(pairs: list[tuple[Entry, tuple[Path | None, ...]]]) -> None:
+    table = Table("name", "pair", "draft", "prompts", "disk", "memory", "licence", "state", title="Catalogue")
+    for entry, folders in pairs:
+        licences = dict.fromkeys(source.license for source in entry.sources)
+        table.add_row(
+            entry.name, entry.title, entry.kind, entry.prompts, f"~{in_units(entry.disk_bytes)}",
+            f"~{in_units(entry.memory_bytes)}", ", ".join(licences), _state(entry, folders),
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    console.print("Sizes are estimates. `models info NAME` tells more.", style="dim")
+
+
+def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
+    if not entry.supported:
+        return "not supported"
+    if None not in folders:
+        return "here"
+    missing = [source for source, folder in zip(entry.sources, folders, strict=True) if folder is None]
+    words = ["to convert" if any(source.format == "convert" for source in missing) else "to download"]
+    words += ["gated"] if any(source.gated for source in missing) else []
+    words += ["name not confirmed"] if not all(source.confirmed for source in missing) else []
+    return ", ".join(words)
+
+
+def _print_library(found: Library) -> None:
+    table = Table("name", "architecture", "parameters", "weights", "on disk", title="On this machine")
+    for model in found.models:
+        size = in_units(model.weight_bytes or 0)
+        table.add_row(model.name, model.architecture, _count(model.parameters), model.weights, size)
+    console = Console()
+    console.print(table)
+    for folder in found.unusable:
+        console.print(escape(f"{folder.name}: {folder.reason}"), style="dim")
+
+
+def _facts(described: Entry | Model) -> list[tuple[str, str]]:
+    if isinstance(described, Model):
+        return [
+            ("name", described.name),
+            ("folder", str(described.path)),
+            ("architecture", described.architecture),
+            ("parameters", _count(described.parameters)),
+            ("precision", described.weights),
+            ("on disk", in_units(described.weight_bytes or 0)),
+            ("vocabulary", f"{described.vocabulary} tokens"),
+            ("context", f"{described.context_length} tokens"),
+            ("chat template", "yes" if described.chat_template else "no"),
+            ("can be a target", "yes" if described.detokenizer else "no: it has no detokenizer"),
+        ]
+    facts = [("pair", described.title), ("supported", described.reason or "yes")]
+    for role, source in zip(("target", "draft"), described.sources, strict=False):
+        whence = source.repository or str(source.path)
+        facts.append((role, f"{whence}, {source.weights}, ~{in_units(source.disk_bytes)}, {source.license}"))
+        facts += [("", f"to be converted: python -m specdemo models convert {_conversion(source)}")] * (
+            source.format == "convert"
+        )
+        facts += [("", "gated: accept its licence on the Hub, and set HF_TOKEN")] * source.gated
+    facts += [("draft is", "an EAGLE-3 head" if described.kind == "eagle3" else "a language model")]
+    facts += [("memory", f"~{in_units(described.memory_bytes)}"), ("prompts", described.prompts)]
+    if described.published is not None:
+        facts.append(("published", f"{described.published.text} ({described.published.url})"))
+    return [*facts, ("", described.notes)] if described.notes else facts
+
+
+def _print_report(report: PairReport) -> None:
+    table = Table("", "target", "draft", box=None)
+    target, draft = dict(_facts(report.target)), dict(_facts(report.draft)) if report.draft else {}
+    for name, value in target.items():
+        table.add_row(name, escape(value), escape(draft.get(name, "")))
+    console = Console()
+    console.print(table)
+    if report.same_tokenizer is not None:
+        console.print("Tokenizers: the same." if report.same_tokenizer else "Tokenizers: different.")
+    for engine in report.engines:
+        needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
+        verdict = "can run it" if engine.can_run else f"cannot: {engine.reason}"
+        console.print(escape(f"{engine.engine}: {verdict} Memory: ~{needed} needed, {free} free."))
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"

@@ -1,0 +1,100 @@
+"""Pairs worth trying, from `assets/catalogue.json`: where they come from, what they need, what to expect.
+
+Sizes are estimates, from the number of parameters or from a repository's listing. `confirmed` says that the
+repository's name was found in public; only the bundled pair has been run here. A published speedup is its author's.
+"""
+
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from specdemo.errors import UnknownNameError
+from specdemo.models.memory import memory_needed
+from specdemo.models.pairs import ASSETS
+from specdemo.records import Record
+
+WeightFormat = Literal["int4", "int8", "fp16"]
+_CACHE_GB = 1  # what `RuntimeSettings` starts with
+
+
+class Source(Record):
+    """Where a model comes from. `repository` is on the Hub, or None where `path` leads to a folder that came along.
+
+    `format` says whether it is OpenVINO IR already, or is to be converted; `weights` the precision then. `disk_bytes`
+    is an estimate.
+    """
+
+    repository: str | None
+    format: Literal["openvino", "convert"]
+    weights: Literal["int4", "int8", "fp16", "fp32"]
+    disk_bytes: int
+    confirmed: bool
+    license: str
+    gated: bool = False
+    trust_remote_code: bool = False
+    path: Path | None = None
+
+
+class Published(Record):
+    """What somebody else has measured, in words, and where."""
+
+    text: str
+    url: str
+
+
+class Entry(Record):
+    """A pair. `kind` is its draft's, `prompts` what its target was trained on, `reason` why it is not supported."""
+
+    name: str
+    title: str
+    target: Source
+    draft: Source | None
+    kind: Literal["model", "eagle3"]
+    prompts: Literal["chat", "base"]
+    supported: bool
+    reason: str | None = None
+    published: Published | None = None
+    notes: str = ""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The target's, and the draft's if there is one."""
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def disk_bytes(self) -> int:
+        """What both take on disk, an estimate."""
+        return sum(source.disk_bytes for source in self.sources)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the pair takes in memory with GenAI's engine, an estimate."""
+        draft = self.draft.disk_bytes if self.draft is not None else 0
+        return memory_needed(self.target.disk_bytes, draft, _CACHE_GB, "genai")
+
+
+@cache
+def catalogue() -> tuple[Entry, ...]:
+    """Every pair, the bundled one first."""
+    return TypeAdapter(tuple[Entry, ...]).validate_json((ASSETS / "catalogue.json").read_bytes())
+
+
+def find(name: str) -> Entry:
+    """The pair of this name.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    entries = {entry.name: entry for entry in catalogue()}
+    if name not in entries:
+        raise UnknownNameError(f"The catalogue has no {name!r}; {suggestion(name, list(entries))}.")
+    return entries[name]
+
+
+def suggestion(name: str, known: list[str]) -> str:
+    """What to choose instead of a name that is not known."""
+    near = get_close_matches(name, known, cutoff=0.4)
+    return f"choose {' or '.join(near)}" if near else f"choose one of {', '.join(known)}"

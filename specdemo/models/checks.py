@@ -1,0 +1,100 @@
+"""Whether a pair can run here, and with which engine, told before anything heavy is loaded."""
+
+from pathlib import Path
+
+import openvino_genai
+
+from specdemo.errors import FolderError, LoadError, PairError
+from specdemo.models.memory import memory_free, memory_needed
+from specdemo.models.vocabulary import check_tokenizers
+from specdemo.records import Model, Record
+from specdemo.settings import EngineName
+
+
+class EngineReport(Record):
+    """Whether an engine can run the pair. `memory_needed` is an estimate in bytes; `reason` says why not."""
+
+    engine: EngineName
+    can_run: bool
+    memory_needed: int
+    reason: str | None = None
+
+
+class PairReport(Record):
+    """What is known of a pair without loading it.
+
+    `same_tokenizer` is None for a target alone. `fits`: some engine can run it; `reason`: why not, or what to mind.
+    `memory_free` is in bytes, at the time of the check.
+    """
+
+    target: Model
+    draft: Model | None
+    same_tokenizer: bool | None
+    engines: tuple[EngineReport, ...]
+    memory_free: int
+    reason: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether any engine can run it."""
+        return any(engine.can_run for engine in self.engines)
+
+
+def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairReport:
+    """Compare the tokenizers, and the memory that the pair needs with what is free; `cache_size` is in GB.
+
+    Raises:
+        FolderError: the target has no detokenizer, so that it cannot write.
+        LoadError: OpenVINO refused a tokenizer.
+    """
+    if not target.detokenizer:
+        raise FolderError(f"{target.name!r} has no detokenizer, so it can only be a draft; choose another target.")
+    difference = _difference(target, draft) if draft is not None else None
+    free = memory_free()
+    engines = []
+    names: tuple[EngineName, ...] = ("genai", "traced")
+    for name in names:
+        needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
+        reason = _cannot(name, draft, difference) or _too_large(needed, free)
+        engines.append(EngineReport(engine=name, can_run=reason is None, memory_needed=needed, reason=reason))
+    return PairReport(
+        target=target,
+        draft=draft,
+        same_tokenizer=None if draft is None else difference is None,
+        engines=tuple(engines),
+        memory_free=free,
+        reason=difference or next((engine.reason for engine in engines if engine.reason), None),
+    )
+
+
+def _difference(target: Model, draft: Model) -> str | None:
+    try:
+        check_tokenizers(_tokenizer(target), _tokenizer(draft))
+    except PairError as error:
+        return str(error)
+    return None
+
+
+def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
+    if draft is None or difference is None:
+        return None
+    if engine == "genai":
+        return difference
+    return None if draft.detokenizer else difference  # the traced engine translates, in greedy decoding
+
+
+def _too_large(needed: int, free: int) -> str | None:
+    if needed <= free:
+        return None
+    return (
+        f"It needs about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} are free; "
+        "choose a smaller cache size, or a smaller pair."
+    )
+
+
+def _tokenizer(model: Model) -> openvino_genai.Tokenizer:
+    assert isinstance(model.path, Path), "only models on this machine are checked"
+    try:
+        return openvino_genai.Tokenizer(model.path)
+    except RuntimeError as error:
+        raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error

@@ -1,0 +1,134 @@
+"""Conversion of Hugging Face models to OpenVINO IR, by optimum-intel in a process of its own.
+
+optimum-intel needs PyTorch, so nobody has to have it who does not convert. What is converted gathers in a hidden
+folder beside its final place and moves there when it is whole.
+"""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from fnmatch import fnmatch
+from pathlib import Path
+
+from specdemo.errors import ConversionError
+from specdemo.models.folder import inspect_folder
+from specdemo.models.hub_process import NEEDED
+from specdemo.models.pairs import ASSETS
+from specdemo.models.places import models_dir
+from specdemo.records import Model
+
+REQUIREMENTS = ASSETS / "export-requirements.txt"
+_POLL_SECONDS = 0.2
+
+
+def converted_folder(model: str, weights: str, directory: Path | None = None) -> Path:
+    """Where the converted model lies, or would: `<models directory>/<name>-<weights>-ov`."""
+    name = Path(model).resolve().name if Path(model).is_dir() else model.rpartition("/")[-1]
+    return models_dir(directory) / f"{name}-{weights}-ov"
+
+
+def convert(
+    model: str,
+    weights: str,
+    output: Path | None = None,
+    *,
+    trust_remote_code: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Model | None:
+    """Convert a repository of the Hub, or a local folder, to OpenVINO IR; None if `stop` said True meanwhile.
+
+    Raises:
+        ConversionError: optimum-intel is not installed, or could not convert it; the message says what to do.
+        FolderError: what it wrote is not a whole model.
+    """
+    folder = output or converted_folder(model, weights)
+    if folder.exists():
+        raise ConversionError(f"There is {str(folder)!r} already; use it, delete it, or name another with --output.")
+    check_installed()
+    options = ["--trust-remote-code"] if trust_remote_code else []
+    if weights == "int4":  # some matrices do not divide into groups of the usual size
+        options += ["--group-size-fallback", "adjust"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch:
+        whole = Path(scratch) / folder.name
+        if not export(model, whole, weights, *options, stop=stop):
+            return None
+        inspect_folder(whole, draft=True)
+        whole.rename(folder)
+    return inspect_folder(folder, draft=True)
+
+
+def check_installed() -> None:
+    """Check that optimum-intel is here.
+
+    Raises:
+        ConversionError: it is not; the message has the commands that install it.
+    """
+    if importlib.util.find_spec("optimum") is None or importlib.util.find_spec("optimum.intel") is None:
+        raise ConversionError(f"Converting needs optimum-intel, here; install it with: {how_to_install()}")
+
+
+def how_to_install() -> str:
+    """The commands, with the versions that the project is tested with; PyTorch for the CPU is enough."""
+    commands = re.findall(r"^#\s+(pip install .+)$", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
+    here = [re.sub(r"-r \S+", f"-r {REQUIREMENTS}", command) for command in commands]
+    return " && ".join(f"{sys.executable} -m {command}" for command in here)
+
+
+def export(
+    model: str | Path, destination: Path, weights: str, *options: str, stop: Callable[[], bool] = lambda: False
+) -> bool:
+    """Export a model with tokenizer and detokenizer; keep only the files that OpenVINO GenAI reads.
+
+    False if `stop` said True meanwhile; `options` are those of `optimum-cli export openvino`.
+
+    Raises:
+        ConversionError: optimum-intel could not; the message has what it said last.
+    """
+    task = ["--task", "text-generation-with-past", "--weight-format", weights, *options]
+    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".exporting-") as scratch:
+        if not _optimum("export", "openvino", "--model", str(model), *task, scratch, stop=stop):
+            return False
+        destination.mkdir()
+        for file in Path(scratch).iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in NEEDED):
+                shutil.move(file, destination / file.name)
+    return True
+
+
+def _optimum(*arguments: str, stop: Callable[[], bool]) -> bool:
+    command = [sys.executable, "-m", "optimum.commands.optimum_cli", *arguments]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None:
+                if stop():
+                    return False
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_POLL_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode:
+            log.seek(0)
+            raise ConversionError(_explained(arguments[3], log.read()))
+    return True
+
+
+def _explained(model: str, log: str) -> str:
+    said = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "nothing")
+    if "text2text-generation" in log:  # the task that optimum-intel offers instead
+        return (
+            f"{model} is an encoder–decoder, as T5 and its kind are, with which OpenVINO GenAI does not speculate; "
+            "choose a decoder-only model."
+        )
+    if re.search(r"gated repo|GatedRepo", log):
+        return f"{model} is gated; accept its licence at https://huggingface.co/{model}, and set HF_TOKEN."
+    if "trust_remote_code" in log:
+        return f"{model} comes with code of its own; if you trust it, convert it with --trust-remote-code."
+    return f"optimum-intel could not convert {model} (it said: {said}); choose another model."

@@ -1,0 +1,197 @@
+"""The process that talks to the Hub for `download`: it can be ended at any moment, and what it wrote is gone on with.
+
+A process of its own, because a connection that stalls can only be cancelled by ending who waits for it, and because
+`huggingface_hub` reads its environment once, when it is imported.
+
+`huggingface_hub` deletes what an interrupted download of a file has fetched (2.4, and 1.21 too). So the bytes of a
+file are fetched here, with the library's own `http_get`, into a file beside its final place in the library's cache.
+Only when it is whole, and its hash is right, does it take that place; the rest of the cache is left to the library.
+"""
+
+import errno
+import fnmatch
+import hashlib
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from specdemo.errors import AccessError, DiskError, FetchError, MissingError, NetworkError
+
+WEIGHTS = "openvino_model.bin"
+NEEDED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jin*",
+    "chat_template.json",
+    "openvino_*.xml",
+    "openvino_*.bin",
+)
+"""The files that OpenVINO GenAI reads; a repository's other weights and its pictures stay where they are."""
+_CHUNK = 2**18  # the library's own 10 MiB are lost when a connection is cut, and make a slow download look stuck
+
+
+class RemoteFile(NamedTuple):
+    """A file of a repository; `etag` is what the Hub calls its content by, `have` the bytes of it that are here."""
+
+    name: str
+    size: int
+    etag: str
+    have: int
+
+
+class Plan(NamedTuple):
+    """What a download will fetch, and where each file is while it is fetched."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+    blobs: Path
+
+
+class Started(NamedTuple):
+    """This file is being fetched now."""
+
+    file: RemoteFile
+
+
+def storage_of(repository: str, cache: Path) -> Path:
+    """Where the library's cache keeps a model."""
+    return cache / f"models--{repository.replace('/', '--')}"
+
+
+def partial_of(blobs: Path, file: RemoteFile) -> Path:
+    """Where the bytes of a file gather until it is whole."""
+    return blobs / f"{file.etag}.incomplete"
+
+
+def fetch(repository: str, revision: str, cache: Path, connection: Connection) -> None:
+    """Send a `Plan`; once told to go on, fetch it, sending each `Started`; then the folder, or a `FetchError`."""
+    try:
+        for message in _fetch(repository, revision, cache):
+            connection.send(message)
+            if isinstance(message, Plan):
+                connection.recv()
+    except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        return
+    except Exception as error:
+        connection.send(_explained(error, repository))
+
+
+def _fetch(repository: str, revision: str, cache: Path) -> Iterator[Plan | Started | Path]:
+    from huggingface_hub import HfApi, constants, hf_hub_download
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity(logging.ERROR)  # a cut connection is gone on with, and needs no words
+    constants.HF_HUB_DISABLE_PROGRESS_BARS = True
+    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
+    info = HfApi().model_info(repository, revision=revision, files_metadata=True)
+    assert info.sha is not None, "the Hub tells the commit of every revision"
+    blobs = storage_of(repository, cache) / "blobs"
+    files = []
+    for sibling in info.siblings or ():
+        if not any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in NEEDED):
+            continue
+        etag = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
+        assert etag is not None, "asked for with the files' metadata"
+        here = [path.stat().st_size for path in (blobs / etag, blobs / f"{etag}.incomplete") if path.is_file()]
+        files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, here[0] if here else 0))
+    if not any(file.name.endswith(WEIGHTS) for file in files):
+        raise MissingError(
+            f"The repository {repository!r} holds no OpenVINO model; "
+            f"convert it with: python -m specdemo models convert {repository} --weight-format int8."
+        )
+    # The weights come last: a snapshot that has them has everything.
+    files.sort(key=lambda file: (file.name == WEIGHTS, file.size))
+    yield Plan(info.sha, tuple(files), blobs)
+    blobs.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        yield Started(file)
+        _fetch_file(repository, info.sha, file, blobs)
+        path = hf_hub_download(repository, file.name, revision=info.sha, cache_dir=cache)
+    hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache)  # the revision's name, last of all
+    yield Path(path).parent
+
+
+def _fetch_file(repository: str, commit: str, file: RemoteFile, blobs: Path) -> None:
+    """Fetch a file from where an earlier attempt ended, again and again for as long as bytes arrive."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import WeakFileLock, build_hf_headers
+
+    url = hf_hub_url(repository, file.name, revision=commit)
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+    path, whole = partial_of(blobs, file), blobs / file.etag
+    lock = blobs.parents[1] / ".locks" / blobs.parent.name / f"{file.etag}.lock"  # the library's own
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with WeakFileLock(lock):
+        if whole.is_file():
+            return
+        with path.open("ab") as stream:
+            _gather(url, headers, file, stream)
+        if _hash(path, file) != file.etag:
+            path.unlink()
+            raise NetworkError(f"{file.name} arrived damaged and was deleted; download it again.")
+        path.replace(whole)
+
+
+def _gather(url: str, headers: dict[str, str], file: RemoteFile, stream: BinaryIO) -> None:
+    from huggingface_hub.file_download import http_get
+
+    while (have := stream.tell()) < file.size:
+        try:
+            http_get(url, stream, resume_size=have, headers=headers, expected_size=file.size)
+        except Exception as error:
+            if "TransportError" not in _kinds(error) or stream.tell() == have:
+                raise
+
+
+def _hash(path: Path, file: RemoteFile) -> str:
+    """What the Hub would call this content: a large file by its SHA-256, a small one as git does."""
+    digest = hashlib.sha256() if len(file.etag) == 64 else hashlib.sha1(f"blob {file.size}\0".encode())
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: digest).hexdigest()
+
+
+def _kinds(error: BaseException) -> set[str]:
+    """Names of an error's types: the library's HTTP client is `httpx` in one version and `httpx2` in the next."""
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def _explained(error: Exception, repository: str) -> FetchError:
+    """The one sentence for whatever went wrong."""
+    from huggingface_hub import constants
+
+    kinds, host = _kinds(error), constants.ENDPOINT
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, FetchError):
+        return error
+    if "GatedRepoError" in kinds:
+        return AccessError(
+            f"{repository} is gated; accept its licence at {host}/{repository}, and set HF_TOKEN to a token of yours."
+        )
+    if "RepositoryNotFoundError" in kinds or "RevisionNotFoundError" in kinds:
+        return MissingError(
+            f"{host} shows no {repository} to you; check its name, or set HF_TOKEN if it is a private one."
+        )
+    if status in (401, 403):
+        return AccessError(f"{host} refused your token; set HF_TOKEN to one that may read {repository}.")
+    if "OfflineModeIsEnabled" in kinds:
+        return NetworkError(f"HF_HUB_OFFLINE is set, and {repository} is not on this machine; unset it to download.")
+    if "ConnectError" in kinds or "ConnectTimeout" in kinds:
+        return NetworkError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
+    if "TransportError" in kinds or isinstance(error, ConnectionError):
+        return NetworkError(
+            f"The connection to {host} was cut too often; download again, it goes on from where it ended."
+        )
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return DiskError("The disk is full; free some space and download again, it goes on from where it ended.")
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
+        return DiskError(f"The cache cannot be written ({error}); set HF_HOME to a directory that can.")
+    if "HFValidationError" in kinds:
+        return MissingError(f"{repository!r} is not a repository's name; name one as ORGANISATION/MODEL.")
+    if status == 404:
+        return MissingError(f"{host} knows no {repository}; check its name, as ORGANISATION/MODEL.")
+    if status is not None:
+        return NetworkError(f"{host} answered with status {status}; try again later.")
+    return FetchError(f"The download of {repository} failed ({type(error).__name__}: {error}); try it again.")

@@ -1,0 +1,125 @@
+"""Every model on this machine by a name of its own: the bundled ones, the Hub's cache, the user's directory.
+
+The page chooses from these names and nothing else: a name is compared with what was found, never made into a path.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from specdemo.errors import FolderError, UnknownNameError
+from specdemo.models.catalogue import Entry, suggestion
+from specdemo.models.download import cached_folders, local_folder
+from specdemo.models.folder import inspect_folder
+from specdemo.models.pairs import BUNDLED, pair_of
+from specdemo.models.places import models_dir
+from specdemo.records import Model, ModelPair, Record
+from specdemo.settings import RuntimeSettings
+
+
+class Unusable(Record):
+    """A folder among the user's models that is no model that can run, and why."""
+
+    name: str
+    reason: str
+
+
+class Library(Record):
+    """What there is. Every model's name is its own."""
+
+    models: tuple[Model, ...]
+    unusable: tuple[Unusable, ...] = ()
+
+
+def library(directory: Path | None = None) -> Library:
+    """All models on this machine; `directory` stands for the user's own models directory.
+
+    Raises:
+        FolderError: the directory that was named does not exist.
+    """
+    bundled = [_named(BUNDLED / role, f"{BUNDLED.name}/{role}") for role in ("target", "draft")]
+    cached = [_named(folder, repository) for repository, folder in cached_folders().items()]
+    own, unusable = models_in(models_dir(directory)) if directory or models_dir().is_dir() else ([], ())
+    return Library(models=tuple(_distinct([*bundled, *cached, *own])), unusable=tuple(unusable))
+
+
+def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
+    """The models in a directory, one or two levels deep (`name`, `organisation/name`), and what cannot be used.
+
+    Hidden folders are passed over: a conversion that is under way gathers in one.
+
+    Raises:
+        FolderError: there is no such directory.
+    """
+    if not directory.is_dir():
+        raise FolderError(f"There is no directory {str(directory)!r}; name the one that holds your models.")
+    models, unusable = [], []
+    for name, folder in _candidates(directory):
+        try:
+            models.append(_named(folder, name))
+        except FolderError as error:
+            unusable.append(Unusable(name=name, reason=str(error)))
+    return models, unusable
+
+
+def find_model(name: str, directory: Path | None = None) -> Model:
+    """The model of this name.
+
+    Raises:
+        UnknownNameError: there is none, or it cannot be used.
+    """
+    found = library(directory)
+    for model in found.models:
+        if model.name == name:
+            return model
+    for folder in found.unusable:
+        if folder.name == name:
+            raise UnknownNameError(f"{name!r} cannot be used: {folder.reason}")
+    raise UnknownNameError(
+        f"There is no model {name!r} on this machine; {suggestion(name, [model.name for model in found.models])}."
+    )
+
+
+def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:
+    """Where the pair's models are, target first; None for what is not on this machine."""
+    return tuple(local_folder(source, directory) for source in entry.sources)
+
+
+def entry_pair(entry: Entry, runtime: RuntimeSettings, directory: Path | None = None) -> ModelPair | None:
+    """The pair of a catalogue's entry if all of it is on this machine.
+
+    Raises:
+        FolderError: its target cannot write.
+    """
+    folders = entry_folders(entry, directory)
+    names = [source.repository or str(source.path) for source in entry.sources]
+    models = [_named(folder, name) for folder, name in zip(folders, names, strict=True) if folder is not None]
+    if len(models) < len(folders):
+        return None
+    return pair_of(*models, runtime=runtime).model_copy(update={"name": entry.name})
+
+
+def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Folders that hold files, by name; a folder that holds only folders is an organisation."""
+    for folder in _folders(directory):
+        inside = _folders(folder)
+        if inside and not any(folder.glob("openvino_*")):
+            yield from ((f"{folder.name}/{model.name}", model) for model in inside)
+        else:
+            yield folder.name, folder
+
+
+def _folders(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _named(folder: Path, name: str) -> Model:
+    return inspect_folder(folder, draft=True).model_copy(update={"name": name})
+
+
+def _distinct(models: list[Model]) -> Iterator[Model]:
+    """The same models with a number after a name that came before."""
+    seen: dict[str, int] = {}
+    for model in models:
+        seen[model.name] = seen.get(model.name, 0) + 1
+        again = seen[model.name]
+        yield model if again == 1 else model.model_copy(update={"name": f"{model.name} ({again})"})

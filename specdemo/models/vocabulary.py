@@ -1,0 +1,43 @@
+"""Whether two tokenizers are one: by every token they know, or by example where one of them does not tell.
+
+GenAI reads a vocabulary off the detokenizer. Drafts are published without one, since only the target writes.
+"""
+
+from contextlib import suppress
+
+import openvino_genai
+
+from specdemo.errors import PairError
+from specdemo.models.pairs import check_vocabularies
+
+_EXAMPLES = (
+    "The quick brown fox can't jump over 13 lazy dogs -- or 3.14159, can it?",
+    "def f(x):\n    return {'a': [x, x ** 2]}  # Größe, 日本語, русский, 🙂\n\n\tEnd.",
+    "http://example.org/path?query=UPPER&lower=mixedCase_snake_case-kebab-case",
+)
+
+
+def vocabulary_of(tokenizer: openvino_genai.Tokenizer) -> dict[bytes, int] | None:
+    """Every token's bytes and id; None where there is no detokenizer."""
+    with suppress(RuntimeError):
+        vocabulary: dict[bytes, int] = tokenizer.get_vocab()
+        return vocabulary
+    return None
+
+
+def check_tokenizers(target: openvino_genai.Tokenizer, draft: openvino_genai.Tokenizer) -> None:
+    """Check that a draft can propose ids that mean the same to the target.
+
+    Raises:
+        PairError: it cannot.
+    """
+    ours, theirs = vocabulary_of(target), vocabulary_of(draft)
+    if ours is not None and theirs is not None:
+        check_vocabularies(ours, theirs)
+        return
+    for text in _EXAMPLES:
+        if target.encode(text).input_ids.data.tolist() != draft.encode(text).input_ids.data.tolist():
+            raise PairError(
+                "Target and draft encode an example differently, and one has no detokenizer to translate with; "
+                "choose a draft of the target's family."
+            )

@@ -1,0 +1,169 @@
+"""A small Hugging Face Hub: folders served as repositories, by as much of its protocol as `huggingface_hub` speaks.
+
+    with Hub({"org/name": folder}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+
+On demand it cuts a connection, stalls, sends a wrong byte, or is gated. `served` counts the bytes sent, by file.
+"""
+
+import hashlib
+import json
+import re
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Self
+from urllib.parse import unquote
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+LARGE = 64 * 1024  # from this size on a file is known by its SHA-256, as with large-file storage
+_API = re.compile(r"/api/models/(?P<repository>[^/]+/[^/]+)(?:/revision/(?P<revision>[^/]+))?")
+_RESOLVE = re.compile(r"/(?P<repository>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
+_PIECE = 64 * 1024
+
+
+class Hub:
+    """The server. All attributes can be changed while it runs."""
+
+    def __init__(self, repositories: dict[str, Path]) -> None:
+        self.repositories = repositories
+        self.gated: set[str] = set()
+        self.cut_after: dict[str, int] = {}
+        """By file: the bytes after which the connection is cut, once."""
+        self.stall_after: dict[str, int] = {}
+        """By file: the bytes after which no more come, until the server ends."""
+        self.damaged: set[str] = set()
+        """Files whose last byte is sent wrong."""
+        self.token: str | None = None
+        """If set, the only token that is accepted for gated repositories."""
+        self.served: Counter[str] = Counter()
+        self.ranges: list[str] = []
+        self.ended = threading.Event()
+        handler = type("Handler", (_Handler,), {"hub": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    @property
+    def url(self) -> str:
+        """Its address, for HF_ENDPOINT."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.ended.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def _answer(self, *, body: bool) -> None:
+        path = unquote(self.path.partition("?")[0])
+        if match := _API.fullmatch(path):
+            self._describe(**match.groupdict(), body=body)
+        elif match := _RESOLVE.fullmatch(path):
+            self._send_file(**match.groupdict(), body=body)
+        else:
+            self._refuse(404, "EntryNotFound")
+
+    def _describe(self, repository: str, revision: str | None, body: bool) -> None:
+        folder = self.hub.repositories.get(repository)
+        if folder is None:
+            self._refuse(401, "RepoNotFound")  # as the Hub says to those who show no token
+        elif revision not in (None, "main", COMMIT):
+            self._refuse(404, "RevisionNotFound")
+        else:
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            siblings = [_sibling(path, path.relative_to(folder).as_posix()) for path in files]
+            content = {"id": repository, "sha": COMMIT, "siblings": siblings, "gated": repository in self.hub.gated}
+            self._send(200, json.dumps(content).encode(), body=body)
+
+    def _send_file(self, repository: str, revision: str, file: str, body: bool) -> None:
+        folder = self.hub.repositories.get(repository)
+        if folder is None:
+            return self._refuse(401, "RepoNotFound")
+        accepted = self.hub.token is not None and self.headers["Authorization"] == f"Bearer {self.hub.token}"
+        if repository in self.hub.gated and not accepted:
+            return self._refuse(403, "GatedRepo")
+        path = folder / file
+        if not path.is_file():
+            return self._refuse(404, "EntryNotFound")
+        content, first = path.read_bytes(), 0
+        if wanted := re.fullmatch(r"bytes=(\d+)-", self.headers["Range"] or ""):
+            first = int(wanted[1])
+            self.hub.ranges.append(f"{file} from {first}")
+        self.send_response(206 if wanted else 200)
+        self.send_header("ETag", f'"{_etag(path)}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(content) - first))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
+        self.end_headers()
+        if body:
+            if file in self.hub.damaged:
+                content = content[:-1] + bytes([content[-1] ^ 1])
+            self._send_pieces(file, content, first)
+        return None
+
+    def _send_pieces(self, file: str, content: bytes, first: int) -> None:
+        end = min(self.hub.cut_after.pop(file, len(content)), len(content))
+        try:
+            for start in range(first, end, _PIECE):
+                if start >= self.hub.stall_after.get(file, end):
+                    self.hub.ended.wait()
+                piece = content[start : min(start + _PIECE, end)]
+                self.wfile.write(piece)
+                self.hub.served[file] += len(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            end = 0  # whoever asked went away
+        self.close_connection = end < len(content)
+
+    def _refuse(self, status: int, code: str) -> None:
+        self._send(status, b"{}", {"X-Error-Code": code, "X-Error-Message": code})
+
+    def _send(self, status: int, content: bytes, headers: dict[str, str] | None = None, *, body: bool = True) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if body and self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _sibling(path: Path, name: str) -> dict[str, object]:
+    size = path.stat().st_size
+    entry: dict[str, object] = {"rfilename": name, "size": size, "blobId": _git_hash(path)}
+    if size >= LARGE:
+        entry["lfs"] = {"sha256": _etag(path), "size": size, "pointerSize": 130}
+    return entry
+
+
+def _etag(path: Path) -> str:
+    if path.stat().st_size < LARGE:
+        return _git_hash(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _git_hash(path: Path) -> str:
+    content = path.read_bytes()
+    return hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
