@@ -14,9 +14,10 @@ import pytest
 from specdemo.errors import AccessError, DiskError, FetchError, FolderError, MissingError, NetworkError
 from specdemo.models import download as module
 from specdemo.models.catalogue import Source, find
-from specdemo.models.download import DownloadProgress, cached_folders, download, in_units, local_folder
+from specdemo.models.download import DownloadProgress, cached_folders, download, local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import NEEDED
+from specdemo.models.memory import in_units
 from specdemo.models.pairs import BUNDLED
 from specdemo.models.places import hub_cache
 from tests.hub import Hub

@@ -207,7 +207,7 @@ def test_a_pair_that_is_too_large_for_this_machine(monkeypatch: pytest.MonkeyPat
     report = check_pair(family("llama", "target"), None, cache_size=1)
     assert (report.fits, report.same_tokenizer, report.draft) == (False, None, None)
     assert report.reason == (
-        "It needs about 2.0 GiB of memory, and 1.0 are free; choose a smaller cache size, or a smaller pair."
+        "It may need 2.1 GB of memory, and 1.1 GB are free; choose a smaller cache size, or a smaller pair."
     )
 
 

@@ -14,8 +14,9 @@ from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.models.catalogue import Entry, Source, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
 from specdemo.models.convert import convert
-from specdemo.models.download import download, in_units
+from specdemo.models.download import download
 from specdemo.models.library import Library, entry_folders, library
+from specdemo.models.memory import in_units
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 

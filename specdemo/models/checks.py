@@ -5,7 +5,7 @@ from pathlib import Path
 import openvino_genai
 
 from specdemo.errors import FolderError, LoadError, PairError
-from specdemo.models.memory import memory_free, memory_needed
+from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Record
 from specdemo.settings import EngineName
@@ -87,7 +87,7 @@ def _too_large(needed: int, free: int) -> str | None:
     if needed <= free:
         return None
     return (
-        f"It needs about {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} are free; "
+        f"It may need {in_units(needed)} of memory, and {in_units(free)} are free; "
         "choose a smaller cache size, or a smaller pair."
     )
 

@@ -17,6 +17,7 @@ from specdemo.models.catalogue import Source
 from specdemo.models.convert import converted_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import Plan, RemoteFile, Started, fetch, partial_of, storage_of
+from specdemo.models.memory import in_units
 from specdemo.models.pairs import ASSETS
 from specdemo.models.places import hub_cache
 
@@ -124,15 +125,6 @@ def _check_disk(plan: Plan) -> None:
             f"The download needs {in_units(needed + _SPARE)} more, and {place} has {in_units(free)} free; "
             "free some space, or set HF_HOME to a larger disk."
         )
-
-
-def in_units(amount: float) -> str:
-    """Bytes for people: 4.6 GB."""
-    for unit in ("bytes", "kB", "MB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"
 
 
 def cached_folders(cache: Path | None = None) -> dict[str, Path]:
