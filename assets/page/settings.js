@@ -20,6 +20,13 @@ const settings = {
     localStorage.setItem(STORE, changed.toString());
   },
 
+  // Called when another pair is in use: `values` as JSON, the address carries what differs from `defaults`.
+  rememberPair(defaults, values) {
+    const chosen = JSON.parse(values);
+    const names = Object.keys(defaults);
+    this.remember(names, names.map((name) => defaults[name]), names.map((name) => chosen[name]));
+  },
+
   // What to start with: the address if it says anything, else what was last used here.
   recall(names) {
     const linked = this.linked();

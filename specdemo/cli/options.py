@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from specdemo.errors import SpecdemoError, UsageError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.library import find_model
-from specdemo.models.pairs import bundled_pair, pair_of
+from specdemo.models.pairs import bundled_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -79,7 +79,8 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         return bundled_pair(**_chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [chosen_model(name, options.models_dir) for name in names]
-    return pair_of(*models, runtime=chosen_settings(options, RuntimeSettings))
+    runtime = chosen_settings(options, RuntimeSettings, **suited(models[0]).model_dump())
+    return pair_of(*models, runtime=runtime)
 
 
 def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:

@@ -19,6 +19,12 @@ def add_to(commands: Commands) -> None:
         help="port to listen on (default: the first free from 7860 on)",
     )
     parser.add_argument("--auth", metavar="USER:PASSWORD", help="ask visitors for this name and password")
+    parser.add_argument(
+        "--downloads",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="let visitors download models of the catalogue (default: yes, but not on a Hugging Face Space)",
+    )
     add_pair(parser)
 
 
@@ -29,6 +35,13 @@ def _serve(options: argparse.Namespace) -> None:
     if options.auth is not None and not (user and colon and password):
         raise UsageError("--auth takes USER:PASSWORD, both not empty.")
     try:
-        serve(chosen_pair(options), host=options.host, port=options.port, auth=(user, password) if user else None)
+        serve(
+            chosen_pair(options),
+            host=options.host,
+            port=options.port,
+            auth=(user, password) if user else None,
+            models_dir=options.models_dir,
+            downloads=options.downloads,
+        )
     except OSError as error:
         raise UsageError(f"The page cannot listen there ({error}); choose another --host or --port.") from error

@@ -10,7 +10,7 @@ from specdemo.errors import FolderError, UnknownNameError
 from specdemo.models.catalogue import Entry, suggestion
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import inspect_folder
-from specdemo.models.pairs import BUNDLED, pair_of
+from specdemo.models.pairs import bundled_models, pair_of
 from specdemo.models.places import models_dir
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import RuntimeSettings
@@ -36,10 +36,9 @@ def library(directory: Path | None = None) -> Library:
     Raises:
         FolderError: the directory that was named does not exist.
     """
-    bundled = [_named(BUNDLED / role, f"{BUNDLED.name}/{role}") for role in ("target", "draft")]
     cached = [_named(folder, repository) for repository, folder in cached_folders().items()]
     own, unusable = models_in(models_dir(directory)) if directory or models_dir().is_dir() else ([], ())
-    return Library(models=tuple(_distinct([*bundled, *cached, *own])), unusable=tuple(unusable))
+    return Library(models=tuple(_distinct([*bundled_models(), *cached, *own])), unusable=tuple(unusable))
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:

@@ -16,13 +16,26 @@ BUNDLED = ASSETS / "story-pair"
 def bundled_pair(**runtime: Any) -> ModelPair:
     """The pair that comes with the project; in f32 unless asked otherwise, where its outputs are identical.
 
-    It is compiled anew each time, which is faster than reading a compiled model of its size.
-
     Raises:
         SettingsError: a runtime setting is out of its range.
     """
-    settings = RuntimeSettings.checked(**{"precision": "f32", "model_cache": False, **runtime})
-    return pair_from_folders(BUNDLED / "target", BUNDLED / "draft", settings)
+    target, draft = bundled_models()
+    return pair_of(target, draft, runtime=RuntimeSettings.checked(**suited(target).model_dump() | runtime))
+
+
+def bundled_models() -> tuple[Model, Model]:
+    """The target and the draft that come with the project."""
+    target, draft = (
+        inspect_folder(BUNDLED / role).model_copy(update={"name": f"{BUNDLED.name}/{role}"})
+        for role in ("target", "draft")
+    )
+    return target, draft
+
+
+def suited(target: Model) -> RuntimeSettings:
+    """Where to begin with a target. The bundled one is compiled anew each time: that is faster for one so small."""
+    bundled = target.path is not None and target.path.parent == BUNDLED
+    return RuntimeSettings(precision="f32", model_cache=False) if bundled else RuntimeSettings()
 
 
 def bundled_prompts() -> list[str]:

@@ -1,7 +1,6 @@
 """What the page's widgets call: widgets' values in, updates out."""
 
 import inspect
-import json
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from typing import Any, Literal
@@ -9,8 +8,10 @@ from typing import Any, Literal
 import gradio as gr
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
+from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import FIELDS, NAMES, settings_from, settings_from_link, visibility
+from specdemo.ui.conversation import conversation_html
 from specdemo.ui.session import Sessions, Update, alert, notice
 
 
@@ -20,15 +21,17 @@ class Callbacks:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
-    def run(self, request: gr.Request, prompt: str, *values: Any) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message, anatomy and buttons."""
+    def run(
+        self, request: gr.Request, pair: ModelPair, history: tuple[Turn, ...], prompt: str, *values: Any
+    ) -> Iterator[list[Any]]:
+        """Compare; updates of race view, message, anatomy, the turn to go on from, and buttons."""
         try:
-            settings = settings_from(dict(zip(NAMES, values, strict=True)))
+            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
-            yield [gr.skip(), alert(error), gr.skip(), *buttons("idle")]
+            yield [gr.skip(), alert(error), gr.skip(), gr.skip(), *buttons("idle")]
             return
         shown: list[Any] = []
-        for update in self._sessions.run(str(request.session_hash), prompt, settings):
+        for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
             news = [*_outputs(update), *buttons("running")]
             # what has not changed is skipped: each update of a widget takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
@@ -37,23 +40,19 @@ class Callbacks:
     def open(self, data: bytes) -> list[Any]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
         try:
-            return _outputs(self._sessions.open(data))
+            return _outputs(self._sessions.open(data))[:3]
         except FileError as error:
             return [gr.skip(), alert(error), gr.skip()]
 
-    def stop(self, request: gr.Request) -> None:
-        """End this visitor's run, if there is one."""
-        self._sessions.stop(str(request.session_hash))
-
-    def api(self) -> Callable[..., dict[str, Any]]:
-        """The comparison as a function whose parameters are the prompt and every setting."""
+    def api(self, pair: ModelPair) -> Callable[..., dict[str, Any]]:
+        """The comparison of this pair as a function whose parameters are the prompt and every setting."""
 
         def compare(prompt: Any, *values: Any) -> dict[str, Any]:
             try:
                 if not isinstance(prompt, str):
                     raise PromptError("The prompt is not a text; send a string.")
                 settings = GenerationSettings.checked(**dict(zip(NAMES, values, strict=True)))
-                return self._sessions.compare(prompt, settings)
+                return self._sessions.compare(pair, prompt, settings)
             except SpecdemoError as error:
                 raise gr.Error(str(error), print_exception=False) from error
 
@@ -68,9 +67,9 @@ class Callbacks:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Values of race view, message and anatomy."""
-    feed, message, anatomy = update
-    return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy]
+    """Values of race view, message, anatomy and the turn to go on from."""
+    feed, message, anatomy, turn = update
+    return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy, turn]
 
 
 def api_description() -> str:
@@ -100,22 +99,32 @@ def left() -> list[Any]:
     return [notice("You have left the queue."), *buttons("idle")]
 
 
-def show_valid(engine: str, drafter: str, policy: str) -> list[dict[str, Any]]:
-    """Updates of the controls that depend on engine, drafter and policy, in the order of `visibility`."""
+def show_valid(pair: ModelPair, engine: str, drafter: str, policy: str) -> list[dict[str, Any]]:
+    """Updates of the controls that depend on pair, engine, drafter and policy, in the order of `visibility`."""
     updates: dict[str, dict[str, Any]] = {
-        name: {"visible": shown} for name, shown in visibility(engine, drafter, policy).items()
+        name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
     }
+    if pair.draft is None and drafter == "model":
+        updates["drafter"]["value"] = "lookup"
     updates["policy"]["elem_classes"] = [engine]
     if engine == "genai" and policy == "heuristic":
         updates["policy"]["value"] = "constant"
     return [gr.update(**update) for update in updates.values()]
 
 
-def restore(saved: str) -> list[Any]:
-    """Values for prompt and controls that a link or the browser's store asks for, and a message."""
-    values: dict[str, str] = json.loads(saved or "{}")
-    prompt = values.pop("prompt", None)
-    settings, wrong = settings_from_link(values)
+def continued(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
+    """History, shown history, prompt and both chat buttons when a chat goes on from its last turn."""
+    longer = (*history, turn) if turn is not None else history
+    return [longer, conversation_html(longer), "", gr.update(visible=False), gr.update(visible=True)]
+
+
+def begun_anew() -> list[Any]:
+    """History, shown history, and both chat buttons when a chat begins anew."""
+    return [(), "", gr.update(visible=False), gr.update(visible=False)]
+
+
+def restore_settings(pair: ModelPair, values: dict[str, str]) -> tuple[list[Any], SettingsError | None]:
+    """Values for the controls that a link or the browser's store asks for, and what is wrong with them."""
+    settings, wrong = settings_from_link(pair, values)
     changed = settings.model_dump(exclude_defaults=True)
-    kept = [changed.get(name, gr.skip()) for name in NAMES]
-    return [gr.skip() if prompt is None else prompt, *kept, alert(wrong) if wrong else gr.skip()]
+    return [changed.get(name, gr.skip()) for name in NAMES], wrong

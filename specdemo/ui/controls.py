@@ -6,7 +6,8 @@ import gradio as gr
 from pydantic.fields import FieldInfo
 
 from specdemo.errors import SettingsError
-from specdemo.settings import GenerationSettings
+from specdemo.records import ModelPair
+from specdemo.settings import GenerationSettings, RuntimeSettings
 
 _CHOICES = {
     "genai": "OpenVINO GenAI",
@@ -20,16 +21,17 @@ _CHOICES = {
     "confidence": "Confidence threshold",
 }
 FIELDS = GenerationSettings.model_fields
+RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
 DEFAULTS = tuple(field.default for field in FIELDS.values())
 
 
-Control = gr.Checkbox | gr.Radio | gr.Number | gr.Slider | gr.Textbox
+Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Textbox
 
 
-def control(name: str, **options: Any) -> Control:
-    """The control of one setting: choices as radio buttons, yes or no as a box, numbers as a slider."""
-    field = FIELDS[name]
+def control(name: str, *, typed: bool = False, **options: Any) -> Control:
+    """The control of one setting: choices as radio buttons, yes or no as a box, numbers as a slider or typed."""
+    field = (FIELDS | RUNTIME)[name]
     common: dict[str, Any] = {
         "value": field.default,
         "label": field.title,
@@ -41,9 +43,9 @@ def control(name: str, **options: Any) -> Control:
     if field.annotation is bool:
         return gr.Checkbox(**common)
     if get_origin(field.annotation) is Literal:
-        return gr.Radio([(_CHOICES[choice], choice) for choice in get_args(field.annotation)], **common)
+        return gr.Radio([(_CHOICES.get(choice, choice), choice) for choice in get_args(field.annotation)], **common)
     low, high = _limits(field)
-    if high - low > 10_000:  # a seed is typed, not slid to
+    if typed or high - low > 10_000:  # a seed is typed, not slid to
         return gr.Number(minimum=low, maximum=high, precision=0, **common)
     step = 1 if field.annotation is int else 0.05
     return gr.Slider(low, high, step=step, **common)
@@ -54,14 +56,15 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
     return bounds.get("ge", bounds.get("gt", 0)), bounds["le"]
 
 
-def visibility(engine: str, drafter: str, policy: str) -> dict[str, bool]:
-    """Which controls have a meaning for this engine, drafter and policy.
+def visibility(pair: ModelPair, engine: str, drafter: str, policy: str) -> dict[str, bool]:
+    """Which controls have a meaning for this pair, engine, drafter and policy.
 
     Choices within a control that an engine lacks are hidden by the style sheet, by the engine's name as a class:
     Gradio refuses a restored value that is not among a control's choices yet.
     """
     by_model, traced = drafter == "model", engine == "traced"
     return {
+        "drafter": pair.draft is not None,
         "policy": by_model,
         "num_assistant_tokens": not by_model or policy == "constant",
         "assistant_confidence_threshold": by_model and policy == "confidence",
@@ -69,23 +72,33 @@ def visibility(engine: str, drafter: str, policy: str) -> dict[str, bool]:
         "max_ngram_size": not by_model,
         "kv_cache": traced,
         "alternatives": traced,
+        "apply_chat_template": pair.target.chat_template,
+        "enable_thinking": pair.target.chat_template,
     }
 
 
-INITIALLY = visibility(FIELDS["engine"].default, FIELDS["drafter"].default, FIELDS["policy"].default)
+def initially(pair: ModelPair) -> dict[str, bool]:
+    """Which controls a new visitor sees."""
+    return visibility(pair, FIELDS["engine"].default, first_drafter(pair), FIELDS["policy"].default)
 
 
-def settings_from(values: dict[str, Any]) -> GenerationSettings:
-    """The settings that controls hold; one that has no meaning for the drafter is left at its default.
+def first_drafter(pair: ModelPair) -> str:
+    """The drafter to begin with."""
+    return "model" if pair.draft is not None else "lookup"
+
+
+def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
+    """The settings that controls hold; one that has no meaning for pair or drafter is left at its default.
 
     Raises:
         SettingsError: a value is out of its range.
     """
-    shown = visibility(values["engine"], values["drafter"], values["policy"])
+    values = values | {"drafter": values["drafter"] if pair.draft is not None else "lookup"}
+    shown = visibility(pair, values["engine"], values["drafter"], values["policy"]) | {"drafter": True}
     return GenerationSettings.checked(**{name: value for name, value in values.items() if shown.get(name, True)})
 
 
-def settings_from_link(values: dict[str, str]) -> tuple[GenerationSettings, SettingsError | None]:
+def settings_from_link(pair: ModelPair, values: dict[str, str]) -> tuple[GenerationSettings, SettingsError | None]:
     """The settings that a link or the browser's store names, all as text, and what is wrong with the first bad one.
 
     What cannot be used is left at its default.
@@ -93,11 +106,11 @@ def settings_from_link(values: dict[str, str]) -> tuple[GenerationSettings, Sett
     chosen, wrong = dict(zip(NAMES, DEFAULTS, strict=True)), None
     for name in values.keys() & chosen.keys():
         try:
-            settings_from({**chosen, "engine": "traced", name: values[name]})  # on the engine that can do most
+            settings_from(pair, {**chosen, "engine": "traced", name: values[name]})  # on the engine that can do most
             chosen[name] = values[name]
         except SettingsError as error:
             wrong = SettingsError(f"One of the link's settings cannot be used. {error}")
     try:
-        return settings_from(chosen), wrong
+        return settings_from(pair, chosen), wrong
     except SettingsError as error:
         return GenerationSettings(), SettingsError(f"The link's settings do not go together. {error}")

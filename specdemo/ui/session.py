@@ -1,7 +1,8 @@
 """What a visitor's run does, step by step, without a widget in it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple
@@ -11,16 +12,17 @@ from markupsafe import Markup
 from specdemo import schema
 from specdemo.compare import Lap, Phase
 from specdemo.errors import FileError, SpecdemoError
-from specdemo.records import Comparison
-from specdemo.settings import GenerationSettings
+from specdemo.records import Comparison, ModelPair, Turn
+from specdemo.settings import EngineName, GenerationSettings
 from specdemo.ui.anatomy import anatomy
 from specdemo.ui.feed import Feed
-from specdemo.worker import Worker
+from specdemo.worker import Job, Worker
 
 PHASES = {
-    "loading": "Loading the models …",
-    "calibrating": "Measuring what a step of each model costs …",
-    "warming up": "Warming both sides up, off the clock …",
+    "loading": "Loading the models",
+    "calibrating": "Measuring what a step of each model costs",
+    "warming up": "Warming both sides up, off the clock",
+    "prefilling": "Reading the prompt",
 }
 
 
@@ -30,43 +32,88 @@ server and browser time that, on one machine with the engine, the engine misses.
 
 
 class Update(NamedTuple):
-    """What to show; None where there is nothing new, so that an earlier result stays."""
+    """What to show; None where there is nothing new, so that an earlier result stays.
+
+    `turn` is what a chat can go on from, once a run has answered a message.
+    """
 
     feed: str | None
     message: str
     anatomy: str | None = None
+    turn: Turn | None = None
+
+
+class Visitors:
+    """What each visitor has under way, so that a Stop reaches that visitor's work alone."""
+
+    def __init__(self) -> None:
+        self._cancelled: dict[tuple[str, str], Event] = {}
+
+    @contextmanager
+    def busy(self, visitor: str, what: str) -> Iterator[Event]:
+        """The event that is set when this visitor stops this."""
+        event = self._cancelled[visitor, what] = Event()
+        try:
+            yield event
+        finally:
+            self._cancelled.pop((visitor, what), None)
+
+    def stop(self, visitor: str, what: str | None = None) -> None:
+        """Stop one thing that this visitor has under way, or all."""
+        for (who, which), event in list(self._cancelled.items()):
+            if who == visitor and what in (None, which):
+                event.set()
 
 
 class Sessions:
-    """The running comparison of each visitor, so that a Stop reaches that visitor's run alone."""
+    """What visitors do with the engine."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, visitors: Visitors | None = None) -> None:
         self._worker = worker
-        self._cancelled: dict[str, Event] = {}
+        self._visitors = visitors or Visitors()
 
-    def run(self, visitor: str, prompt: str, settings: GenerationSettings) -> Iterator[Update]:
+    def run(
+        self,
+        visitor: str,
+        pair: ModelPair,
+        prompt: str,
+        settings: GenerationSettings,
+        history: Sequence[Turn] = (),
+    ) -> Iterator[Update]:
         """Compare, yielding what to show. Errors become messages; closing the iterator frees the engine."""
-        cancelled = self._cancelled[visitor] = Event()
         feed, begun, due = Feed(prompt, settings), False, 0.0
+        chat = pair.target.chat_template and settings.apply_chat_template
+        pair = keeping_prefixes(pair) if chat else pair
         try:
-            for progress in self._worker.compare(prompt, settings, cancelled):
-                if isinstance(progress, Phase):
-                    yield Update(None, notice(PHASES[progress.name]))
-                    continue
-                feed.add(progress)
-                begun = True
-                if isinstance(progress, Comparison):
-                    yield Update(feed.everything, "", anatomy(progress))
-                elif monotonic() >= due:
-                    due = monotonic() + UPDATE_SECONDS
-                    yield Update(feed.news(), "")
+            with self._visitors.busy(visitor, "run") as cancelled:
+                for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
+                    if isinstance(progress, Phase):
+                        yield Update(None, describe(progress))
+                        continue
+                    feed.add(progress)
+                    begun = True
+                    if isinstance(progress, Comparison):
+                        turn = Turn(prompt=prompt, answer=answer_of(progress)) if chat else None
+                        yield Update(feed.everything, "", anatomy(progress), turn)
+                    elif monotonic() >= due:
+                        due = monotonic() + UPDATE_SECONDS
+                        yield Update(feed.news(), "")
             if not begun:
                 yield Update(None, notice("Stopped before the first token."))
         except SpecdemoError as error:
             feed.fail(str(error))
             yield Update(feed.everything if begun else None, alert(error))
-        finally:
-            self._cancelled.pop(visitor, None)
+
+    def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
+        """Load a pair in place of another, yielding messages; ends with an empty one once it is loaded.
+
+        Raises:
+            SpecdemoError: it cannot be loaded.
+        """
+        with self._visitors.busy(visitor, "load") as cancelled:
+            for phase in self._worker.run(Job(engine, pair), cancelled):
+                yield describe(phase)
+            yield notice("Stopped; the pair before is still in use.") if cancelled.is_set() else ""
 
     @staticmethod
     def open(data: bytes) -> Update:
@@ -89,19 +136,33 @@ class Sessions:
         feed.add(comparison)
         return Update(feed.everything, "", anatomy(comparison))
 
-    def stop(self, visitor: str) -> None:
-        """End this visitor's run within one round, with what there is."""
-        if visitor in self._cancelled:
-            self._cancelled[visitor].set()
-
-    def compare(self, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
+    def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
         """One whole comparison as an object of schema 1.
 
         Raises:
             SpecdemoError: it cannot be run, or failed.
         """
-        comparisons = [item for item in self._worker.compare(prompt, settings) if isinstance(item, Comparison)]
-        return schema.to_json(comparisons[-1])
+        progress = self._worker.compare(pair, prompt, settings)
+        return schema.to_json([item for item in progress if isinstance(item, Comparison)][-1])
+
+
+def keeping_prefixes(pair: ModelPair) -> ModelPair:
+    """The pair with prefix caching, so that a chat's next turn reads only what is new, on both sides."""
+    runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
+    return pair.model_copy(update={"runtime": runtime})
+
+
+def answer_of(comparison: Comparison) -> str:
+    """What the target answered, without what it thought before."""
+    *_, answer = comparison.plain.text.rpartition("</think>")
+    return answer.strip()
+
+
+def describe(phase: Phase) -> str:
+    """A phase as a message."""
+    parts = f": {phase.done} of {phase.total} tokens" if phase.total else ""
+    seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
+    return notice(f"{PHASES[phase.name]}{parts} …{seconds}")
 
 
 def notice(text: str) -> str:

@@ -1,0 +1,15 @@
+// The catalogue: cards from the server, whose buttons become events of the widget.
+
+class Catalogue {
+  constructor(element, trigger) {
+    this.list = element.querySelector(".list");
+    this.list.addEventListener("click", (event) => {
+      const button = event.target.closest("button[data-action]");
+      if (button) trigger(button.dataset.action, { name: button.closest("[data-name]").dataset.name });
+    });
+  }
+
+  receive(html) {
+    this.list.innerHTML = html ?? ""; // escaped by the server
+  }
+}

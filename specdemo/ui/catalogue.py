@@ -1,0 +1,156 @@
+"""The catalogue, a download's progress, and what is known of a pair, as HTML."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from specdemo.models.catalogue import Entry, Source
+from specdemo.models.checks import PairReport
+from specdemo.models.download import DownloadProgress
+from specdemo.models.memory import in_units, memory_free
+from specdemo.records import Model
+from specdemo.ui.header import size
+
+_CARD = Markup(
+    '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'
+    "<dl>{models}</dl><p>{needs}</p>{notes}{action}</article>"
+)
+_BADGE = Markup('<span class="badge {kind}">{text}</span>')
+_MODEL = Markup("<div><dt>{role}</dt><dd>{name}<small>{facts}</small></dd></div>")
+_NOTE = Markup("<p>{}</p>")
+_PUBLISHED = Markup('<p class="published">{text} (<a href="{url}" target="_blank" rel="noreferrer">source</a>).</p>')
+_BUTTON = Markup('<button type="button" data-action="{action}">{text}</button>')
+_COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
+_PROGRESS = Markup(
+    '<div class="progress" role="status"><p>{text}</p><progress value="{done}" max="{total}"></progress></div>'
+)
+_TABLE = Markup("<table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>{remarks}")
+_ROW = Markup("<tr><th>{name}</th>{cells}</tr>")
+_CELL = Markup("<td>{}</td>")
+_HEAD = Markup("<th>{}</th>")
+
+
+def cards_html(cards: Sequence[str]) -> str:
+    """All entries."""
+    return f'<div class="entries">{"".join(cards)}</div>'
+
+
+def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool) -> str:
+    """One entry; `here` says of each of its models whether it is on this machine."""
+    models = Markup("").join(
+        _MODEL.format(role=role, name=_title(source), facts=_facts(source))
+        for role, source in zip(("target", "draft"), entry.sources, strict=False)
+    )
+    needs = (
+        f"Takes about {in_units(entry.disk_bytes)} of disk and up to {in_units(entry.memory_bytes)} of memory; "
+        f"{in_units(memory_free())} are free now."
+    )
+    notes = _NOTE.format(entry.notes) if entry.notes else Markup("")
+    if entry.published is not None:
+        notes += _PUBLISHED.format(text=entry.published.text, url=entry.published.url)
+    return str(
+        _CARD.format(
+            name=entry.name,
+            title=entry.title,
+            badges=Markup("").join(_badges(entry, all(here))),
+            models=models,
+            needs=needs if entry.supported else "",
+            notes=notes,
+            action=_action(entry, here, downloads=downloads),
+        )
+    )
+
+
+def _title(source: Source) -> str:
+    return source.repository or "comes with specdemo"
+
+
+def _facts(source: Source) -> str:
+    facts = [source.weights, in_units(source.disk_bytes), source.license]
+    if source.format == "convert":
+        facts.append("to be converted")
+    if source.gated:
+        facts.append("gated: needs a token")
+    if not source.confirmed:
+        facts.append("name not confirmed")
+    return " · ".join(facts)
+
+
+def _badges(entry: Entry, complete: bool) -> list[Markup]:
+    found = []
+    if not entry.supported:
+        found.append(_BADGE.format(kind="no", text="not supported"))
+    elif complete:
+        found.append(_BADGE.format(kind="yes", text="on this machine"))
+    if entry.kind == "eagle3":
+        found.append(_BADGE.format(kind="", text="EAGLE-3 head"))
+    found.append(_BADGE.format(kind="", text=entry.prompts))
+    return found
+
+
+def _action(entry: Entry, here: Sequence[bool], *, downloads: bool) -> Markup:
+    if not entry.supported:
+        return _NOTE.format(entry.reason or "")
+    if all(here):
+        return _BUTTON.format(action="select", text="Use this pair")
+    missing = [source for source, is_here in zip(entry.sources, here, strict=True) if not is_here]
+    steps = Markup("")
+    fetched = [source for source in missing if source.format == "openvino"]
+    if fetched and downloads:
+        size_ = in_units(sum(source.disk_bytes for source in fetched))
+        steps += _BUTTON.format(action="download", text=f"Download {_which(entry, fetched)}{size_}")
+    elif fetched:
+        steps += _COMMAND.format(f"python -m specdemo models download {entry.name}")
+    for source in missing:
+        if source.format == "convert":
+            steps += _COMMAND.format(
+                f"python -m specdemo models convert {source.repository} --weight-format {source.weights}"
+            )
+    return steps
+
+
+def _which(entry: Entry, sources: Sequence[Source]) -> str:
+    if len(sources) == len(entry.sources):
+        return ""
+    return f"the {'target' if sources[0] is entry.target else 'draft'}, "
+
+
+def progress_html(repository: str, progress: DownloadProgress) -> str:
+    """How far a download is."""
+    text = f"{repository}: {in_units(progress.done_bytes)} of {in_units(progress.total_bytes)}"
+    if progress.seconds_left is not None:
+        minutes, seconds = divmod(round(progress.seconds_left), 60)
+        text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
+    return str(_PROGRESS.format(text=text, done=progress.done_bytes, total=max(progress.total_bytes, 1)))
+
+
+def report_html(report: PairReport) -> str:
+    """What is known of a pair without loading it."""
+    models = [model for model in (report.target, report.draft) if model is not None]
+    heads = Markup("").join(_HEAD.format(role) for role in ("target", "draft")[: len(models)])
+    rows = Markup("").join(
+        _ROW.format(name=name, cells=Markup("").join(_CELL.format(value) for value in values))
+        for name, *values in zip(_ROWS, *map(_values, models), strict=True)
+    )
+    remarks = Markup("").join(_NOTE.format(text) for text in _remarks(report))
+    return str(_TABLE.format(heads=heads, rows=rows, remarks=remarks))
+
+
+_ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat template")
+
+
+def _values(model: Model) -> tuple[str, ...]:
+    known = (model.vocabulary, model.context_length)
+    vocabulary, context = (f"{number:,}" if number else "not known" for number in known)
+    template = "yes" if model.chat_template else "no"
+    return model.architecture, size(model.parameters), model.weights, vocabulary, context, template
+
+
+def _remarks(report: PairReport) -> list[str]:
+    free = in_units(report.memory_free)
+    lines = []
+    for engine in report.engines:
+        needed = in_units(engine.memory_needed)
+        verdict = "can run it" if engine.can_run else f"cannot: {engine.reason}"
+        lines.append(f"{engine.engine} engine: {verdict} Needs up to {needed} of memory (estimate), {free} are free.")
+    return lines

@@ -1,0 +1,221 @@
+"""The Models tab: the catalogue, what is on this machine, and which pair is used where and how."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from specdemo.errors import SpecdemoError
+from specdemo.models.checks import check_pair
+from specdemo.models.devices import devices
+from specdemo.records import ModelPair
+from specdemo.settings import RuntimeSettings
+from specdemo.ui.catalogue import report_html
+from specdemo.ui.compare_tab import ENGINE, PRIVATE, Stop
+from specdemo.ui.controls import RUNTIME, Control, control
+from specdemo.ui.header import header_html
+from specdemo.ui.session import Sessions, alert
+from specdemo.ui.shelf import Names, Shelf
+from specdemo.ui.views import view
+
+_TYPED = ("cache_size", "inference_num_threads")
+_SAME = "Same as the target"
+_NO_DRAFT = "None: prompt lookup only"
+
+
+class ModelsTab(NamedTuple):
+    """What the page needs of it: the controls that name a pair, in the order of `values_of`; the pair in use."""
+
+    controls: list[Control]
+    in_use: gr.Textbox
+
+
+def values_of(pair: ModelPair) -> dict[str, Any]:
+    """What the controls hold for a pair."""
+    draft = pair.draft.name if pair.draft is not None else ""
+    runtime = pair.runtime.model_dump()
+    return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
+
+
+NAMES = ("target", "draft", *RUNTIME)
+
+
+class _Callbacks:
+    """Widgets' values in, updates out."""
+
+    def __init__(self, sessions: Sessions, shelf: Shelf) -> None:
+        self._sessions = sessions
+        self._shelf = shelf
+
+    def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[list[Any]]:
+        """Load the pair that the controls name; updates of pair, header, message, buttons, address and controls."""
+        chosen = dict(zip(NAMES, values, strict=True))
+        yield from self._load(request, before, engine, chosen)
+
+    def use_entry(
+        self, event: gr.EventData, request: gr.Request, before: ModelPair, engine: Any, *values: Any
+    ) -> Iterator[list[Any]]:
+        """The same for a pair of the catalogue, on the devices that the controls name."""
+        chosen = dict(zip(NAMES, values, strict=True))
+        try:
+            names = self._shelf.names_of(str(event.name))
+        except SpecdemoError as error:
+            yield self._outputs(message=alert(error), busy=False)
+            return
+        runtime = self._shelf.suited(names.target).model_dump(exclude={"device", "draft_device"})
+        yield from self._load(request, before, engine, chosen | names._asdict() | runtime)
+
+    def _load(
+        self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]
+    ) -> Iterator[list[Any]]:
+        try:
+            runtime = {name: chosen[name] for name in RUNTIME}
+            pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            message = ""
+            for message in self._sessions.load(str(request.session_hash), engine, pair):
+                yield self._outputs(message=message or gr.skip(), busy=True)
+            yield self._outputs(message=message, busy=False, pair=pair if not message else None)
+        except SpecdemoError as error:
+            told = f"{error} {before.name} is still in use."
+            yield self._outputs(message=alert(type(error)(told)), busy=False)
+
+    @staticmethod
+    def _outputs(*, message: Any, busy: bool, pair: ModelPair | None = None) -> list[Any]:
+        buttons = [gr.update(interactive=not busy), gr.update(visible=busy)]
+        if pair is None:
+            return [gr.skip(), gr.skip(), message, *buttons, gr.skip(), *[gr.skip()] * len(NAMES)]
+        values = values_of(pair)
+        return [pair, header_html(pair), message, *buttons, json.dumps(values), *(values[name] for name in NAMES)]
+
+    def fetch(self, event: gr.EventData, request: gr.Request) -> Iterator[list[Any]]:
+        """Download an entry's models; updates of its message, button, catalogue, and both lists of models."""
+        for message in self._shelf.download(str(request.session_hash), str(event.name)):
+            yield [message, gr.update(visible=True), *[gr.skip()] * 3]
+        yield [gr.skip(), gr.update(visible=False), *self.refreshed()]
+
+    def refreshed(self) -> list[Any]:
+        """Catalogue, and both lists of models, as they are now."""
+        targets, drafts = model_choices(self._shelf)
+        return [self._shelf.cards(), gr.update(choices=targets), gr.update(choices=drafts)]
+
+    def suited(self, target: str) -> list[Any]:
+        """Updates of the runtime settings to those that suit a target, but for the devices."""
+        settings = self._shelf.suited(target).model_dump(exclude={"device", "draft_device"})
+        return [settings.get(name, gr.skip()) for name in RUNTIME]
+
+    def report(self, target: str, draft: str, cache_size: int) -> list[Any]:
+        """What is known of a pair without loading it."""
+        models = self._shelf.models()
+        try:
+            if target not in models:
+                return [""]
+            return [report_html(check_pair(models[target], models.get(draft), int(cache_size or 1)))]
+        except SpecdemoError as error:
+            return [alert(error)]
+
+
+def models_tab(
+    sessions: Sessions,
+    shelf: Shelf,
+    pair: gr.State,
+    header: gr.HTML,
+    engine: Control,
+    stop: Callable[[str], Stop],
+) -> ModelsTab:
+    """The tab's contents. `engine`: the control that names it; `stop` makes what ends one of the tab's actions."""
+    callbacks = _Callbacks(sessions, shelf)
+    with gr.Tab("Models") as tab:
+        in_use = gr.Textbox(visible=False)
+        with gr.Column(elem_id="pair"):
+            controls = _controls(shelf)
+            with gr.Row(elem_id="pair-actions"):
+                use = gr.Button("Use this pair", variant="primary", elem_id="use", scale=0, min_width=180)
+                cancel = gr.Button("Cancel", variant="stop", elem_id="cancel-load", visible=False, scale=0)
+            message = gr.HTML(elem_id="pair-message", elem_classes="message")
+            report = gr.HTML(elem_id="report")
+        progress = gr.HTML(elem_id="download", elem_classes="message")
+        cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
+        catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
+    outputs = [pair, header, message, use, cancel, in_use, *controls]
+    inputs = [pair, engine, *controls]
+    loading: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
+    use.click(callbacks.use, inputs, outputs, **loading)
+    catalogue.select(callbacks.use_entry, inputs, outputs, **loading)
+    cancel.click(stop("load"), **PRIVATE)
+    lists = [catalogue, controls[0], controls[1]]
+    catalogue.download(
+        callbacks.fetch,
+        None,
+        [progress, cancel_download, *lists],
+        show_progress="hidden",
+        api_visibility="private",
+        concurrency_id="download",
+        concurrency_limit=1,
+    )
+    cancel_download.click(stop("download"), **PRIVATE)
+    tab.select(callbacks.refreshed, outputs=lists, **PRIVATE)
+    controls[0].input(callbacks.suited, controls[0], controls[2:], **PRIVATE)
+    seen = [controls[0], controls[1], controls[NAMES.index("cache_size")]]
+    gr.on([tab.select, *(part.change for part in seen)], callbacks.report, seen, [report], trigger_mode="always_last", **PRIVATE)
+    return ModelsTab(controls, in_use)
+
+
+def model_choices(shelf: Shelf) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """What can be chosen for target and for draft."""
+    models = shelf.models()
+    targets = [(name, name) for name, model in models.items() if model.detokenizer]
+    return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
+
+
+def _controls(shelf: Shelf) -> list[Control]:
+    values, (targets, drafts) = values_of(shelf.default), model_choices(shelf)
+    usable = [(f"{device.name}: {device.full_name}", device.name) for device in devices() if device.reason is None]
+    choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
+    titles = {"target": ("Target", "its output counts"), "draft": ("Draft", "it proposes")}
+    made: dict[str, Control] = {}
+
+    def add(name: str) -> None:
+        if name in choices:
+            title, info = titles.get(name) or (RUNTIME[name].title, RUNTIME[name].description)
+            made[name] = gr.Dropdown(
+                choices[name],
+                value=values[name],
+                label=title,
+                info=info,
+                allow_custom_value=True,  # lists differ from visitor to visitor; names are looked up in any case
+                elem_id=name,
+            )
+        else:
+            made[name] = control(name, typed=name in _TYPED, value=values[name], min_width=200)
+
+    with gr.Row(elem_classes="controls"):
+        for name in choices:
+            add(name)
+    for device in devices():
+        if device.reason is not None:
+            gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")
+    with gr.Accordion("Runtime", open=False, elem_id="runtime"), gr.Row(elem_classes="controls"):
+        for name in RUNTIME:
+            if name not in made:
+                add(name)
+    return [made[name] for name in NAMES]
+
+
+def restored(shelf: Shelf, values: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
+    """The pair that a link or the browser's store names, or the one to begin with and what is wrong."""
+    named = {name: values[name] for name in NAMES if name in values}
+    if not named:
+        return shelf.default, None
+    try:
+        runtime = shelf.default.runtime.model_dump() | {name: named[name] for name in RUNTIME if name in named}
+        start = values_of(shelf.default)
+        names = Names(named.get("target", start["target"]), named.get("draft", start["draft"]))
+        return shelf.choose(names, runtime), None
+    except SpecdemoError as error:
+        return shelf.default, type(error)(f"The link's pair cannot be used. {error}")
+
+
+def defaults(shelf: Shelf) -> dict[str, Any]:
+    """What the controls hold to begin with; a link carries what differs."""
+    return values_of(shelf.default) | {"draft_device": RuntimeSettings().draft_device or ""}

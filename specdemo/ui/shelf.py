@@ -1,0 +1,108 @@
+"""The models a visitor may choose from. The browser sends names; they are looked up, never made into paths."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specdemo.errors import SpecdemoError, UnknownNameError
+from specdemo.models.catalogue import Entry, catalogue, find
+from specdemo.models.devices import check_devices
+from specdemo.models.download import DownloadProgress, download, local_folder
+from specdemo.models.library import entry_folders, library
+from specdemo.models.pairs import pair_of, suited
+from specdemo.records import Model, ModelPair
+from specdemo.settings import RuntimeSettings
+from specdemo.ui.catalogue import card_html, cards_html, progress_html
+from specdemo.ui.session import Visitors, alert, notice
+
+
+class Names(NamedTuple):
+    """A pair as the page's controls name it; an empty draft is none."""
+
+    target: str
+    draft: str
+
+
+class Shelf:
+    """What is on this machine, what the catalogue offers, and the pair to begin with."""
+
+    def __init__(
+        self,
+        default: ModelPair,
+        visitors: Visitors,
+        *,
+        directory: Path | None = None,
+        downloads: bool = True,
+    ) -> None:
+        """`directory`: the user's own models. Without `downloads`, visitors can fetch nothing."""
+        self.default = default
+        self.downloads = downloads
+        self._visitors = visitors
+        self._directory = directory
+
+    def models(self) -> dict[str, Model]:
+        """Every model by its name, the default pair's first."""
+        first = {model.name: model for model in (self.default.target, self.default.draft) if model is not None}
+        return first | {model.name: model for model in library(self._directory).models if model.name not in first}
+
+    def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
+        """The pair of these names with these runtime settings.
+
+        Raises:
+            SpecdemoError: there is no such model, or a setting or device cannot be used.
+        """
+        models = self.models()
+        for name in filter(None, names):
+            if name not in models:
+                raise UnknownNameError(f"There is no model {name!r} on this machine; choose one from the list.")
+        settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
+        check_devices(settings)
+        return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
+
+    def suited(self, target: str) -> RuntimeSettings:
+        """The runtime settings to begin with for a target."""
+        model = self.models().get(target)
+        return suited(model) if model is not None else RuntimeSettings()
+
+    def names_of(self, entry_name: str) -> Names:
+        """The names of a catalogue entry's models.
+
+        Raises:
+            UnknownNameError: there is no such entry, or not all of it is on this machine.
+        """
+        entry = find(entry_name)
+        by_path = {model.path: name for name, model in self.models().items()}
+        names = [by_path.get(folder) for folder in entry_folders(entry, self._directory)]
+        if None in names:
+            raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
+        target, *draft = (name or "" for name in names)
+        return Names(target, draft[0] if draft else "")
+
+    def cards(self) -> str:
+        """The catalogue as HTML."""
+        return cards_html([self._card(entry) for entry in catalogue()])
+
+    def _card(self, entry: Entry) -> str:
+        here = [local_folder(source, self._directory) is not None for source in entry.sources]
+        return card_html(entry, here, downloads=self.downloads)
+
+    def download(self, visitor: str, entry_name: str) -> Iterator[str]:
+        """Fetch what is missing of an entry, yielding messages; what was fetched stays when it is stopped."""
+        if not self.downloads:
+            yield notice("Downloads from this page are switched off; whoever runs it can download in a terminal.")
+            return
+        try:
+            entry = find(entry_name)
+            with self._visitors.busy(visitor, "download") as cancelled:
+                for source in entry.sources:
+                    if source.repository is None or source.format != "openvino" or local_folder(source):
+                        continue
+                    last: DownloadProgress | None = None
+                    for last in download(source.repository, stop=cancelled.is_set):
+                        yield progress_html(source.repository, last)
+                    if last is None or last.folder is None:
+                        yield notice("Stopped. What was fetched is kept; download again, and it goes on from there.")
+                        return
+            yield notice(f"{entry.title} is on this machine.")
+        except SpecdemoError as error:
+            yield alert(error)

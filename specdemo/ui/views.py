@@ -1,0 +1,30 @@
+"""Views that one of our scripts draws, from the value it receives."""
+
+from typing import Any
+
+import gradio as gr
+
+from specdemo.models.pairs import ASSETS
+
+PAGE = ASSETS / "page"
+SCRIPTS = ("plotly/plotly.min.js", "player.js", "pane.js", "chart.js", "race.js", "anatomy.js", "catalogue.js")
+
+
+def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML:
+    """A view; `script` makes the object that draws it, with `element` and `trigger` at hand."""
+    head = "".join(f'<script src="specdemo/{name}"></script>' for name in SCRIPTS)
+    mount = f"""
+        const mount = () => {{
+          if (typeof Chart === "undefined" || typeof Catalogue === "undefined") return setTimeout(mount, 30);
+          const view = {script};
+          watch("value", () => view.receive(props.value));
+          view.receive(props.value);
+        }};
+        mount();
+    """
+    return gr.HTML(value, html_template=text(template), js_on_load=mount, head=head, **options)
+
+
+def text(name: str) -> str:
+    """One of the page's files."""
+    return (PAGE / name).read_text(encoding="utf-8")
