@@ -16,10 +16,10 @@ NEEDED = ("config.json", "generation_config.json", "tokenizer_config.json", "ope
 WEIGHTS = ("fp32", "fp16", "int8")
 
 
-def export(source: Path, destination: Path, weights: str) -> None:
-    """Export one model with tokenizer and detokenizer; keep only the files that OpenVINO GenAI reads."""
+def export(source: Path, destination: Path, weights: str, *options: str) -> None:
+    """Export one model with tokenizer and detokenizer, if any; keep only the files that OpenVINO GenAI reads."""
     with tempfile.TemporaryDirectory() as scratch:
-        task = ["--task", "text-generation-with-past", "--weight-format", weights]
+        task = ["--task", "text-generation-with-past", "--weight-format", weights, *options]
         subprocess.run(["optimum-cli", "export", "openvino", "--model", source, *task, scratch], check=True)
         shutil.rmtree(destination, ignore_errors=True)
         destination.mkdir(parents=True)
