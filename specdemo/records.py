@@ -113,13 +113,17 @@ class Run(Record):
 
 
 class Model(Record):
-    """A model folder. `parameters` counts weights; `weights` is their stored precision."""
+    """A model folder. `parameters` counts weights; `weights` is their stored precision.
+
+    `eagle3` says that it is an EAGLE-3 head, which drafts from the target's hidden states and is no model by itself.
+    """
 
     name: str
     architecture: str
     parameters: int
     weights: str
     context_length: int | None = None
+    eagle3: bool = False
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
 
 
@@ -134,6 +138,11 @@ class ModelPair(Record):
     draft: Model | None = None
     runtime: RuntimeSettings = RuntimeSettings()
     translated: bool = False
+
+    @property
+    def eagle3(self) -> bool:
+        """Whether the draft is an EAGLE-3 head."""
+        return self.draft is not None and self.draft.eagle3
 
 
 class Environment(Record):

@@ -14,10 +14,9 @@ from typing import Any
 from specdemo.errors import FolderError
 from specdemo.records import Model
 
+_MODEL = ("config.json", "openvino_model.xml", "openvino_model.bin")
 REQUIRED = (
-    "config.json",
-    "openvino_model.xml",
-    "openvino_model.bin",
+    *_MODEL,
     "openvino_tokenizer.xml",
     "openvino_tokenizer.bin",
     "openvino_detokenizer.xml",
@@ -28,20 +27,22 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
 def inspect_folder(path: Path) -> Model:
-    """Describe the model in a folder.
+    """Describe the model in a folder. An EAGLE-3 head needs no tokenizer: it has that of its target.
 
     Raises:
         FolderError: the folder is missing, empty, half copied or not OpenVINO IR; the message says which.
     """
     if not path.is_dir():
         raise FolderError(f"There is no folder {str(path)!r}; check the path.")
-    missing = [name for name in REQUIRED if not (path / name).is_file()]
+    config = _read_config(path) if (path / "config.json").is_file() else {}
+    eagle3 = _is_eagle3(config)
+    needed = _MODEL if eagle3 else REQUIRED
+    missing = [name for name in needed if not (path / name).is_file()]
     if len(missing) == len(REQUIRED):
         raise FolderError(f"The folder {path.name!r} holds no OpenVINO model; {_EXPORT}.")
     if missing:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
-    config = _read_config(path)
-    for stem in ("openvino_tokenizer", "openvino_detokenizer"):
+    for stem in () if eagle3 else ("openvino_tokenizer", "openvino_detokenizer"):
         _read_constants(path, stem)
     constants = _read_constants(path, "openvino_model")
     sizes: Counter[str] = Counter()
@@ -56,7 +57,13 @@ def inspect_folder(path: Path) -> Model:
         parameters=sum(sizes.values()),
         weights=_name_precision(sizes),
         context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
+        eagle3=eagle3,
     )
+
+
+def _is_eagle3(config: dict[str, Any]) -> bool:
+    """Whether the exporter took it for an EAGLE-3 head: by the name of its architecture."""
+    return any("eagle3" in str(name).lower() for name in config.get("architectures") or ())
 
 
 def _read_config(path: Path) -> dict[str, Any]:

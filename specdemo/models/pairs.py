@@ -34,8 +34,13 @@ def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings
 
     Raises:
         FolderError: a folder is missing, empty, half copied or not OpenVINO IR.
+        PairError: the target is an EAGLE-3 head.
     """
     models = [inspect_folder(folder) for folder in (target, draft) if folder is not None]
+    if models[0].eagle3:
+        raise PairError(
+            f"{models[0].name!r} is an EAGLE-3 head, which writes nothing by itself; choose it as the draft."
+        )
     bundled = target.parent == BUNDLED
     return ModelPair(
         name=BUNDLED.name if bundled else " + ".join(model.name for model in models),

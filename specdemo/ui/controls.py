@@ -66,6 +66,8 @@ def visibility(engine: str, drafter: str, policy: str) -> dict[str, bool]:
         "num_assistant_tokens": not by_model or policy == "constant",
         "assistant_confidence_threshold": by_model and policy == "confidence",
         "max_assistant_tokens": traced and by_model and policy == "confidence",
+        "tree_depth": False,
+        "branching_factor": False,
         "max_ngram_size": not by_model,
         "kv_cache": traced,
         "alternatives": traced,

@@ -39,7 +39,7 @@ class Pipelines:
         self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
-        if pair.draft is not None:
+        if pair.draft is not None and not pair.eagle3:  # a head has no tokenizer, or one that means nothing
             check_vocabularies(self.tokenizer.vocabulary(), Tokenizer(pair.draft).vocabulary())
         self.get("plain")
 
@@ -92,6 +92,11 @@ class Pipelines:
                 raise CacheError(
                     f"A KV cache of {self.pair.runtime.cache_size} GB does not fit into this machine's memory; "
                     "choose a smaller cache size."
+                ) from error
+            if kind == "model" and self.pair.eagle3:
+                raise PairError(
+                    f"The EAGLE-3 head {self.require_draft().name!r} does not fit {target.name!r}; "
+                    "choose the target that it was trained for, which must have ten layers or more."
                 ) from error
             raise LoadError(f"OpenVINO cannot load {target.name!r} on {device}; export it again.") from error
 

@@ -30,9 +30,12 @@ class TracedEngine:
         """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.
 
         Raises:
+            PairError: the draft is an EAGLE-3 head.
             DeviceError: this machine has no such device.
             LoadError: OpenVINO refused to load a model.
         """
+        if pair.eagle3:
+            raise PairError("The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine.")
         self.pair = pair
         device, draft_device = pair.runtime.device, pair.runtime.draft_device or pair.runtime.device
         for name in (device, draft_device):
