@@ -62,8 +62,9 @@ _SOURCES = {
     "measured": "Proposals were seen as they were made.",
     "replayed": "GenAI does not tell which proposals it refused. They are replayed: the drafter was run again over "
     "the committed text, off the clock, and each round was checked against what it committed.",
-    "counts only": "GenAI does not tell which proposals it refused, and sampled ones cannot be replayed. "
-    "Of a constant lookahead at least their number is known; with a confidence threshold, how many were accepted.",
+    "counts only": "GenAI does not tell which proposals it refused; sampled ones, and an EAGLE-3 head's, cannot be "
+    "replayed. Of a constant lookahead at least their number is known; with a confidence threshold, and in trees, "
+    "how many were accepted.",
 }
 
 
@@ -91,7 +92,11 @@ def divergence_reason(comparison: Comparison) -> str:
 def walk_through(comparison: Comparison) -> Iterator[str]:
     """The algorithm in a few sentences, by the example of a round of this run."""
     rounds = comparison.speculative.rounds
-    known = [(number, step) for number, step in enumerate(rounds, 1) if step.proposed]
+    known = [
+        (number, step)
+        for number, step in enumerate(rounds, 1)
+        if step.proposed and None not in {draft.id for draft in step.proposed}
+    ]
     if not known:
         yield "In this run nothing is known of what was proposed, so there is no round to take for an example."
         return

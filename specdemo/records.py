@@ -116,7 +116,8 @@ class Model(Record):
     """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
 
     `vocabulary` is the number of tokens, `chat_template` says that there is one. Without a `detokenizer` a model can
-    propose but not write. What is None was not known when the record was written.
+    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states and is no
+    model by itself. What is None was not known when the record was written.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Model(Record):
     vocabulary: int | None = None
     chat_template: bool = False
     detokenizer: bool = True
+    eagle3: bool = False
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
 
 
@@ -142,6 +144,11 @@ class ModelPair(Record):
     draft: Model | None = None
     runtime: RuntimeSettings = RuntimeSettings()
     translated: bool = False
+
+    @property
+    def eagle3(self) -> bool:
+        """Whether the draft is an EAGLE-3 head."""
+        return self.draft is not None and self.draft.eagle3
 
 
 class Environment(Record):

@@ -52,6 +52,20 @@ class GenerationSettings(_Settings):
     max_assistant_tokens: int = Field(
         20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing however sure it is"
     )
+    tree_depth: int = Field(
+        0,
+        ge=0,
+        le=16,
+        title="Tree depth",
+        description="an EAGLE-3 head proposes a tree of so many layers, its lookahead at most in all; 0: a chain",
+    )
+    branching_factor: int = Field(
+        1,
+        ge=1,
+        le=16,
+        title="Branching factor",
+        description="likeliest tokens kept at a node and in a layer of the tree",
+    )
     max_ngram_size: int = Field(
         3,
         ge=1,
@@ -103,6 +117,18 @@ class GenerationSettings(_Settings):
     def _lookup_has_no_confidence(self) -> Self:
         if self.drafter == "lookup" and self.policy != "constant":
             raise ValueError("prompt lookup proposes without probabilities, so its policy must be constant")
+        return self
+
+    @model_validator(mode="after")
+    def _trees_need(self) -> Self:
+        if self.tree_depth == 0:
+            return self
+        needed = {"engine": "genai", "drafter": "model", "policy": "constant", "do_sample": False}
+        missing = next((name for name, value in needed.items() if getattr(self, name) != value), None)
+        if missing is not None:
+            raise ValueError(f"a tree of proposals needs {missing} {needed[missing]}; set that, or tree_depth 0")
+        if self.num_assistant_tokens < self.tree_depth:
+            raise ValueError("a tree needs a lookahead of at least its depth; raise num_assistant_tokens")
         return self
 
     @model_validator(mode="after")

@@ -49,7 +49,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     """
     if not target.detokenizer:
         raise FolderError(f"{target.name!r} has no detokenizer, so it can only be a draft; choose another target.")
-    difference = _difference(target, draft) if draft is not None else None
+    difference = _difference(target, draft) if draft is not None and not draft.eagle3 else None
     free = memory_free()
     engines = []
     names: tuple[EngineName, ...] = ("genai", "traced")
@@ -76,6 +76,8 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
+    if draft is not None and draft.eagle3 and engine == "traced":
+        return "An EAGLE-3 head works in the genai engine only; choose that."
     if draft is None or difference is None:
         return None
     if engine == "genai":

@@ -14,10 +14,9 @@ from typing import Any
 from specdemo.errors import FolderError
 from specdemo.records import Model
 
+_MODEL = ("config.json", "openvino_model.xml", "openvino_model.bin")
 REQUIRED = (
-    "config.json",
-    "openvino_model.xml",
-    "openvino_model.bin",
+    *_MODEL,
     "openvino_tokenizer.xml",
     "openvino_tokenizer.bin",
     "openvino_detokenizer.xml",
@@ -32,6 +31,8 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     """Describe the model in a folder. A draft may lack a detokenizer, since only the target writes.
 
+    An EAGLE-3 head needs no tokenizer at all: it has that of its target.
+
     Raises:
         FolderError: the folder is missing, empty, half copied or not OpenVINO IR; the message says which.
     """
@@ -39,18 +40,19 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
         raise FolderError(f"There is no folder {str(path)!r}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
-    missing = [name for name in REQUIRED if not (path / name).is_file()]
-    detokenizer = not set(_DETOKENIZER) <= set(missing)
+    config = _read_config(path) if (path / "config.json").is_file() else {}
+    eagle3 = _is_eagle3(config)
+    missing = [name for name in (_MODEL if eagle3 else REQUIRED) if not (path / name).is_file()]
+    detokenizer = not eagle3 and not set(_DETOKENIZER) <= set(missing)
     if draft and not detokenizer and len(missing) < len(REQUIRED):
         missing = [name for name in missing if name not in _DETOKENIZER]
     if len(missing) == len(REQUIRED):
         raise FolderError(f"The folder {path.name!r} holds no OpenVINO model; {_EXPORT}.")
     if missing:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
-    config = _read_config(path)
     if config.get("is_encoder_decoder"):
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
-    for stem in ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
+    for stem in () if eagle3 else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
         _read_constants(path, stem)
     constants = _read_constants(path, "openvino_model")
     sizes: Counter[str] = Counter()
@@ -67,8 +69,9 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
         context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
         weight_bytes=(path / "openvino_model.bin").stat().st_size,
         vocabulary=text_config.get("vocab_size"),
-        chat_template=_has_chat_template(path),
+        chat_template=not eagle3 and _has_chat_template(path),
         detokenizer=detokenizer,
+        eagle3=eagle3,
     )
 
 
@@ -80,6 +83,11 @@ def _has_chat_template(path: Path) -> bool:
     if settings.is_file() and b'"chat_template"' in settings.read_bytes():
         return True
     return b"<chat_template value=" in (path / "openvino_tokenizer.xml").read_bytes()
+
+
+def _is_eagle3(config: dict[str, Any]) -> bool:
+    """Whether the exporter took it for an EAGLE-3 head: by the name of its architecture."""
+    return any("eagle3" in str(name).lower() for name in config.get("architectures") or ())
 
 
 def _read_config(path: Path) -> dict[str, Any]:

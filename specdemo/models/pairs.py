@@ -49,6 +49,7 @@ def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings
 
     Raises:
         FolderError: a folder is missing, empty, half copied or not OpenVINO IR.
+        PairError: the target is an EAGLE-3 head.
     """
     drafted = inspect_folder(draft, draft=True) if draft is not None else None
     return pair_of(inspect_folder(target), drafted, runtime=runtime)
@@ -59,7 +60,12 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
 
     Raises:
         FolderError: the target has no detokenizer, so that it cannot write.
+        PairError: the target is an EAGLE-3 head.
     """
+    if target.eagle3:
+        raise PairError(
+            f"{target.name!r} is an EAGLE-3 head, which writes nothing by itself; choose it as the draft."
+        )
     if not target.detokenizer:
         raise FolderError(f"{target.name!r} has no detokenizer, so it can only be a draft; choose another target.")
     bundled = target.path is not None and target.path.parent == BUNDLED

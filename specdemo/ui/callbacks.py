@@ -106,6 +106,8 @@ def show_valid(pair: ModelPair, engine: str, drafter: str, policy: str) -> list[
     }
     if pair.draft is None and drafter == "model":
         updates["drafter"]["value"] = "lookup"
+    if pair.eagle3:  # a choice that is hidden must not stay in force
+        updates["engine"]["value"], updates["policy"]["value"] = "genai", "constant"
     updates["policy"]["elem_classes"] = [engine]
     if engine == "genai" and policy == "heuristic":
         updates["policy"]["value"] = "constant"

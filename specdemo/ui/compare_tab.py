@@ -33,6 +33,8 @@ _MAIN = (
     "num_assistant_tokens",
     "assistant_confidence_threshold",
     "max_assistant_tokens",
+    "tree_depth",
+    "branching_factor",
     "max_ngram_size",
     "max_new_tokens",
 )

@@ -63,12 +63,16 @@ def visibility(pair: ModelPair, engine: str, drafter: str, policy: str) -> dict[
     Gradio refuses a restored value that is not among a control's choices yet.
     """
     by_model, traced = drafter == "model", engine == "traced"
+    head = by_model and pair.eagle3
     return {
+        "engine": not pair.eagle3,
         "drafter": pair.draft is not None,
-        "policy": by_model,
+        "policy": by_model and not head,
         "num_assistant_tokens": not by_model or policy == "constant",
         "assistant_confidence_threshold": by_model and policy == "confidence",
         "max_assistant_tokens": traced and by_model and policy == "confidence",
+        "tree_depth": head,
+        "branching_factor": head,
         "max_ngram_size": not by_model,
         "kv_cache": traced,
         "alternatives": traced,

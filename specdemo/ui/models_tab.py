@@ -157,7 +157,14 @@ def models_tab(
     tab.select(callbacks.refreshed, outputs=lists, **PRIVATE)
     controls[0].input(callbacks.suited, controls[0], controls[2:], **PRIVATE)
     seen = [controls[0], controls[1], controls[NAMES.index("cache_size")]]
-    gr.on([tab.select, *(part.change for part in seen)], callbacks.report, seen, [report], trigger_mode="always_last", **PRIVATE)
+    gr.on(
+        [tab.select, *(part.change for part in seen)],
+        callbacks.report,
+        seen,
+        [report],
+        trigger_mode="always_last",
+        **PRIVATE,
+    )
     return ModelsTab(controls, in_use)
 
 

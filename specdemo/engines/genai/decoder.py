@@ -20,7 +20,7 @@ from specdemo.engines.genai.config import Kind, generation_config, tells_probabi
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer
 from specdemo.engines.text import IncrementalText
-from specdemo.errors import CacheError, EngineError
+from specdemo.errors import CacheError, EngineError, PromptError
 from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.verification import verdicts_from_counts
@@ -54,10 +54,11 @@ class GenAIDecoder:
 
     @property
     def trace_source(self) -> TraceSource:
-        """Plain rounds propose nothing, which is measured; sampled drafts cannot be replayed."""
+        """Plain rounds propose nothing, which is measured; samples and an EAGLE-3 head cannot be replayed."""
         if not self.speculates:
             return "measured"
-        return "counts only" if self._kind == "model" and self._settings.do_sample else "replayed"
+        unseen = self._settings.do_sample or self._pipelines.pair.eagle3
+        return "counts only" if self._kind == "model" and unseen else "replayed"
 
     def start(
         self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
@@ -66,6 +67,8 @@ class GenAIDecoder:
         self.close()
         self._settings = settings
         self._prompt = self._pipelines.tokenizer.encode_prompt(prompt, settings, history)
+        if self._kind == "model" and self._pipelines.pair.eagle3 and len(self._prompt) < 2:
+            raise PromptError("An EAGLE-3 head needs a prompt of two tokens; type a longer one.")
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
         self._committed, self._tracer = 0, None
         self.finish_reason = None
@@ -106,7 +109,9 @@ class GenAIDecoder:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
         first, self._committed = self._committed == 0, self._committed + len(tokens)
         proposed: tuple[DraftToken, ...] | None = None if self.speculates and not first else ()
-        counted = self._kind == "model" and self._settings.policy == "constant"
+        # Verdicts describe a chain. Of a tree, one path is accepted, and which others were tried is not told.
+        chain = self._settings.policy == "constant" and self._settings.tree_depth == 0
+        counted = self._kind == "model" and chain
         # After an end-of-text token it is not known whether the draft proposed it: then neither are the counts.
         if counted and not first and self.finish_reason != "stop":
             proposed = self._counts(min(self._settings.num_assistant_tokens, wanted - 1), tokens)

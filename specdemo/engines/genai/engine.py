@@ -10,7 +10,7 @@ from itertools import islice
 from statistics import fmean, median
 
 from specdemo.engines.base import Decoder, steps
-from specdemo.engines.genai.config import generation_config
+from specdemo.engines.genai.config import check_settings, generation_config
 from specdemo.engines.genai.decoder import GenAIDecoder, as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.environment import describe_environment
@@ -45,7 +45,9 @@ class GenAIEngine:
 
         Raises:
             PairError: the pair has no draft, and the settings ask for one.
+            SettingsError: GenAI cannot draft so with this pair.
         """
+        check_settings(self.pair, settings)
         if settings.drafter == "model":
             require_draft(self.pair)
         return GenAIDecoder(self.pipelines, settings.drafter)

@@ -13,7 +13,7 @@ from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.genai.config import Kind
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.tokenizer import Tokenizer, folder_of
-from specdemo.errors import CacheError, LoadError
+from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.pairs import require_draft
 from specdemo.records import ModelPair
@@ -37,7 +37,7 @@ class Pipelines:
         self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
-        if pair.draft is not None:
+        if pair.draft is not None and not pair.eagle3:  # a head has no tokenizer, or one that means nothing
             self.tokenizer.check_fits(Tokenizer(pair.draft))
         self.get("plain")
 
@@ -80,6 +80,11 @@ class Pipelines:
                 raise CacheError(
                     f"A KV cache of {runtime.cache_size} GB does not fit into this machine's memory; "
                     "choose a smaller cache size."
+                ) from error
+            if kind == "model" and self.pair.eagle3:
+                raise PairError(
+                    f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}; "
+                    "choose the target that it was trained for, which must have ten layers or more."
                 ) from error
             raise LoadError(f"OpenVINO cannot load {target.name!r} on {device}; export it again.") from error
 

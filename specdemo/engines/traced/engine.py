@@ -35,9 +35,12 @@ class TracedEngine:
         """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.
 
         Raises:
+            PairError: the draft is an EAGLE-3 head.
             DeviceError: this machine has no such device, or it cannot be used.
             LoadError: OpenVINO refused to load a model.
         """
+        if pair.eagle3:
+            raise PairError("The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine.")
         self.pair = pair
         check_devices(pair.runtime)
         self._tokenizer = Tokenizer(pair.target)

@@ -1,0 +1,210 @@
+"""GenAI's engine with an EAGLE-3 head, on the tiny pair that `fixtures/make_eagle.py` made."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specdemo import metrics
+from specdemo.compare import race, run_alone
+from specdemo.costs import measure_costs
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.genai.config import generation_config
+from specdemo.engines.genai.decoder import as_tensor
+from specdemo.engines.traced import TracedEngine
+from specdemo.errors import FolderError, PairError, PromptError, SettingsError
+from specdemo.models.folder import inspect_folder
+from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
+from specdemo.records import Comparison, Run, Verdict
+from specdemo.settings import GenerationSettings, RuntimeSettings
+
+pytestmark = pytest.mark.openvino
+FOLDER = Path(__file__).parent / "fixtures" / "eagle3"
+F32 = RuntimeSettings(precision="f32")
+PROMPT = "Does speculative decoding help"
+SHAPES = {
+    "chain 1": {"num_assistant_tokens": 1},
+    "chain 5": {"num_assistant_tokens": 5},
+    "tree": {"num_assistant_tokens": 8, "tree_depth": 3, "branching_factor": 3},
+    "tree of one branch": {"num_assistant_tokens": 4, "tree_depth": 4},
+    "largest tree": {"num_assistant_tokens": 16, "tree_depth": 16, "branching_factor": 16},
+}
+every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+@pytest.fixture(scope="module")
+def eagle() -> Iterator[GenAIEngine]:
+    engine = GenAIEngine(pair_from_folders(FOLDER / "target", FOLDER / "draft", F32))
+    yield engine
+    engine.close()
+
+
+def chosen(**values) -> GenerationSettings:
+    return GenerationSettings.checked(**{"ignore_eos": True, "max_new_tokens": 64, **values})
+
+
+def speculate(engine: GenAIEngine, prompt: str = PROMPT, **values) -> Run:
+    settings = chosen(**values)
+    return run_alone(engine.speculative(settings), prompt, settings)
+
+
+def plain(engine: GenAIEngine, **values) -> Run:
+    return run_alone(engine.plain(), PROMPT, chosen(**values))
+
+
+def test_the_head_is_recognised(eagle) -> None:
+    assert eagle.pair.eagle3
+    assert not eagle.pair.target.eagle3
+    assert not bundled_pair().eagle3
+
+
+@every_shape
+def test_greedy_output_is_that_of_the_target_alone(eagle, shape: dict) -> None:
+    run = speculate(eagle, **shape)
+    assert run.token_ids == plain(eagle).token_ids
+    assert run.finish_reason == "length"
+    assert len(run.rounds) < 63, "the head is right sometimes"
+
+
+@every_shape
+@pytest.mark.parametrize("tokens", [2, 3, 4, 33])
+def test_the_token_limit_is_kept(eagle, shape: dict, tokens: int) -> None:
+    run = speculate(eagle, max_new_tokens=tokens, **shape)
+    assert run.token_ids == plain(eagle, max_new_tokens=tokens).token_ids
+    assert len(run.token_ids) == tokens
+
+
+@every_shape
+def test_rounds_agree_with_the_counters_of_genai(eagle, shape: dict) -> None:
+    run = speculate(eagle, **shape)
+    pipeline = eagle.pipelines.get("model")
+    ids = as_tensor(eagle.pipelines.tokenizer.encode(PROMPT))
+    config = generation_config(pipeline, "model", chosen(**shape))
+    counters = pipeline.generate([ids], [config])[0].extended_perf_metrics
+    sizes = [len(step.committed) for step in (run.prefill, *run.rounds)]
+    assert sizes == list(counters.raw_metrics.m_batch_sizes), "a step is a round"
+    judged = run.rounds[:-1]  # GenAI leaves out the round in which the request ends
+    assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
+    if "tree_depth" not in shape:
+        assert sum(len(step.proposed) for step in judged) == counters.get_num_draft_tokens()
+
+
+def test_of_a_chain_the_counts_are_known(eagle) -> None:
+    settings = chosen(num_assistant_tokens=5)
+    decoder = eagle.speculative(settings)
+    run = run_alone(decoder, PROMPT, settings)
+    assert decoder.trace_source == "counts only"
+    assert decoder.draft_agreement() is None
+    rate = metrics.acceptance_rate(run)
+    assert rate is not None
+    assert 0 < rate < 1
+    drafts = [draft for step in run.rounds for draft in step.proposed]
+    assert all((draft.id is None) == (draft.verdict is not Verdict.ACCEPTED) for draft in drafts)
+
+
+def test_of_a_tree_only_what_it_committed_is_known(eagle) -> None:
+    *_, comparison = race(eagle, PROMPT, chosen(**SHAPES["tree"]))
+    assert isinstance(comparison, Comparison)
+    assert comparison.trace_source == "counts only"
+    assert comparison.draft_agreement is None
+    assert metrics.identical(comparison)
+    assert all(step.proposed is None for step in comparison.speculative.rounds)
+    assert metrics.acceptance_rate(comparison.speculative) is None
+    length = metrics.mean_accepted_length(comparison.speculative)
+    assert length is not None
+    assert length > 1
+
+
+def test_end_of_text_stops_it(tmp_path: Path, eagle) -> None:
+    target = Path(shutil.copytree(FOLDER / "target", tmp_path / "target"))
+    ids = plain(eagle).token_ids
+    end = max(set(ids), key=ids.index)  # comes late for the first time
+    for file in (target / "config.json", target / "generation_config.json"):
+        file.write_text(file.read_text().replace('"eos_token_id": 0', f'"eos_token_id": {end}'))
+    engine = GenAIEngine(pair_from_folders(target, FOLDER / "draft", F32))
+    for shape in SHAPES.values():
+        run = speculate(engine, ignore_eos=False, **shape)
+        assert run.token_ids == ids[: ids.index(end) + 1]
+        assert run.finish_reason == "stop"
+    engine.close()
+
+
+def test_prompt_lookup_and_sampling_work_too(eagle) -> None:
+    assert speculate(eagle, drafter="lookup").token_ids == plain(eagle).token_ids
+    assert len(speculate(eagle, do_sample=True).token_ids) == 64
+
+
+def test_a_run_can_be_stopped_and_another_begun(eagle) -> None:
+    settings = chosen(max_new_tokens=400, **SHAPES["tree"])
+    run_alone(eagle.speculative(settings), PROMPT, settings, rounds=3)
+    assert not eagle.pipelines.get("model").has_non_finished_requests()
+    assert speculate(eagle).token_ids == plain(eagle).token_ids
+
+
+def test_step_costs_are_measured(eagle) -> None:
+    costs = measure_costs(eagle)
+    assert costs is not None
+    assert costs.draft_step is not None
+    assert costs.draft_step > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"policy": "confidence"}, "without a confidence threshold; choose the constant policy"),
+        ({"repetition_penalty": 1.2}, "without a repetition penalty; set repetition_penalty to 1"),
+        ({"tree_depth": 3, "num_assistant_tokens": 2}, "lookahead of at least its depth; raise num_assistant_tokens"),
+        ({"tree_depth": 3, "do_sample": True}, "needs do_sample false; set that, or tree_depth 0"),
+        ({"tree_depth": 3, "drafter": "lookup"}, "needs drafter model"),
+        ({"tree_depth": 3, "policy": "confidence"}, "needs policy constant"),
+        ({"tree_depth": 3, "engine": "traced"}, "needs engine genai"),
+        ({"tree_depth": 17}, "Tree depth"),
+        ({"branching_factor": 0}, "Branching factor"),
+    ],
+)
+def test_what_does_not_go_together(eagle, values: dict, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        eagle.speculative(chosen(**values))
+
+
+def test_only_a_head_proposes_trees(engine) -> None:
+    with pytest.raises(SettingsError, match="Only an EAGLE-3 head proposes trees; set tree_depth to 0"):
+        engine.speculative(chosen(**SHAPES["tree"]))
+
+
+def test_a_prompt_of_one_token(eagle) -> None:
+    assert len(eagle.pipelines.tokenizer.encode("a")) == 1
+    with pytest.raises(PromptError, match="needs a prompt of two tokens; type a longer one"):
+        speculate(eagle, "a")
+    assert speculate(eagle).token_ids
+
+
+def test_the_traced_engine_refuses_it(eagle) -> None:
+    with pytest.raises(PairError, match="choose the genai engine"):
+        TracedEngine(eagle.pair)
+
+
+def test_a_head_is_no_target() -> None:
+    with pytest.raises(PairError, match=r"'draft' is an EAGLE-3 head, .* choose it as the draft"):
+        pair_from_folders(FOLDER / "draft", None, F32)
+
+
+def test_a_head_for_another_target() -> None:
+    engine = GenAIEngine(pair_from_folders(BUNDLED / "target", FOLDER / "draft", F32))
+    with pytest.raises(PairError, match="'draft' does not fit 'target'; choose the target that it was trained for"):
+        speculate(engine)
+    engine.close()
+
+
+def test_a_head_needs_no_tokenizer_but_its_weights(tmp_path: Path, eagle) -> None:
+    head = Path(shutil.copytree(FOLDER / "draft", tmp_path / "head"))
+    for file in [*head.glob("*tokenizer*"), head / "generation_config.json"]:
+        file.unlink()
+    assert inspect_folder(head).eagle3
+    engine = GenAIEngine(pair_from_folders(FOLDER / "target", head, F32))
+    assert speculate(engine).token_ids == speculate(eagle).token_ids
+    engine.close()
+    (head / "openvino_model.bin").unlink()
+    with pytest.raises(FolderError, match=r"lacks openvino_model\.bin; copy the whole folder again"):
+        inspect_folder(head)
