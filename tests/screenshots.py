@@ -7,15 +7,13 @@ the run's anatomy.
 """
 
 import shutil
-from functools import partial
 
 from playwright.sync_api import Browser, sync_playwright
 
 from specdemo.engines import load_engine
 from specdemo.models.pairs import ASSETS, bundled_pair
 from specdemo.ui.page import build_page, launch_options
-from specdemo.ui.session import Sessions
-from specdemo.worker import Worker
+from specdemo.worker import Job, Worker
 
 PICTURES = ASSETS / "screenshots"
 SIZES = {"wide": (1360, 900), "phone": (390, 844)}
@@ -50,8 +48,8 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
 def main() -> None:
     """Take all of them."""
     PICTURES.mkdir(exist_ok=True)
-    worker = Worker(partial(load_engine, pair=bundled_pair()))
-    app = build_page(Sessions(worker), bundled_pair())
+    worker = Worker(load_engine, Job("genai", bundled_pair()))
+    app = build_page(worker, bundled_pair())
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

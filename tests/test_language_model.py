@@ -7,7 +7,8 @@ may round to another step.
 import numpy as np
 import pytest
 
-from specdemo.engines.language_model import LanguageModel, draft_agreement
+from specdemo.engines.agreement import draft_agreement
+from specdemo.engines.language_model import LanguageModel
 from specdemo.models.devices import properties
 from specdemo.models.pairs import BUNDLED
 from specdemo.settings import GenerationSettings, RuntimeSettings

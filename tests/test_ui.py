@@ -11,16 +11,22 @@ from specdemo import metrics, schema
 from specdemo.compare import Lap, race
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
+from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Round, Token
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks import api_description, restore, show_valid
+from specdemo.ui.callbacks import api_description, show_valid
 from specdemo.ui.charts import acceptance_figure, clock_figure
 from specdemo.ui.controls import DEFAULTS, NAMES, control, settings_from, settings_from_link, visibility
 from specdemo.ui.feed import Feed
+from specdemo.ui.restore import restore
+from specdemo.ui.session import Visitors
+from specdemo.ui.shelf import PAIR_NAMES, Shelf
 from specdemo.ui.summary import figures_html
 from specdemo.ui.tokens import round_html
 from tests.strategies import comparisons, rounds
 
+PAIR = bundled_pair()
+SHELF = Shelf(PAIR, Visitors())
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 
 
@@ -127,56 +133,82 @@ def test_controls_have_the_limits_of_the_settings(name: str) -> None:
 
 def test_the_two_lookahead_settings_exclude_each_other() -> None:
     for drafter, policy in (("model", "constant"), ("model", "confidence"), ("lookup", "constant")):
-        shown = visibility("genai", drafter, policy)
+        shown = visibility(PAIR, "genai", drafter, policy)
         assert shown["num_assistant_tokens"] != shown["assistant_confidence_threshold"]
         assert shown["max_ngram_size"] == (drafter == "lookup")
 
 
 def test_a_hidden_policy_does_not_spoil_prompt_lookup() -> None:
     values = dict(zip(NAMES, DEFAULTS, strict=True)) | {"drafter": "lookup", "policy": "confidence"}
-    assert settings_from(values).policy == "constant"
+    assert settings_from(PAIR, values).policy == "constant"
 
 
 def test_what_genai_cannot_do_is_not_offered_for_it() -> None:
-    assert not visibility("genai", "model", "constant")["kv_cache"]
-    assert visibility("traced", "model", "constant")["kv_cache"]
-    policy, *_ = show_valid("genai", "model", "heuristic")
+    assert not visibility(PAIR, "genai", "model", "constant")["kv_cache"]
+    assert visibility(PAIR, "traced", "model", "constant")["kv_cache"]
+    _, _, policy, *_ = show_valid(PAIR, "genai", "model", "heuristic")
     assert (policy["value"], policy["elem_classes"]) == ("constant", ["genai"])
     values = dict(zip(NAMES, DEFAULTS, strict=True)) | {"kv_cache": "off", "alternatives": 3}
-    assert settings_from(values) == GenerationSettings()
+    assert settings_from(PAIR, values) == GenerationSettings()
 
 
 def test_a_link_with_a_setting_that_is_hidden_is_fine() -> None:
-    settings, wrong = settings_from_link({"drafter": "lookup", "policy": "confidence"})
+    settings, wrong = settings_from_link(PAIR, {"drafter": "lookup", "policy": "confidence"})
     assert (settings.policy, wrong) == ("constant", None)
 
 
 def test_settings_travel_in_a_link() -> None:
-    assert settings_from_link({"top_k": "7", "unknown": "x"}) == (GenerationSettings(top_k=7), None)
-    settings, wrong = settings_from_link({"top_k": "many", "seed": "3"})
+    assert settings_from_link(PAIR, {"top_k": "7", "unknown": "x"}) == (GenerationSettings(top_k=7), None)
+    settings, wrong = settings_from_link(PAIR, {"top_k": "many", "seed": "3"})
     assert settings == GenerationSettings(seed=3)
     assert "One of the link's settings cannot be used. Top-k" in str(wrong)
-    settings, wrong = settings_from_link({"policy": "heuristic"})
+    settings, wrong = settings_from_link(PAIR, {"policy": "heuristic"})
     assert settings == GenerationSettings()
     assert "choose the traced engine" in str(wrong)
 
 
 def test_a_stored_value_that_is_not_one_becomes_a_message() -> None:
-    prompt, *values, message = restore('{"prompt": "Say", "top_k": "7", "seed": "none"}')
-    assert "Seed (seed) should be a valid integer" in message
-    assert prompt == "Say"
-    assert dict(zip(NAMES, values, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {"top_k": 7}
+    start = restore(SHELF, '{"prompt": "Say", "top_k": "7", "seed": "none"}')
+    assert "Seed (seed) should be a valid integer" in start.message
+    assert start.prompt == "Say"
+    assert dict(zip(NAMES, start.controls, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {"top_k": 7}
 
 
 @pytest.mark.parametrize("saved", ["", "{}"])
 def test_nothing_stored_changes_nothing(saved: str) -> None:
-    assert restore(saved) == [gr.skip()] * (len(NAMES) + 2)
+    start = restore(SHELF, saved)
+    assert [*start.controls, *start.pair_controls] == [gr.skip()] * (len(NAMES) + len(PAIR_NAMES))
+    assert (start.prompt, start.message, start.pair, start.header) == (gr.skip(),) * 4
 
 
 def test_stored_values_are_restored() -> None:
-    prompt, *values, message = restore('{"prompt": "Say", "top_k": "7"}')
-    assert (prompt, message) == ("Say", gr.skip())
-    assert dict(zip(NAMES, values, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {"top_k": 7}
+    start = restore(SHELF, '{"prompt": "Say", "top_k": "7", "draft": "", "cache_size": "2"}')
+    assert (start.prompt, start.message) == ("Say", gr.skip())
+    assert dict(zip(NAMES, start.controls, strict=True)) == dict.fromkeys(NAMES, gr.skip()) | {
+        "top_k": 7,
+        "drafter": "lookup",
+    }
+    assert (start.pair.target, start.pair.draft, start.pair.runtime.cache_size) == (PAIR.target, None, 2)
+    assert "no draft" in start.header
+    assert dict(zip(PAIR_NAMES, start.pair_controls, strict=True))["draft"] == ""
+
+
+@pytest.mark.parametrize(
+    ("saved", "reason"),
+    [
+        (
+            '{"target": "../../etc"}',
+            "There is no model &#39;../../etc&#39; on this machine; choose one",
+        ),
+        ('{"device": "TPU"}', "no device &#39;TPU&#39;; choose one of"),
+        ('{"cache_size": "0"}', "Cache size (cache_size) should be greater"),
+    ],
+)
+def test_a_pair_that_cannot_be_used_becomes_a_message(saved: str, reason: str) -> None:
+    start = restore(SHELF, saved)
+    assert "The link&#39;s pair cannot be used." in start.message
+    assert reason in start.message
+    assert start.pair == gr.skip()
 
 
 def test_the_endpoint_explains_every_parameter() -> None:

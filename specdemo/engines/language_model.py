@@ -23,8 +23,7 @@ import openvino
 from openvino import _offline_transformations
 
 from specdemo.errors import LoadError
-from specdemo.sampling import Logits, greedy_choice, resized
-from specdemo.settings import GenerationSettings
+from specdemo.sampling import Logits
 
 _CHUNK = 256  # tokens fed in one pass, which bounds the memory that logits of a long prompt take
 _BLOCK = 32  # positions in a block of OpenVINO's paged attention on CPU
@@ -38,24 +37,6 @@ class Sequence(Protocol):
 
     def read(self, ids: Ids[int]) -> Iterator[int]:
         """Take in most of a long text; yields in between how many of its tokens are read."""
-
-
-def draft_agreement(
-    draft: Sequence, text: Ids[int], first: int, settings: GenerationSettings, vocabulary: int | None = None
-) -> tuple[bool, ...]:
-    """For each token of a text from index `first` on, whether the draft's greedy choice is the same.
-
-    `vocabulary` is the number of tokens to choose among, if it is not the draft's own number of logits.
-    """
-    agreement: list[bool] = []
-    for start in range(first, len(text), _CHUNK):
-        end = min(start + _CHUNK, len(text))
-        logits = draft.logits(text[: end - 1], end - start)
-        for index, row in enumerate(logits, start):
-            seen = set(text[:index]) if settings.repetition_penalty != 1 else ()
-            choices = row if vocabulary is None else resized(row, vocabulary)
-            agreement.append(greedy_choice(choices, settings, seen) == text[index])
-    return tuple(agreement)
 
 
 class LanguageModel:

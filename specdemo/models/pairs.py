@@ -63,9 +63,7 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
         PairError: the target is an EAGLE-3 head.
     """
     if target.eagle3:
-        raise PairError(
-            f"{target.name!r} is an EAGLE-3 head, which writes nothing by itself; choose it as the draft."
-        )
+        raise PairError(f"{target.name!r} is an EAGLE-3 head, which writes nothing alone; choose it as the draft.")
     if not target.detokenizer:
         raise FolderError(f"{target.name!r} has no detokenizer, so it can only be a draft; choose another target.")
     bundled = target.path is not None and target.path.parent == BUNDLED

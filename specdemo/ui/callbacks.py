@@ -10,7 +10,7 @@ import gradio as gr
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui.controls import FIELDS, NAMES, settings_from, settings_from_link, visibility
+from specdemo.ui.controls import FIELDS, NAMES, settings_from, visibility
 from specdemo.ui.conversation import conversation_html
 from specdemo.ui.session import Sessions, Update, alert, notice
 
@@ -123,10 +123,3 @@ def continued(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
 def begun_anew() -> list[Any]:
     """History, shown history, and both chat buttons when a chat begins anew."""
     return [(), "", gr.update(visible=False), gr.update(visible=False)]
-
-
-def restore_settings(pair: ModelPair, values: dict[str, str]) -> tuple[list[Any], SettingsError | None]:
-    """Values for the controls that a link or the browser's store asks for, and what is wrong with them."""
-    settings, wrong = settings_from_link(pair, values)
-    changed = settings.model_dump(exclude_defaults=True)
-    return [changed.get(name, gr.skip()) for name in NAMES], wrong

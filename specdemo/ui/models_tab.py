@@ -10,13 +10,12 @@ from specdemo.errors import SpecdemoError
 from specdemo.models.checks import check_pair
 from specdemo.models.devices import devices
 from specdemo.records import ModelPair
-from specdemo.settings import RuntimeSettings
 from specdemo.ui.catalogue import report_html
 from specdemo.ui.compare_tab import ENGINE, PRIVATE, Stop
 from specdemo.ui.controls import RUNTIME, Control, control
 from specdemo.ui.header import header_html
 from specdemo.ui.session import Sessions, alert
-from specdemo.ui.shelf import Names, Shelf
+from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
 from specdemo.ui.views import view
 
 _TYPED = ("cache_size", "inference_num_threads")
@@ -25,20 +24,10 @@ _NO_DRAFT = "None: prompt lookup only"
 
 
 class ModelsTab(NamedTuple):
-    """What the page needs of it: the controls that name a pair, in the order of `values_of`; the pair in use."""
+    """What the page needs of it: the controls that name a pair, in the order of `PAIR_NAMES`; the pair in use."""
 
     controls: list[Control]
     in_use: gr.Textbox
-
-
-def values_of(pair: ModelPair) -> dict[str, Any]:
-    """What the controls hold for a pair."""
-    draft = pair.draft.name if pair.draft is not None else ""
-    runtime = pair.runtime.model_dump()
-    return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
-
-
-NAMES = ("target", "draft", *RUNTIME)
 
 
 class _Callbacks:
@@ -50,14 +39,14 @@ class _Callbacks:
 
     def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[list[Any]]:
         """Load the pair that the controls name; updates of pair, header, message, buttons, address and controls."""
-        chosen = dict(zip(NAMES, values, strict=True))
+        chosen = dict(zip(PAIR_NAMES, values, strict=True))
         yield from self._load(request, before, engine, chosen)
 
     def use_entry(
         self, event: gr.EventData, request: gr.Request, before: ModelPair, engine: Any, *values: Any
     ) -> Iterator[list[Any]]:
         """The same for a pair of the catalogue, on the devices that the controls name."""
-        chosen = dict(zip(NAMES, values, strict=True))
+        chosen = dict(zip(PAIR_NAMES, values, strict=True))
         try:
             names = self._shelf.names_of(str(event.name))
         except SpecdemoError as error:
@@ -84,9 +73,16 @@ class _Callbacks:
     def _outputs(*, message: Any, busy: bool, pair: ModelPair | None = None) -> list[Any]:
         buttons = [gr.update(interactive=not busy), gr.update(visible=busy)]
         if pair is None:
-            return [gr.skip(), gr.skip(), message, *buttons, gr.skip(), *[gr.skip()] * len(NAMES)]
+            return [gr.skip(), gr.skip(), message, *buttons, gr.skip(), *[gr.skip()] * len(PAIR_NAMES)]
         values = values_of(pair)
-        return [pair, header_html(pair), message, *buttons, json.dumps(values), *(values[name] for name in NAMES)]
+        return [
+            pair,
+            header_html(pair),
+            message,
+            *buttons,
+            json.dumps(values),
+            *(values[name] for name in PAIR_NAMES),
+        ]
 
     def fetch(self, event: gr.EventData, request: gr.Request) -> Iterator[list[Any]]:
         """Download an entry's models; updates of its message, button, catalogue, and both lists of models."""
@@ -156,15 +152,9 @@ def models_tab(
     cancel_download.click(stop("download"), **PRIVATE)
     tab.select(callbacks.refreshed, outputs=lists, **PRIVATE)
     controls[0].input(callbacks.suited, controls[0], controls[2:], **PRIVATE)
-    seen = [controls[0], controls[1], controls[NAMES.index("cache_size")]]
-    gr.on(
-        [tab.select, *(part.change for part in seen)],
-        callbacks.report,
-        seen,
-        [report],
-        trigger_mode="always_last",
-        **PRIVATE,
-    )
+    seen = [controls[0], controls[1], controls[PAIR_NAMES.index("cache_size")]]
+    changes = [tab.select, *(part.change for part in seen)]
+    gr.on(changes, callbacks.report, seen, [report], trigger_mode="always_last", **PRIVATE)
     return ModelsTab(controls, in_use)
 
 
@@ -206,23 +196,4 @@ def _controls(shelf: Shelf) -> list[Control]:
         for name in RUNTIME:
             if name not in made:
                 add(name)
-    return [made[name] for name in NAMES]
-
-
-def restored(shelf: Shelf, values: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
-    """The pair that a link or the browser's store names, or the one to begin with and what is wrong."""
-    named = {name: values[name] for name in NAMES if name in values}
-    if not named:
-        return shelf.default, None
-    try:
-        runtime = shelf.default.runtime.model_dump() | {name: named[name] for name in RUNTIME if name in named}
-        start = values_of(shelf.default)
-        names = Names(named.get("target", start["target"]), named.get("draft", start["draft"]))
-        return shelf.choose(names, runtime), None
-    except SpecdemoError as error:
-        return shelf.default, type(error)(f"The link's pair cannot be used. {error}")
-
-
-def defaults(shelf: Shelf) -> dict[str, Any]:
-    """What the controls hold to begin with; a link carries what differs."""
-    return values_of(shelf.default) | {"draft_device": RuntimeSettings().draft_device or ""}
+    return [made[name] for name in PAIR_NAMES]

@@ -16,14 +16,14 @@ from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks import Callbacks, api_description, restore_settings
+from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.compare_tab import ENGINE, PRIVATE, CompareTab, compare_tab
-from specdemo.ui.controls import DEFAULTS, NAMES
+from specdemo.ui.controls import DEFAULTS
 from specdemo.ui.header import header_html
-from specdemo.ui.models_tab import NAMES as PAIR_NAMES
-from specdemo.ui.models_tab import ModelsTab, defaults, models_tab, restored, values_of
-from specdemo.ui.session import Sessions, Visitors, alert
-from specdemo.ui.shelf import Shelf
+from specdemo.ui.models_tab import ModelsTab, models_tab
+from specdemo.ui.restore import restore
+from specdemo.ui.session import Sessions, Visitors
+from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.theme import theme
 from specdemo.ui.views import PAGE, text
 from specdemo.worker import Job, Worker
@@ -107,22 +107,14 @@ def _remember(
     inputs = list(remembered.values())
     js = f"(...values) => settings.remember({names}, {start}, values)"
     gr.on([component.change for component in inputs], None, inputs, js=js)
-    pair_js = f"(values) => settings.rememberPair({json.dumps(defaults(shelf))}, values)"
+    pair_js = f"(values) => settings.rememberPair({json.dumps(values_of(shelf.default))}, values)"
     models.in_use.change(None, models.in_use, js=pair_js)
 
-    def restore(saved: str) -> list[Any]:
-        values: dict[str, str] = json.loads(saved or "{}")
-        prompt = values.pop("prompt", None)
-        pair, wrong_pair = restored(shelf, values)
-        settings, wrong = restore_settings(pair, {name: values[name] for name in NAMES if name in values})
-        error = wrong_pair or wrong
-        message = alert(error) if error is not None else gr.skip()
-        changed = pair != shelf.default
-        widgets = [values_of(pair)[name] if changed else gr.skip() for name in PAIR_NAMES]
-        chosen = [pair, header_html(pair)] if changed else [gr.skip(), gr.skip()]
-        return [gr.skip() if prompt is None else prompt, *settings, message, *chosen, *widgets]
+    def restored(saved: str) -> list[Any]:
+        start = restore(shelf, saved)
+        return [start.prompt, *start.controls, start.message, start.pair, start.header, *start.pair_controls]
 
     saved = gr.Textbox(visible=False)
     outputs = [*inputs, compare.message, used, header, *models.controls]
     known = json.dumps([*remembered, *PAIR_NAMES])
-    page.load(restore, saved, outputs, js=f"() => settings.recall({known})", **PRIVATE)
+    page.load(restored, saved, outputs, js=f"() => settings.recall({known})", **PRIVATE)

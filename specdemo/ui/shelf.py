@@ -15,12 +15,22 @@ from specdemo.settings import RuntimeSettings
 from specdemo.ui.catalogue import card_html, cards_html, progress_html
 from specdemo.ui.session import Visitors, alert, notice
 
+PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)
+"""What names a pair and how it is loaded: in the page's controls and in a link."""
+
 
 class Names(NamedTuple):
     """A pair as the page's controls name it; an empty draft is none."""
 
     target: str
     draft: str
+
+
+def values_of(pair: ModelPair) -> dict[str, Any]:
+    """What names this pair."""
+    draft = pair.draft.name if pair.draft is not None else ""
+    runtime = pair.runtime.model_dump()
+    return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
 
 
 class Shelf:

@@ -26,8 +26,7 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Run
 from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
-from specdemo.ui.session import Sessions
-from specdemo.worker import Worker
+from specdemo.worker import Job, Worker
 
 PROMPT = "Once upon a time there was a fox who"
 SIDES = ("plain", "speculative")
@@ -83,8 +82,8 @@ class RecordingWorker(Worker):
 
 def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None:
     """The same race unwatched, streamed and drawn, in the same engine process."""
-    worker = RecordingWorker(partial(load_engine, pair=bundled_pair()))
-    app = build_page(Sessions(worker), bundled_pair())
+    worker = RecordingWorker(load_engine, Job("genai", bundled_pair()))
+    app = build_page(worker, bundled_pair())
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     seconds: dict[tuple[str, str], list[float]] = {}
     with sync_playwright() as playwright:
@@ -95,7 +94,7 @@ def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None
         page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
         page.evaluate("() => { window.draw = Race.prototype.receive; }")
         ways = {
-            "unwatched": lambda: last(worker.compare(PROMPT, settings)),
+            "unwatched": lambda: last(worker.compare(bundled_pair(), PROMPT, settings)),
             "streamed": lambda: watch(page, "() => {}"),
             "drawn": lambda: watch(page, "window.draw"),
         }

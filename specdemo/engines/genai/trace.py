@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from specdemo.engines.agreement import draft_agreement
 from specdemo.engines.genai.config import Kind
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.replay import DraftReplay, LookupReplay, Proposal, Replay
 from specdemo.engines.language_model import Sequence as ModelSequence
-from specdemo.engines.language_model import draft_agreement
 from specdemo.engines.text import texts
 from specdemo.records import DraftToken, Round, Verdict
 from specdemo.settings import GenerationSettings

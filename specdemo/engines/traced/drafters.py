@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
+from specdemo.engines.agreement import draft_agreement
 from specdemo.engines.language_model import Sequence as ModelSequence
-from specdemo.engines.language_model import draft_agreement
 from specdemo.engines.lookup import look_up
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.lookahead import LookaheadPolicy

@@ -1,0 +1,27 @@
+"""Where a draft agrees with a text: what an oracle would need to know, found off the clock."""
+
+from collections.abc import Sequence as Ids
+
+from specdemo.engines.language_model import Sequence
+from specdemo.sampling import greedy_choice, resized
+from specdemo.settings import GenerationSettings
+
+_CHUNK = 256  # tokens whose logits are looked at together, which bounds the memory that they take
+
+
+def draft_agreement(
+    draft: Sequence, text: Ids[int], first: int, settings: GenerationSettings, vocabulary: int | None = None
+) -> tuple[bool, ...]:
+    """For each token of a text from index `first` on, whether the draft's greedy choice is the same.
+
+    `vocabulary` is the number of tokens to choose among, if it is not the draft's own number of logits.
+    """
+    agreement: list[bool] = []
+    for start in range(first, len(text), _CHUNK):
+        end = min(start + _CHUNK, len(text))
+        logits = draft.logits(text[: end - 1], end - start)
+        for index, row in enumerate(logits, start):
+            seen = set(text[:index]) if settings.repetition_penalty != 1 else ()
+            choices = row if vocabulary is None else resized(row, vocabulary)
+            agreement.append(greedy_choice(choices, settings, seen) == text[index])
+    return tuple(agreement)

@@ -1,0 +1,55 @@
+"""What a page starts with: what its address or the browser's store says, as far as it can be used."""
+
+import json
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from specdemo.errors import SpecdemoError
+from specdemo.records import ModelPair
+from specdemo.settings import RuntimeSettings
+from specdemo.ui.controls import NAMES, settings_from_link
+from specdemo.ui.header import header_html
+from specdemo.ui.session import alert
+from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
+
+
+class Restored(NamedTuple):
+    """Updates of prompt, controls, message, pair, header, and the controls that name a pair."""
+
+    prompt: Any
+    controls: list[Any]
+    message: Any
+    pair: Any
+    header: Any
+    pair_controls: list[Any]
+
+
+def restore(shelf: Shelf, saved: str) -> Restored:
+    """What to start with; `saved` is a JSON object of names and texts, or empty."""
+    values: dict[str, str] = json.loads(saved or "{}")
+    pair, wrong = _pair(shelf, {name: values[name] for name in PAIR_NAMES if name in values})
+    settings, wrong_setting = settings_from_link(pair, {name: values[name] for name in NAMES if name in values})
+    changed, error = settings.model_dump(exclude_defaults=True), wrong or wrong_setting
+    other = pair != shelf.default
+    return Restored(
+        prompt=values.get("prompt", gr.skip()),
+        controls=[changed.get(name, gr.skip()) for name in NAMES],
+        message=alert(error) if error is not None else gr.skip(),
+        pair=pair if other else gr.skip(),
+        header=header_html(pair) if other else gr.skip(),
+        pair_controls=[value if other else gr.skip() for value in values_of(pair).values()],
+    )
+
+
+def _pair(shelf: Shelf, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
+    """The pair that is named, or the one to begin with and what is wrong."""
+    if not named:
+        return shelf.default, None
+    start = values_of(shelf.default)
+    values = start | named
+    try:
+        runtime = {name: values[name] for name in RuntimeSettings.model_fields}
+        return shelf.choose(Names(values["target"], values["draft"]), runtime), None
+    except SpecdemoError as error:
+        return shelf.default, type(error)(f"The link's pair cannot be used. {error}")
