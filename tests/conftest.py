@@ -2,12 +2,15 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
 
 import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from specdemo.engines.genai import GenAIEngine
 from specdemo.models.pairs import bundled_pair
+from tests.browser import FLAGS, WAIT, App
 
 PROMPTS = (
     "Once upon a time there was a fox who",
@@ -40,3 +43,44 @@ def chromium() -> str:
             pytest.fail(message)
         pytest.skip(message)
     return path
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, app: App) -> Iterator[Callable[..., Page]]:
+    """Open the page as a new visitor; at the end, no page may have complained or asked another host.
+
+    The page is that of the module's own `app`, unless another is given.
+    """
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def open_page(path: str = "/", width: int = 1440, context: BrowserContext | None = None, app: App = app) -> Page:
+        def foreign(url: str) -> bool:
+            return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(app.url)
+
+        if context is None:
+            context = browser.new_context(viewport={"width": width, "height": 1000}, accept_downloads=True)
+            contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WAIT)
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
+        page.on("request", lambda request: complaints.append(request.url) if foreign(request.url) else None)
+        page.goto(app.url + path)
+        expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
+        page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []

@@ -1,129 +1,32 @@
 """The page as a visitor meets it: the real app on the real pair in headless Chromium."""
 
 import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
-from urllib.parse import quote, urlsplit
-from urllib.request import urlopen
+from urllib.parse import quote
 
 import pytest
 from gradio_client import Client
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from specdemo import schema
-from specdemo.records import Comparison, Verdict
+from specdemo.records import Verdict
 from specdemo.ui.tokens import round_html
+from tests.browser import ROOT, WAIT, App, downloaded, run, set_slider, started
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
-ROOT = Path(__file__).resolve().parents[1]
-FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 LONG = "/?max_new_tokens=2000&ignore_eos=true"
-WAIT = 60_000
 
 
 @pytest.fixture(scope="module")
-def outbound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the server's attempts to reach another host are written down."""
-    return tmp_path_factory.mktemp("outbound") / "log"
-
-
-@pytest.fixture(scope="module")
-def address(chromium: str, outbound: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`app.py`, started in another directory on a free port."""
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    shutil.copyfile(ROOT / "tests" / "outbound.py", elsewhere / "sitecustomize.py")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = os.environ | {
-        "GRADIO_SERVER_PORT": str(port),
-        "PYTHONPATH": f"{elsewhere}{os.pathsep}{ROOT}",
-        "SPECDEMO_OUTBOUND_LOG": str(outbound),
-    }
-    server = subprocess.Popen([sys.executable, ROOT / "app.py"], cwd=elsewhere, env=environment)
-    url = f"http://127.0.0.1:{port}"
-    deadline = monotonic() + 90
-    while True:
-        try:
-            urlopen(url, timeout=5).close()
-            break
-        except OSError:
-            assert server.poll() is None, "the app ended while starting"
-            assert monotonic() < deadline, "the app did not start"
-            sleep(0.2)
-    yield url
-    server.terminate()
-    server.wait(20)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
-    """Open the page as a new visitor; at the end, no page may have complained or asked another host."""
-    contexts: list[BrowserContext] = []
-    complaints: list[str] = []
-
-    def open_page(path: str = "/", width: int = 1440, context: BrowserContext | None = None) -> Page:
-        if context is None:
-            context = browser.new_context(viewport={"width": width, "height": 1000}, accept_downloads=True)
-            contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(WAIT)
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
-        page.on("request", lambda request: complaints.append(request.url) if foreign(request.url) else None)
-        page.goto(address + path)
-        expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
-        page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
-        return page
-
-    def foreign(url: str) -> bool:
-        return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(address)
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def run(page: Page, *, skip: bool = True) -> None:
-    """Run and wait for the result; without `skip`, watch the playback."""
-    page.click("#run")
-    page.wait_for_selector(".race[data-state=playing]")
-    if skip:
-        expect(page.locator("#run")).to_have_text("Run", timeout=WAIT)
-        page.click(".skip")
-    page.wait_for_selector(".race[data-state=done]")
-
-
-def downloaded(page: Page) -> Comparison:
-    with page.expect_download() as download:
-        page.click(".download")
-    return schema.from_json(json.loads(Path(download.value.path()).read_text()))
+def app(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """`app.py`, as a Space starts it."""
+    with started(tmp_path_factory.mktemp("elsewhere"), ROOT / "app.py") as app:
+        yield app
 
 
 def kinds(page: Page, side: str, kind: str) -> list[str]:
     return page.locator(f".pane.{side} .text .token.{kind}").all_text_contents()
-
-
-def set_slider(page: Page, name: str, value: int) -> None:
-    page.fill(f"#{name} input[type=number]", str(value))
-    page.keyboard.press("Tab")
 
 
 def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit) -> None:
@@ -315,14 +218,14 @@ def test_ctrl_enter_runs(visit) -> None:
     page.wait_for_selector(".race[data-state=playing]")
 
 
-def test_settings_survive_a_reload_and_travel_in_a_link(visit, address: str) -> None:
+def test_settings_survive_a_reload_and_travel_in_a_link(visit, app: App) -> None:
     page = visit()
     page.fill("#prompt textarea", "A & B = <C>?")
     set_slider(page, "num_assistant_tokens", 9)
     page.click("text=Prompt lookup")
     page.wait_for_function("location.hash.includes('lookup') && location.hash.includes('prompt')")
-    link = page.url.removeprefix(address)
-    for again in (page.goto(address + "/") and page, visit(link)):  # from the browser's store; from the link
+    link = page.url.removeprefix(app.url)
+    for again in (page.goto(app.url + "/") and page, visit(link)):  # from the browser's store; from the link
         expect(again.locator("#prompt textarea")).to_have_value("A & B = <C>?")
         expect(again.locator("#num_assistant_tokens input[type=number]")).to_have_value("9")
         expect(again.locator("#max_ngram_size")).to_be_visible()
@@ -414,13 +317,13 @@ def test_closing_the_tab_frees_the_engine(visit) -> None:
     assert len(downloaded(second).plain.token_ids) == 128
 
 
-def test_a_killed_engine_is_told_and_the_next_run_works(visit) -> None:
+def test_a_killed_engine_is_told_and_the_next_run_works(visit, app: App) -> None:
     page = visit("/?ignore_eos=true")
     run(page)
     set_slider(page, "max_new_tokens", 1900)
     page.click("#run")
     page.wait_for_selector(".race[data-state=playing]")
-    subprocess.run(["pkill", "-KILL", "-f", "spawn_main"], check=True)
+    app.engine().kill()
     expect(page.locator("#message [role=alert]")).to_contain_text("process ended", timeout=WAIT)
     page.wait_for_selector(".race[data-state=failed]")
     expect(page.locator(".figures-card")).to_be_hidden()
@@ -534,8 +437,8 @@ CONTRAST = """element => {
 }"""
 
 
-def test_the_endpoint_returns_the_same_comparison(address: str) -> None:
-    client = Client(address, verbose=False)
+def test_the_endpoint_returns_the_same_comparison(app: App) -> None:
+    client = Client(app.url, verbose=False)
     data = client.predict(prompt="In a deep forest there lived", max_new_tokens=48, api_name="/compare")
     comparison = schema.from_json(data)
     assert len(comparison.plain.token_ids) == 48
@@ -545,6 +448,6 @@ def test_the_endpoint_returns_the_same_comparison(address: str) -> None:
     assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
 
 
-def test_the_server_reached_no_other_host(visit, outbound: Path) -> None:
+def test_the_server_reached_no_other_host(visit, app: App) -> None:
     run(visit())
-    assert not outbound.exists() or outbound.read_text() == ""
+    assert app.other_hosts() == []

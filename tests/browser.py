@@ -1,0 +1,103 @@
+"""The real app in a process of its own, and what its visitors do in headless Chromium."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from urllib.request import urlopen
+
+import psutil
+from playwright.sync_api import Page, expect
+
+from specdemo import schema
+from specdemo.records import Comparison
+
+ROOT = Path(__file__).resolve().parents[1]
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
+WAIT = 60_000
+
+
+@dataclass(frozen=True)
+class App:
+    """The app that runs at `url`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    outbound: Path
+
+    def engine(self) -> psutil.Process:
+        """The process of its engine."""
+        children = psutil.Process(self.process.pid).children()
+        return next(child for child in children if any("spawn_main" in part for part in child.cmdline()))
+
+    def other_hosts(self) -> list[str]:
+        """Whom its processes tried to reach, other than this machine."""
+        return self.outbound.read_text().splitlines() if self.outbound.exists() else []
+
+
+@contextmanager
+def started(folder: Path, *arguments: str | Path, **environment: str) -> Iterator[App]:
+    """Python with these arguments, which start the app, in a folder of its own; on a free port."""
+    shutil.copyfile(ROOT / "tests" / "outbound.py", folder / "sitecustomize.py")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    outbound = folder / "outbound"
+    variables = {
+        "GRADIO_SERVER_PORT": str(port),
+        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        "SPECDEMO_OUTBOUND_LOG": str(outbound),
+    }
+    process = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=os.environ | variables | environment)
+    app = App(f"http://127.0.0.1:{port}", process, outbound)
+    deadline = monotonic() + 90
+    try:
+        while not _answers(app):
+            assert process.poll() is None, "the app ended while starting"
+            assert monotonic() < deadline, "the app did not start"
+            sleep(0.2)
+        yield app
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _answers(app: App) -> bool:
+    try:
+        urlopen(app.url, timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def open_tab(page: Page, name: str) -> None:
+    page.click(f"button[role=tab] >> text={name}")
+
+
+def run(page: Page, *, skip: bool = True) -> None:
+    """Run and wait for the result; without `skip`, watch the playback."""
+    page.click("#run")
+    page.wait_for_selector(".race[data-state=playing]")
+    if skip:
+        expect(page.locator("#run")).to_have_text("Run", timeout=WAIT)
+        page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]")
+
+
+def downloaded(page: Page) -> Comparison:
+    with page.expect_download() as download:
+        page.click(".download")
+    return schema.from_json(json.loads(Path(download.value.path()).read_text()))
+
+
+def set_slider(page: Page, name: str, value: int) -> None:
+    page.fill(f"#{name} input[type=number]", str(value))
+    page.keyboard.press("Tab")
