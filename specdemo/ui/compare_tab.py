@@ -47,6 +47,8 @@ class CompareTab(NamedTuple):
     message: gr.HTML
     controls: dict[str, Control]
     race: gr.HTML
+    run: gr.Button
+    """Off until the page is restored, so that nobody runs another pair than the link's."""
 
 
 class _Buttons(NamedTuple):
@@ -76,7 +78,7 @@ def compare_tab(callbacks: Callbacks, pair: gr.State, first: ModelPair, stop: St
         race = view("race.html", f"new Race(element, {figures})")
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
-    tab = CompareTab(prompt, message, controls, race)
+    tab = CompareTab(prompt, message, controls, race, run.run)
     _connect_run(callbacks, pair, tab, anatomy, run, chat)
     run.stop.click(stop, **PRIVATE)
     _connect_chat(pair, prompt, chat)
@@ -93,7 +95,7 @@ def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
                 bundled_prompts()[0], label="Prompt", lines=3, max_lines=12, elem_id="prompt", scale=8
             )
             with gr.Column(scale=1, min_width=200, elem_id="actions"):
-                run = gr.Button("Run", variant="primary", elem_id="run")
+                run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
                 stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
                 leave = gr.Button("Leave", variant="stop", elem_id="leave", visible=False)
                 go_on = gr.Button("Continue the chat", elem_id="continue", visible=False)

@@ -112,9 +112,12 @@ def _remember(
 
     def restored(saved: str) -> list[Any]:
         start = restore(shelf, saved)
-        return [start.prompt, *start.controls, start.message, start.pair, start.header, *start.pair_controls]
+        values = [start.prompt, *start.controls, start.message, start.pair, start.header, *start.pair_controls]
+        return [*values, gr.update(interactive=True)]
 
     saved = gr.Textbox(visible=False)
-    outputs = [*inputs, compare.message, used, header, *models.controls]
+    outputs = [*inputs, compare.message, used, header, *models.controls, compare.run]
     known = json.dumps([*remembered, *PAIR_NAMES])
-    page.load(restored, saved, outputs, js=f"() => settings.recall({known})", **PRIVATE)
+    # queued, since Gradio tells of a changed state only then, and what depends on the pair listens for that
+    queued = PRIVATE | {"queue": True}
+    page.load(restored, saved, outputs, js=f"() => settings.recall({known})", **queued)
