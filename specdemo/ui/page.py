@@ -22,7 +22,7 @@ from specdemo.ui.controls import DEFAULTS
 from specdemo.ui.header import header_html
 from specdemo.ui.models_tab import ModelsTab, models_tab
 from specdemo.ui.restore import restore
-from specdemo.ui.session import Sessions, Visitors
+from specdemo.ui.session import Sessions, Visitors, first_used
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.theme import theme
 from specdemo.ui.views import PAGE, text
@@ -44,7 +44,7 @@ def serve(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load_engine, Job(GenerationSettings().engine, pair))
+    worker = Worker(load_engine, Job(GenerationSettings().engine, first_used(pair)))
     try:
         page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
         page.launch(**launch_options(), server_name=host, server_port=port, auth=auth)

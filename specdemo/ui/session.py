@@ -111,7 +111,7 @@ class Sessions:
             SpecdemoError: it cannot be loaded.
         """
         with self._visitors.busy(visitor, "load") as cancelled:
-            for phase in self._worker.run(Job(engine, pair), cancelled):
+            for phase in self._worker.run(Job(engine, first_used(pair)), cancelled):
                 yield describe(phase)
             yield notice("Stopped; the pair before is still in use.") if cancelled.is_set() else ""
 
@@ -144,6 +144,11 @@ class Sessions:
         """
         progress = self._worker.compare(pair, prompt, settings)
         return schema.to_json([item for item in progress if isinstance(item, Comparison)][-1])
+
+
+def first_used(pair: ModelPair) -> ModelPair:
+    """The pair as its first run will want it, so that it is loaded once."""
+    return keeping_prefixes(pair) if pair.target.chat_template else pair
 
 
 def keeping_prefixes(pair: ModelPair) -> ModelPair:
