@@ -16,6 +16,7 @@ from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import EngineName, GenerationSettings
 from specdemo.ui.anatomy import anatomy
 from specdemo.ui.feed import Feed
+from specdemo.ui.thinking import answer
 from specdemo.worker import Job, Worker
 
 PHASES = {
@@ -93,7 +94,7 @@ class Sessions:
                     feed.add(progress)
                     begun = True
                     if isinstance(progress, Comparison):
-                        turn = Turn(prompt=prompt, answer=answer_of(progress)) if chat else None
+                        turn = Turn(prompt=prompt, answer=answer(progress.plain.text)) if chat else None
                         yield Update(feed.everything, "", anatomy(progress), turn)
                     elif monotonic() >= due:
                         due = monotonic() + UPDATE_SECONDS
@@ -150,12 +151,6 @@ def keeping_prefixes(pair: ModelPair) -> ModelPair:
     """The pair with prefix caching, so that a chat's next turn reads only what is new, on both sides."""
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})
-
-
-def answer_of(comparison: Comparison) -> str:
-    """What the target answered, without what it thought before."""
-    *_, answer = comparison.plain.text.rpartition("</think>")
-    return answer.strip()
 
 
 def describe(phase: Phase) -> str:
