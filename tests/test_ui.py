@@ -119,6 +119,7 @@ def test_thinking_is_told_apart_from_the_answer() -> None:
     assert [(step["thinking"], step["tokens"]) for step in speculative] == [(True, 1), (True, 3), (False, 5)]
     assert answer(" <think> Hm </think> Yes.") == "Yes."
     assert answer(" Yes.") == "Yes."
+    assert answer("<think> Hm") == ""
 
 
 @given(comparisons)
