@@ -11,6 +11,7 @@ from time import sleep
 from specdemo.engines.base import Decoder
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
+    Costs,
     DraftToken,
     Environment,
     FinishReason,
@@ -57,7 +58,7 @@ class ScriptedEngine:
         """A decoder of the target alone."""
         return _ScriptedDecoder(self, speculates=False)
 
-    def speculative(self, settings: GenerationSettings) -> Decoder:
+    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
         """A decoder with the draft."""
         return _ScriptedDecoder(self, speculates=True)
 
@@ -66,9 +67,13 @@ class ScriptedEngine:
         while True:
             yield self.step + (tokens - 1) * self.extra
 
-    def draft_step_seconds(self, prompt: str) -> float | None:
+    def count_tokens(self, text: str) -> int:
+        """Its tokens are words."""
+        return len(text.split())
+
+    def draft_step_seconds(self, prompt: str) -> list[float]:
         """Seconds of one draft step."""
-        return self.draft
+        return [self.draft]
 
     def close(self) -> None:
         """There is nothing to free."""

@@ -7,7 +7,7 @@ more than a pass over one, and why speculation can pay at all.
 from collections.abc import Generator
 from contextlib import closing
 from itertools import islice
-from statistics import fmean, median
+from statistics import fmean
 
 from specdemo.engines.base import Decoder, steps
 from specdemo.engines.genai.config import generation_config
@@ -15,7 +15,7 @@ from specdemo.engines.genai.decoder import GenAIDecoder, as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.environment import describe_environment
 from specdemo.errors import EngineError
-from specdemo.records import ModelPair
+from specdemo.records import Costs, ModelPair
 from specdemo.settings import GenerationSettings
 
 _CALIBRATION = GenerationSettings(ignore_eos=True, max_new_tokens=64)
@@ -39,7 +39,7 @@ class GenAIEngine:
         """A decoder of the target alone."""
         return GenAIDecoder(self.pipelines, "plain")
 
-    def speculative(self, settings: GenerationSettings) -> Decoder:
+    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
         """A decoder with the drafter these settings name.
 
         Raises:
@@ -65,10 +65,14 @@ class GenAIEngine:
             for step in islice(rounds, 1, None):  # the first is the prefill
                 yield step.seconds
 
-    def draft_step_seconds(self, prompt: str) -> float | None:
-        """Median over rounds of the draft's seconds / its steps, by the counters that come with `generate()`."""
+    def count_tokens(self, text: str) -> int:
+        """Number of the target's tokens that this text is."""
+        return len(self.pipelines.tokenizer.encode(text))
+
+    def draft_step_seconds(self, prompt: str) -> list[float]:
+        """For each round the draft's seconds / its steps, by the counters that come with `generate()`."""
         if self.pair.draft is None:
-            return None
+            return []
         pipeline = self.pipelines.get("model")
         config = generation_config(pipeline, "model", _CALIBRATION)
         ids = self.pipelines.tokenizer.encode_prompt(prompt, _CALIBRATION)
@@ -81,7 +85,7 @@ class GenAIEngine:
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
         lookahead = _CALIBRATION.num_assistant_tokens
         rounds = (microseconds[i : i + lookahead] for i in range(0, len(microseconds) - lookahead + 1, lookahead))
-        return median(fmean(batch) for batch in rounds) / 1e6
+        return [fmean(batch) / 1e6 for batch in rounds]
 
     def close(self) -> None:
         """Free all models."""

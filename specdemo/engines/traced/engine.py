@@ -3,7 +3,6 @@
 from collections.abc import Generator
 from contextlib import closing
 from itertools import islice
-from statistics import median
 from time import perf_counter
 
 from specdemo.engines.base import Decoder, steps
@@ -76,17 +75,20 @@ class TracedEngine:
             sequence.logits(longer, tokens)
             yield perf_counter() - began
 
-    def draft_step_seconds(self, prompt: str) -> float | None:
-        """Median over rounds of the draft's seconds / its steps."""
+    def count_tokens(self, text: str) -> int:
+        """Number of the target's tokens that this text is."""
+        return len(self._tokenizer.encode(text))
+
+    def draft_step_seconds(self, prompt: str) -> list[float]:
+        """For each round the draft's seconds / its steps."""
         if self._draft is None or self.pair.translated:  # a proposal is then not one step
-            return None
+            return []
         with closing(steps(self.speculative(_CALIBRATION), prompt, _CALIBRATION)) as rounds:
-            each = [
+            return [
                 step.draft_seconds / len(step.proposed)
                 for step in islice(rounds, 1, None)
                 if step.draft_seconds is not None and step.proposed
             ]
-        return median(each) if each else None
 
     def close(self) -> None:
         """Free all models."""
