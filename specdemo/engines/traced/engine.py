@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from time import perf_counter
 
@@ -9,13 +10,14 @@ from specdemo.engines.base import Decoder, steps
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.language_model import Sequence as ModelSequence
 from specdemo.engines.tokenizer import Tokenizer, folder_of
-from specdemo.engines.traced.decoder import TracedDecoder
+from specdemo.engines.traced.decoder import NewPolicy, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.environment import describe_environment
 from specdemo.errors import PairError, SettingsError
+from specdemo.lookahead import policy_for
 from specdemo.models.devices import check_device, precision_properties
 from specdemo.models.pairs import check_vocabularies
-from specdemo.records import Model, ModelPair
+from specdemo.records import Costs, Model, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.verification import Uniform
 
@@ -51,18 +53,23 @@ class TracedEngine:
         """A decoder of the target alone."""
         return TracedDecoder(self._tokenizer, self._new_target, None)
 
-    def speculative(self, settings: GenerationSettings) -> Decoder:
-        """A decoder with the drafter these settings name.
+    def speculative(
+        self, settings: GenerationSettings, costs: Costs | None = None, policy: NewPolicy | None = None
+    ) -> Decoder:
+        """A decoder with the drafter these settings name, and their policy unless another is given.
 
         Raises:
             PairError: the settings ask for a draft model, and the pair has none.
-            SettingsError: they ask to sample with a draft that has another tokenizer.
+            SettingsError: they ask to sample with a draft that has another tokenizer, or for the automatic lookahead
+                while the step costs are not known.
         """
         if settings.drafter == "model" and self._draft is None:
             raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
         if settings.drafter == "model" and self.pair.translated and settings.do_sample:
             raise SettingsError("A draft with another tokenizer works in greedy decoding only; switch sampling off.")
-        return TracedDecoder(self._tokenizer, self._new_target, self._new_drafter)
+        policy = policy or partial(policy_for, costs=costs)
+        policy(settings)  # complains before anything is started
+        return TracedDecoder(self._tokenizer, self._new_target, self._new_drafter, policy)
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Seconds of target passes that verify so many tokens, again and again at the same text."""

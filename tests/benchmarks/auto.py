@@ -1,0 +1,124 @@
+"""The automatic lookahead against plain decoding, every constant lookahead, the other policies and the oracle.
+
+    python -m tests.benchmarks.auto [--pairs bundled costlier …] [--repeats 7] [--tokens 128]
+
+For each pair (see `tests.benchmarks.pairs`) and each bundled prompt, all ways of decoding run in random order, again
+and again, in one process on the traced engine. Every run's seconds are of its own clock. Figures are ratios of
+seconds: the other way's over auto's, so above 1 auto is faster. "overall" is of sums over prompts, of medians over
+the repeats; quartiles are of single pairs of runs. The best constant lookahead is chosen by this very data, which
+favours it. The oracle is run: it proposes in every round just what it knows that the target will accept.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+
+from specdemo import metrics
+from specdemo.compare import run_alone
+from specdemo.costs import measure_costs
+from specdemo.engines.base import Decoder
+from specdemo.engines.traced import TracedEngine
+from specdemo.lookahead import Planned, passes
+from specdemo.models.pairs import bundled_prompts
+from specdemo.records import ModelPair
+from specdemo.settings import GenerationSettings
+from tests.benchmarks.pairs import make_pairs
+
+LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+GOALS = {"best constant": 0.98, "heuristic": 1.0, "confidence": 1.0, "oracle": 0.85, "plain": 0.97}
+Seconds = dict[tuple[str, str], list[float]]
+
+
+def decoders(engine: TracedEngine, tokens: int) -> Callable[[str], dict[str, tuple[Decoder, GenerationSettings]]]:
+    """The ways of decoding a prompt, for the prompts one after the other."""
+    costs = measure_costs(engine)
+    assert costs is not None
+    c, cliffs = metrics.draft_cost(costs), [round(metrics.verify_cost(costs, n) or 0, 2) for n in range(1, 18)]
+    print(f"plain step {costs.plain_step * 1e3:.2f} ms, c {c:.2f}, v(1 … 17) {cliffs}", flush=True)
+
+    def ways(prompt: str) -> dict[str, tuple[Decoder, GenerationSettings]]:
+        base = {"engine": "traced", "ignore_eos": True, "max_new_tokens": tokens}
+        settings = {f"constant {n}": {"num_assistant_tokens": n} for n in LOOKAHEADS}
+        settings |= {policy: {"policy": policy} for policy in ("heuristic", "confidence", "auto")}
+        chosen = {name: GenerationSettings(**base, **values) for name, values in settings.items()}
+        result = {name: (engine.speculative(values, costs), values) for name, values in chosen.items()}
+        plain = chosen["constant 1"]
+        teacher = engine.speculative(plain)
+        teacher.start(prompt, plain)
+        while teacher.finish_reason is None:
+            teacher.step()
+        agreement = teacher.draft_agreement()
+        assert agreement is not None
+        plan = passes(agreement, None, tokens - 1).lookaheads
+        result["oracle"] = (engine.speculative(plain, policy=lambda _: Planned(plan)), plain)
+        result["plain"] = (engine.plain(), plain)
+        return result
+
+    return ways
+
+
+def measure(pair: ModelPair, repeats: int, tokens: int) -> tuple[Seconds, bool]:
+    """Seconds a token of every way on every prompt, and whether all outputs were identical."""
+    engine, random, seconds, identical = TracedEngine(pair), Random(0), Seconds(), True
+    ways = decoders(engine, tokens)
+    prompts = {prompt: ways(prompt) for prompt in bundled_prompts()}
+    for repeat in range(-1, repeats):  # one more, to warm up
+        for prompt, decoded in prompts.items():
+            texts = set()
+            for name in random.sample(sorted(decoded), len(decoded)):
+                decoder, settings = decoded[name]
+                run = run_alone(decoder, prompt, settings)
+                texts.add(run.token_ids)
+                if repeat >= 0:
+                    seconds.setdefault((name, prompt), []).append(metrics.time_per_token(run) or 0)
+            identical &= len(texts) == 1
+    engine.close()
+    return seconds, identical
+
+
+def report(pair: str, seconds: Seconds, identical: bool) -> dict[str, object]:
+    """Print what was found, and return it."""
+    names = list(dict.fromkeys(name for name, _ in seconds))
+    prompts = list(dict.fromkeys(prompt for _, prompt in seconds))
+    total = {name: sum(median(seconds[name, prompt]) for prompt in prompts) for name in names}
+    best = min((name for name in names if name.startswith("constant")), key=total.__getitem__)
+    found: dict[str, object] = {"pair": pair, "identical": identical, "best constant": best}
+    print(f"{pair}: outputs {'identical' if identical else 'differ'}; speedup over plain: ", end="")
+    print(", ".join(f"{name} {total['plain'] / total[name]:.2f}" for name in sorted(names, key=total.__getitem__)))
+    print("| auto against | overall | quartiles | worst prompt | goal |\n|---|---|---|---|---|")
+    for name, goal in GOALS.items():
+        other = best if name == "best constant" else name
+        ratios = [
+            [theirs / ours for theirs, ours in zip(seconds[other, prompt], seconds["auto", prompt], strict=True)]
+            for prompt in prompts
+        ]
+        low, _, high = quantiles([ratio for each in ratios for ratio in each], n=4)
+        overall = total[other] / total["auto"]
+        worst = min(median(seconds[other, prompt]) / median(seconds["auto", prompt]) for prompt in prompts)
+        met = overall > goal if goal == 1 else (worst if name == "plain" else overall) >= goal
+        words = f"{'above' if goal == 1 else 'at least'} {goal:.2f}: {'met' if met else 'missed'}"
+        print(f"| {name} ({other}) | {overall:.3f} | {low:.3f} … {high:.3f} | {worst:.3f} | {words} |")
+        found[name] = {"overall": overall, "worst": worst, "goal": goal, "met": met}
+    print(flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure and print a table for each pair, and at the end one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", nargs="+", default=["bundled", "costlier", "contrary", "costlier contrary"])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=128)
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        pairs = make_pairs(Path(folder))
+        found = [report(name, *measure(pairs[name], arguments.repeats, arguments.tokens)) for name in arguments.pairs]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
