@@ -40,7 +40,7 @@ class Point(Summary):
 
 
 class Recommendation(Record):
-    """What to do, in a sentence. `candidate` is the best one; None where no setting is sure to beat plain decoding."""
+    """What to do, in a sentence. `candidate` is the best; None where no setting is sure to beat plain decoding."""
 
     candidate: Candidate | None
     sentence: str
