@@ -11,6 +11,7 @@ as in any renewal process whose reward for its time is to be the highest; m abov
 passes. R is the product of the chances of the proposals so far, each learnt from the draft's own probability and the
 verdicts. Everything learnt fades, so that a change in the text is noticed.
 
+Rounds begin short, and each proposal that is accepted lets them grow, since a draft may be sure of itself and wrong.
 Where not even a first proposal pays, rounds are plain, apart from probes of one proposal. A probe that loses time is
 followed by so many plain rounds that probing takes no more than a small share of the time.
 
@@ -30,8 +31,9 @@ from specdemo.records import Costs
 _OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: one plus so many times those of the draft's probability
 _OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # before anything is known, and at most
 _DRIFT = 1.01  # by which they grow with every verdict
+_TRUSTED = 1  # proposals in a round before any was accepted; each that is allows two more
 _SURE, _UNSURE = 0.999, 0.01  # the draft's probabilities beyond which it is not believed
-_MEMORY = 0.97  # of a verdict, that remains after the next one
+_MEMORY = 0.98  # of a verdict, that remains after the next one
 _ROUND_MEMORY = 0.95  # of a round's tokens and seconds
 _PROBING = 0.015  # of the time
 
@@ -53,6 +55,7 @@ class Auto:
         self._chance = _Chance()
         self._first, self._later = _Mean(1.4, 2), _Mean(3.2, 4)
         self._earned = _Mean(1, self._plain, _ROUND_MEMORY)
+        self._trusted = _TRUSTED
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._reach, self._confidences = 1.0, list[float]()
         self._needed: list[float] = []
@@ -62,7 +65,7 @@ class Auto:
         """While another proposal pays."""
         if not proposed:
             return self._begins()
-        if proposed >= self._cap or self._probing:
+        if proposed >= min(self._cap, self._trusted) or self._probing:
             return False
         self._confidences.append(_log_odds(confidence()))
         self._reach *= self._chance.of(self._confidences[-1])
@@ -74,6 +77,7 @@ class Auto:
             self._chance.learn(confidence, index < accepted)
         for index in range(min(accepted + 1, proposed)):
             (self._later if index else self._first).add(index < accepted, 1)
+        self._trusted += 2 * accepted
         seconds = proposed * self._draft + float(self._passes[min(proposed, self._cap)])
         self._earned.add(accepted + 1, seconds)
         if self._probing:

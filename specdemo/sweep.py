@@ -81,8 +81,10 @@ def candidates(
     """What can be tried with this engine and drafter; the policies of the traced engine among it.
 
     Raises:
-        SettingsError: a lookahead or a threshold is out of its range.
+        SettingsError: a lookahead or a threshold is out of its range, or there is none.
     """
+    if not lookaheads and not thresholds:
+        raise SettingsError("There is nothing to try; name at least one lookahead or threshold.")
     found = [_candidate(settings, "lookahead", f"lookahead {n}", n, num_assistant_tokens=n) for n in lookaheads]
     if settings.drafter == "lookup":
         return found
@@ -114,8 +116,6 @@ def sweep(
     Raises:
         SpecdemoError: a prompt or the settings cannot be run, or the engine failed.
     """
-    if not tried:
-        raise SettingsError("There is nothing to try; name at least one lookahead or threshold.")
     if costs is None or costs.draft_step is None:  # then there is no automatic lookahead
         tried = [candidate for candidate in tried if candidate.settings.policy != "auto"]
     random, results = Random(seed), _Results(engine, tuple(prompts), settings, costs, list(tried))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic import AliasChoices, Field, ValidationError
 
 from specdemo.errors import FileError
 from specdemo.models.pairs import ASSETS
@@ -36,13 +36,6 @@ class _Line(Record):
     turns: list[str] | None = Field(None, min_length=1)
     task: str | None = Field(None, validation_alias=AliasChoices("task", "category"))
     name: str | int | None = Field(None, validation_alias=AliasChoices("task_id", "question_id"))
-
-    @field_validator("prompt")
-    @classmethod
-    def _not_empty(cls, prompt: str | None) -> str | None:
-        if prompt is not None and not prompt.strip():
-            raise ValueError("the prompt is empty")
-        return prompt
 
 
 def bundled_tasks() -> list[Task]:
@@ -98,7 +91,7 @@ def _task(path: Path, number: int, line: str) -> Task:
     except ValidationError as error:
         raise FileError(f"Line {number} of {path.name!r} does not fit; write {_KINDS}.") from error
     prompt = read.prompt or (read.turns[0] if read.turns else None)
-    if prompt is None:
+    if prompt is None or not prompt.strip():
         raise FileError(f"Line {number} of {path.name!r} has no prompt; write {_KINDS}.")
     humaneval = isinstance(read.name, str) and read.name.startswith("HumanEval")
     task = read.task or ("HumanEval" if humaneval else "prompts")
