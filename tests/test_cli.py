@@ -206,7 +206,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
         (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read '/nowhere.jsonl'"),
         (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
         (("bench", "--json", "/nowhere/out.json"), "There is no file to write"),
-        (("compare", "x", "--policy", "auto"), "the genai engine cannot do policy auto; choose the traced engine"),
+        (("compare", "x", "--policy", "auto"), "The genai engine cannot do policy auto; choose the traced engine"),
     ],
     ids=str,
 )

@@ -44,12 +44,15 @@ def _compare(options: argparse.Namespace) -> None:
         engine = load_engine(settings.engine, pair)
     comparison = None
     with status.status("measuring step costs") as busy:
-        costs = measure_costs(engine)
+        costs = measure_costs(engine) if settings.policy == "auto" else None  # only it must know them beforehand
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):
                 comparison = progress
             busy.update(progress.name if isinstance(progress, Phase) else "racing")
         assert comparison is not None, "a race that nobody stops ends with a comparison"
+        if costs is None:
+            busy.update("measuring step costs")
+            comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
     if options.json != "-":
         print_comparison(Console(), comparison)
     if options.json is not None:
