@@ -36,6 +36,7 @@ _SURE, _UNSURE = 0.999, 0.01  # the draft's probabilities beyond which it is not
 _MEMORY = 0.98  # of a verdict, that remains after the next one
 _ROUND_MEMORY = 0.95  # of a round's tokens and seconds
 _PROBING = 0.015  # of the time
+_EAGER, _EVERY = 8, 4  # after so many rounds, prices are computed anew only every few, since that takes time
 
 
 class Auto:
@@ -44,18 +45,21 @@ class Auto:
     def __init__(self, costs: Costs, cap: int) -> None:
         """A policy that proposes at most `cap` tokens, nor more than passes were measured for."""
         assert costs.draft_step is not None, "checked when the policy was chosen"
-        self._draft = costs.draft_step
+        self._first_draft = costs.first_draft_step or costs.draft_step
+        # the mean step was timed in rounds of four
+        self._draft = max((4 * costs.draft_step - self._first_draft) / 3, 0.1 * costs.draft_step)
         self._passes = _rising(np.array(costs.verify))
         self._plain = float(self._passes[0])
         self._cap = min(cap, len(self._passes) - 1)
         k, m = np.ogrid[: self._cap, 1 : self._cap + 1]
         longer = self._passes[np.minimum(k + m, self._cap)] - self._passes[k] + m * self._draft
+        longer = longer + np.where(k == 0, self._first_draft - self._draft, 0.0)
         self._more = np.where(k + m <= self._cap, longer, np.inf)  # seconds of m more proposals than k
         self._powers = np.arange(self._cap)
         self._chance = _Chance()
         self._first, self._later = _Mean(1.4, 2), _Mean(3.2, 4)
         self._earned = _Mean(1, self._plain, _ROUND_MEMORY)
-        self._trusted = _TRUSTED
+        self._trusted, self._rounds = _TRUSTED, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._reach, self._confidences = 1.0, list[float]()
         self._needed: list[float] = []
@@ -78,12 +82,16 @@ class Auto:
         for index in range(min(accepted + 1, proposed)):
             (self._later if index else self._first).add(index < accepted, 1)
         self._trusted += 2 * accepted
-        seconds = proposed * self._draft + float(self._passes[min(proposed, self._cap)])
+        seconds = self._first_draft + (proposed - 1) * self._draft + float(self._passes[min(proposed, self._cap)])
         self._earned.add(accepted + 1, seconds)
         if self._probing:
-            lost = seconds + self._draft - (accepted + 1) * self._plain  # a draft that rested has text to read first
+            lost = (
+                seconds + self._first_draft - (accepted + 1) * self._plain
+            )  # a draft that rested has text to read first
             self._wait = max(lost, 0) / (_PROBING * self._plain)
-        self._price()
+        self._rounds += 1
+        if self._probing or self._rounds <= _EAGER or self._rounds % _EVERY == 0:
+            self._price()
 
     def _begins(self) -> bool:
         """Whether the round proposes anything."""

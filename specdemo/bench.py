@@ -6,6 +6,7 @@ was.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -19,7 +20,7 @@ from specdemo.records import ModelPair
 from specdemo.results import Bench, EngineFacts, Entry, Header, Row
 from specdemo.settings import EngineName, GenerationSettings
 from specdemo.tasks import Task
-from specdemo.trials import trials, warm_up
+from specdemo.trials import can_run, trials, warm_up
 
 METHODS: dict[str, dict[str, Any]] = {
     "constant": {"policy": "constant"},
@@ -50,9 +51,11 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, Genera
         for method, changes in METHODS.items():
             if pair.draft is None and changes.get("drafter") != "lookup":
                 continue
-            base = {"policy": "constant", "drafter": "model", "max_assistant_tokens": 20}
+            base: dict[str, Any] = settings.model_dump() | {"policy": "constant", "drafter": "model"}
+            if engine == "genai":
+                base.pop("max_assistant_tokens")  # it knows no cap
             try:
-                chosen = GenerationSettings.checked(**{**settings.model_dump(), **base, **changes, "engine": engine})
+                chosen = GenerationSettings.checked(**{**base, **changes, "engine": engine})
             except SettingsError:  # this engine cannot
                 continue
             ways[f"{engine} {method}"] = chosen
@@ -108,11 +111,14 @@ def bench(
             state = state.model_copy(update={"engines": {**state.engines, name: facts}})
             if journal is not None:
                 journal.append(Entry(engine=name, facts=facts))
-            warm_up(engine, tasks[0].prompt, list(mine.values()), costs)
+            able = {way: values for way, values in mine.items() if can_run(values, costs)}
+            warm_up(engine, tasks[0].prompt, list(able.values()), costs)
             for repeat, task, order in todo:
                 began = perf_counter()
-                variants = [mine[way] for way in order]
-                for way, trial in zip(order, trials(engine, task.prompt, variants, costs, stop), strict=False):
+                unable = [way for way in order if way not in able]
+                ran = [way for way in order if way in able]
+                done = trials(engine, task.prompt, [able[way] for way in ran], costs, stop)
+                for way, trial in chain(((way, None) for way in unable), zip(ran, done, strict=False)):
                     row = Row(
                         engine=name, method=_method(way), task=task.task, prompt=task.name, repeat=repeat, trial=trial
                     )

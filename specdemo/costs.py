@@ -22,6 +22,7 @@ CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
 _WORDS = ["Quick", "foxes", "jump", "over", "lazy", "dogs", "while", "seven", "wizards", "mix", "black", "quartz"]
 _ROOM = 200  # tokens that an engine may decode to time its passes
+_LOOKAHEAD = 4  # of the rounds in which draft steps are timed
 _WARM_UP = 2
 _PASSES = 8
 _FEWEST = 3
@@ -51,7 +52,8 @@ def measure_contexts(
     Passes over 2 to 17 tokens are measured up and down again, plain steps before, between and after, so that a
     machine that grows faster or slower meanwhile favours neither. Once `stop` says True, what is finished stands.
     """
-    texts = [text for text in (_text(engine, tokens) for tokens in contexts) if _fits(engine, text)]
+    shortest, *longer = (_text(engine, tokens) for tokens in contexts)
+    texts = [shortest, *(text for text in longer if _fits(engine, text))]
     order = [1, *range(2, MAX_LOOKAHEAD + 2), 1, *range(MAX_LOOKAHEAD + 1, 1, -1), 1]
     finished: list[StepCosts] = []
     for index, text in enumerate(texts):
@@ -64,12 +66,14 @@ def measure_contexts(
                 seconds[tokens] += _seconds(engine, text, tokens)
             except PromptError:  # the longer ones do not fit either
                 return
-        draft = engine.draft_step_seconds(text)
+        draft = [seconds / _LOOKAHEAD for seconds in engine.draft_seconds(text, _LOOKAHEAD)]
+        first = engine.draft_seconds(text, 1)
         finished.append(
             StepCosts(
                 context=engine.count_tokens(text),
                 passes=tuple(map(spread, seconds.values())),
                 draft=spread(draft) if draft else None,
+                first_draft=spread(first) if first else None,
             )
         )
     yield CostProgress(len(texts) * len(order), len(texts) * len(order), _costs(finished))
@@ -87,17 +91,14 @@ def _costs(finished: Sequence[StepCosts]) -> Costs | None:
 
 def _text(engine: Engine, tokens: int) -> str:
     """A text of about so many tokens."""
-    words = cycle(_WORDS)
-    text = " ".join(islice(words, max(tokens // 2, len(_WORDS))))
-    while (missing := tokens - engine.count_tokens(text)) > 0:
-        text = " ".join((text, *islice(words, max(missing // 3, 1))))
-    return text
+    each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
+    return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
 
 
 def _fits(engine: Engine, text: str) -> bool:
     models = filter(None, (engine.pair.target, engine.pair.draft))
     limit = min((model.context_length for model in models if model.context_length is not None), default=None)
-    return limit is None or text == _text(engine, 0) or engine.count_tokens(text) + _ROOM <= limit
+    return limit is None or engine.count_tokens(text) + _ROOM <= limit
 
 
 def _seconds(engine: Engine, text: str, tokens: int) -> list[float]:

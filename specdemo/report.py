@@ -16,6 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from specdemo import metrics
 from specdemo.errors import SpecdemoError
+from specdemo.figures import percent
 from specdemo.hardware import MEBIBYTE, draft_extra
 from specdemo.models.pairs import ASSETS
 from specdemo.results import ALL, Bench, Cell, cells, headline
@@ -152,7 +153,7 @@ def _row(cell: Cell) -> Sequence[str]:
     spread = "" if cell.deviation is None else f" ± {cell.deviation:.2f}"
     outputs = "identical" if cell.identical else f"{cell.identical_runs} of {cell.runs} identical"
     rate = "–" if cell.acceptance_rate is None else f"{cell.acceptance_rate:.2f}"
-    speed = f"{cell.plain_tokens_per_second * cell.mean:.0f}"
+    speed = f"{cell.tokens_per_second:.0f}"
     length = f"{cell.mean_accepted_length:.2f}"
     return (
         cell.task, cell.engine, cell.method, f"{cell.mean:.2f}{spread}", outputs, length, rate, speed, str(cell.runs)
@@ -184,8 +185,6 @@ def _bound(result: Bench) -> Iterator[str]:
         "unless the processor's caches hold the weights."
     )
     for cell in (cell for cell in cells(result) if cell.task == ALL):
-        plain = cell.plain_tokens_per_second
-        yield (
-            f"Of that bound, beside {cell.engine} {cell.method}: plain {bound.share(plain):.0%}, "
-            f"speculative {bound.share(plain * cell.mean):.0%}.".replace("%", " %")
-        )
+        plain, speculative = (bound.share(rate) for rate in (cell.plain_tokens_per_second, cell.tokens_per_second))
+        way = f"{cell.engine} {cell.method}"
+        yield f"Of that bound, {way}: {percent(speculative)}, and {percent(plain)} plain decoding beside it."

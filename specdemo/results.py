@@ -18,7 +18,10 @@ ALL = "all tasks"
 
 
 class Row(Record):
-    """One trial: which way of decoding, which prompt, which repeat. `trial` is None where the text ended at once."""
+    """One trial: which way of decoding, which prompt, which repeat. `trial` is None where the text ended at once.
+
+    It is None, too, where a method reckons with step costs that are not known for this pair.
+    """
 
     engine: EngineName
     method: str
@@ -32,8 +35,8 @@ class Cell(Summary):
     """What one way of decoding gave on one kind of task.
 
     `mean` and `deviation`, a sample standard deviation, are over the repeats, each of which gives the plain seconds
-    of all its trials / the speculative ones. `deviation` is None for a single repeat. `plain_tokens_per_second` is of
-    the plain neighbours.
+    of all its trials / the speculative ones. `deviation` is None for a single repeat. Tokens a second
+    are of the speculative runs and of their plain neighbours.
     """
 
     engine: EngineName
@@ -44,6 +47,7 @@ class Cell(Summary):
     repeats: int
     identical_runs: int
     runs: int
+    tokens_per_second: float
     plain_tokens_per_second: float
 
 
@@ -146,5 +150,6 @@ def _cell(engine: EngineName, method: str, task: str, rows: Sequence[Row]) -> Ce
         repeats=len(each),
         identical_runs=sum(trial.identical for trial in ran),
         runs=len(ran),
+        tokens_per_second=sum(trial.tokens for trial in ran) / sum(trial.seconds for trial in ran),
         plain_tokens_per_second=sum(trial.tokens for trial in ran) / sum(trial.plain_seconds for trial in ran),
     )

@@ -17,7 +17,7 @@ from specdemo.errors import SettingsError
 from specdemo.predict import Prediction, predict
 from specdemo.records import Costs, Environment, ModelPair, Record
 from specdemo.settings import GenerationSettings
-from specdemo.trials import Summary, Trial, summarise, trials, warm_up
+from specdemo.trials import Summary, Trial, can_run, summarise, trials, warm_up
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
@@ -116,8 +116,7 @@ def sweep(
     Raises:
         SpecdemoError: a prompt or the settings cannot be run, or the engine failed.
     """
-    if costs is None or costs.draft_step is None:  # then there is no automatic lookahead
-        tried = [candidate for candidate in tried if candidate.settings.policy != "auto"]
+    tried = [candidate for candidate in tried if can_run(candidate.settings, costs)]
     random, results = Random(seed), _Results(engine, tuple(prompts), settings, costs, list(tried))
     total, done, spent = repeats * len(prompts) * len(tried), 0, 0.0
     yield SweepProgress(0, total, None, results.sweep())

@@ -70,9 +70,15 @@ def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
     return Interval(middle=middle, low=float(low), high=float(high))
 
 
+def can_run(settings: GenerationSettings, costs: Costs | None) -> bool:
+    """Whether the step costs that a policy reckons with are known, which they are not for every pair."""
+    return settings.policy != "auto" or (costs is not None and costs.draft_step is not None)
+
+
 def warm_up(engine: Engine, prompt: str, variants: Sequence[GenerationSettings], costs: Costs | None) -> None:
     """A few rounds of everything, since the first pass of each length compiles its kernels."""
-    run_alone(engine.plain(), prompt, variants[0], _WARM_UP_ROUNDS)
+    for settings in variants[:1]:
+        run_alone(engine.plain(), prompt, settings, _WARM_UP_ROUNDS)
     for settings in variants:
         run_alone(engine.speculative(settings, costs), prompt, settings, _WARM_UP_ROUNDS)
 
@@ -92,6 +98,8 @@ def trials(
     Raises:
         SpecdemoError: prompt or settings cannot be run, or the engine failed.
     """
+    if not variants:
+        return
     before = run_alone(engine.plain(), prompt, variants[0], stop=stop)
     for settings in variants:
         run = run_alone(engine.speculative(settings, costs), prompt, settings, stop=stop)

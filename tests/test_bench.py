@@ -214,3 +214,13 @@ def whole(name: EngineName, pair: ModelPair) -> ScriptedEngine:
 def test_an_unfinished_benchmark_says_so() -> None:
     asked = count()
     assert "Not finished" in next(report.notes(run(stop=lambda: next(asked) > 900)[-1]))
+
+
+def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
+    class Unknown(ScriptedEngine):
+        def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+            return []
+
+    result = run(load=lambda name: Unknown(), repeats=1)[-1]
+    assert result.complete
+    assert {(cell.engine, cell.method) for cell in cells(result)} == {tuple(way.split()) for way in METHODS[:3]}

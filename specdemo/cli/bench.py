@@ -38,7 +38,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    settings = chosen(options, GenerationSettings)
+    settings = chosen(options, GenerationSettings, engine="traced")  # which can do more
     check_json(options.json)
     tasks = limited(read_tasks(options.prompts) if options.prompts else bundled_tasks(), options.limit)
     pair = chosen_pair(options)
@@ -55,11 +55,13 @@ def _bench(options: argparse.Namespace) -> None:
             result = progress.bench
             show(progress.doing, progress.done, progress.total, progress.seconds_left)
         assert result is not None, "a benchmark ends with a state"
+        if path is not None:
+            report.write(result, path)
         if not stop() and not options.no_hardware:
             show("memory and bandwidth", len(result.rows), None, None)
             result = with_hardware(result)
-        if path is not None:
-            report.write(result, path)
+            if path is not None:
+                report.write(result, path)
         if options.json == "-":
             print(json.dumps(report.to_json(result)))
         else:

@@ -70,7 +70,7 @@ def _sweep(options: argparse.Namespace) -> None:
         for progress in runs:
             result = progress.sweep
             best = max(result.points, key=lambda point: point.speedup.middle, default=None)
-            doing = f"best so far {best.candidate.name}, {best.speedup.middle:.2f}×" if best else "warming up"
+            doing = f"best so far {best.candidate.name}" if best else "warming up"
             show(doing, progress.done, progress.total, progress.seconds_left)
         engine.close()
         assert result is not None, "a sweep begins with a state"

@@ -77,8 +77,8 @@ class Engine(Protocol):
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Seconds of one target pass over so many tokens after another, at a text about as long as the prompt."""
 
-    def draft_step_seconds(self, prompt: str) -> list[float]:
-        """Mean seconds of a draft step in each of some rounds, between target passes; empty without a draft.
+    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        """Seconds that the draft takes for so many proposals in each of some rounds; empty without a draft.
 
         A draft on its own is faster: there no target pass evicts its weights from the caches.
         """

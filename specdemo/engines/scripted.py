@@ -71,9 +71,9 @@ class ScriptedEngine:
         """Its tokens are words."""
         return len(text.split())
 
-    def draft_step_seconds(self, prompt: str) -> list[float]:
-        """Seconds of one draft step."""
-        return [self.draft]
+    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        """Seconds of so many draft steps."""
+        return [lookahead * self.draft]
 
     def close(self) -> None:
         """There is nothing to free."""

@@ -7,7 +7,6 @@ more than a pass over one, and why speculation can pay at all.
 from collections.abc import Generator
 from contextlib import closing
 from itertools import islice
-from statistics import fmean
 
 from specdemo.engines.base import Decoder, steps
 from specdemo.engines.genai.config import generation_config
@@ -69,13 +68,14 @@ class GenAIEngine:
         """Number of the target's tokens that this text is."""
         return len(self.pipelines.tokenizer.encode(text))
 
-    def draft_step_seconds(self, prompt: str) -> list[float]:
-        """For each round the draft's seconds / its steps, by the counters that come with `generate()`."""
+    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        """Seconds that the draft takes for so many proposals, by the counters that come with `generate()`."""
         if self.pair.draft is None:
             return []
         pipeline = self.pipelines.get("model")
-        config = generation_config(pipeline, "model", _CALIBRATION)
-        ids = self.pipelines.tokenizer.encode_prompt(prompt, _CALIBRATION)
+        settings = _CALIBRATION.model_copy(update={"num_assistant_tokens": lookahead})
+        config = generation_config(pipeline, "model", settings)
+        ids = self.pipelines.tokenizer.encode_prompt(prompt, settings)
         try:
             result = pipeline.generate([as_tensor(ids)], [config])[0]
         except RuntimeError as error:
@@ -83,9 +83,8 @@ class GenAIEngine:
             raise EngineError("The engine failed while it was calibrated; it has been reset, run again.") from error
         counters = result.extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
-        lookahead = _CALIBRATION.num_assistant_tokens
         rounds = (microseconds[i : i + lookahead] for i in range(0, len(microseconds) - lookahead + 1, lookahead))
-        return [fmean(batch) / 1e6 for batch in rounds]
+        return [sum(batch) / 1e6 for batch in rounds]
 
     def close(self) -> None:
         """Free all models."""

@@ -86,15 +86,16 @@ class TracedEngine:
         """Number of the target's tokens that this text is."""
         return len(self._tokenizer.encode(text))
 
-    def draft_step_seconds(self, prompt: str) -> list[float]:
-        """For each round the draft's seconds / its steps."""
+    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        """Seconds that the draft takes for so many proposals, round after round."""
         if self._draft is None or self.pair.translated:  # a proposal is then not one step
             return []
-        with closing(steps(self.speculative(_CALIBRATION), prompt, _CALIBRATION)) as rounds:
+        settings = _CALIBRATION.model_copy(update={"num_assistant_tokens": lookahead})
+        with closing(steps(self.speculative(settings), prompt, settings)) as rounds:
             return [
-                step.draft_seconds / len(step.proposed)
+                step.draft_seconds
                 for step in islice(rounds, 1, None)
-                if step.draft_seconds is not None and step.proposed
+                if step.draft_seconds is not None and step.proposed and len(step.proposed) == lookahead
             ]
 
     def close(self) -> None:
