@@ -92,9 +92,12 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
 
 def print_bench(console: Console, result: Bench) -> None:
     """The table of a benchmark, and what else was measured."""
-    rows = Table(*report.COLUMNS, box=None, header_style="bold")
+    names = len(("target", "draft"))  # the same in every row, so they are the title here
+    pair = report.table(result)[:1]
+    title = " with ".join(pair[0][:names]) if pair else None
+    rows = Table(*report.COLUMNS[names:], box=None, header_style="bold", title=title)
     for row in report.table(result):
-        rows.add_row(*map(Text, row))
+        rows.add_row(*map(Text, row[names:]))
     console.print(rows)
     for note in report.notes(result):
         console.print(Text(note, "dim"))
