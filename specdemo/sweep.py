@@ -137,10 +137,11 @@ def sweep(
 
 
 def recommend(points: Sequence[Point]) -> Recommendation:
-    """The fastest setting, if its interval lies above 1."""
+    """The fastest of the settings whose intervals lie above 1."""
     if not points:
         return Recommendation(candidate=None, sentence="Nothing was measured yet.")
-    best = max(points, key=lambda point: point.speedup.middle)
+    sure = [point for point in points if point.speedup.low is not None and point.speedup.low > 1]
+    best = max(sure or points, key=lambda point: point.speedup.middle)
     name, runs = best.candidate.name, len(best.speedups)
     evidence = f"{best.speedup} in {runs} run{'s' if runs > 1 else ''}"
     outputs = "outputs identical" if best.identical else "but outputs differ"
@@ -154,7 +155,7 @@ def recommend(points: Sequence[Point]) -> Recommendation:
         sentence = f"No setting surely beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
     equals = [p.candidate.name for p in points if p is not best and p.speedup.middle >= best.speedup.low]
-    others = f" Within its interval too: {', '.join(equals)}." if equals else ""
+    others = f" Not surely slower: {', '.join(equals)}." if equals else ""
     sentence = f"Choose {name}: {evidence}, {outputs}.{others}"
     return Recommendation(candidate=best.candidate, sentence=sentence)
 

@@ -140,8 +140,11 @@ def test_recommendations() -> None:
     clear = recommend([point("a", 1.2, 1.3, 1.4), point("b", 1.1, 1.25, 1.3), point("c", 0.9, 1.0, 1.1)])
     assert clear.candidate is not None
     assert clear.sentence == (
-        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 runs, outputs identical. Within its interval too: b."
+        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 runs, outputs identical. Not surely slower: b."
     )
+    unsure = recommend([point("a", 0.9, 2.3, 2.5), point("b", 1.1, 1.2, 1.3)])
+    assert unsure.sentence.startswith("Choose b: 1.20×")
+    assert unsure.sentence.endswith("Not surely slower: a.")
     for points, words in (
         ([point("a", 0.9, 1.1, 1.3)], "No setting surely beats plain decoding here"),
         ([point("a", 0.8, 0.9, 1.1)], "No setting beats plain decoding here"),
