@@ -19,6 +19,7 @@ _CHOICES = {
     "lookup": "Prompt lookup",
     "constant": "Constant",
     "confidence": "Confidence threshold",
+    "auto": "Automatic",
 }
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
