@@ -271,7 +271,7 @@ def test_the_automatic_lookahead_changes_from_round_to_round_and_gives_up_a_usel
 
 def test_the_oracle_proposes_nothing_in_vain(traced) -> None:
     decoder = traced.speculative(settings())
-    decoder.start(PROMPTS[0], settings())
+    prefilled(decoder, PROMPTS[0], settings())
     while decoder.finish_reason is None:
         decoder.step()
     plan = passes(decoder.draft_agreement() or (), None, 63).lookaheads

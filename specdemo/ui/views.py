@@ -7,7 +7,7 @@ import gradio as gr
 from specdemo.models.pairs import ASSETS
 
 PAGE = ASSETS / "page"
-SCRIPTS = ("plotly/plotly.min.js", "player.js", "pane.js", "chart.js", "race.js", "anatomy.js", "catalogue.js")
+SCRIPTS = ("plotly/plotly.min.js", "player.js", "pane.js", "chart.js", "race.js", "anatomy.js", "board.js", "catalogue.js")
 
 
 def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML:
@@ -15,7 +15,7 @@ def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML
     head = "".join(f'<script src="specdemo/{name}"></script>' for name in SCRIPTS)
     mount = f"""
         const mount = () => {{
-          if (typeof Chart === "undefined" || typeof Catalogue === "undefined") return setTimeout(mount, 30);
+          if (typeof Chart === "undefined" || typeof Catalogue === "undefined" || typeof Board === "undefined") return setTimeout(mount, 30);
           const view = {script};
           watch("value", () => view.receive(props.value));
           view.receive(props.value);

@@ -56,7 +56,7 @@ def decoders(
         result = {name: (engine.speculative(values, costs), values) for name, values in chosen.items()}
         plain = chosen["constant 1"]
         teacher = engine.speculative(plain)
-        teacher.start(prompt, plain)
+        prefilled(teacher, prompt, plain)
         while teacher.finish_reason is None:
             teacher.step()
         agreement = teacher.draft_agreement()
