@@ -44,10 +44,9 @@ class Auto:
 
     def __init__(self, costs: Costs, cap: int) -> None:
         """A policy that proposes at most `cap` tokens, nor more than passes were measured for."""
-        assert costs.draft_step is not None, "checked when the policy was chosen"
-        self._first_draft = costs.first_draft_step or costs.draft_step
-        # the mean step was timed in rounds of four
-        self._draft = max((4 * costs.draft_step - self._first_draft) / 3, 0.1 * costs.draft_step)
+        assert costs.later_draft_step is not None, "checked when the policy was chosen"
+        self._draft = costs.later_draft_step
+        self._first_draft = costs.first_draft_step or self._draft
         self._passes = _rising(np.array(costs.verify))
         self._plain = float(self._passes[0])
         self._cap = min(cap, len(self._passes) - 1)

@@ -15,14 +15,13 @@ import numpy as np
 
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError
-from specdemo.records import Costs, Spread, StepCosts
+from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
 
 MAX_LOOKAHEAD = 16
 CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
 _WORDS = ["Quick", "foxes", "jump", "over", "lazy", "dogs", "while", "seven", "wizards", "mix", "black", "quartz"]
 _ROOM = 200  # tokens that an engine may decode to time its passes
-_LOOKAHEAD = 4  # of the rounds in which draft steps are timed
 _WARM_UP = 2
 _PASSES = 8
 _FEWEST = 3
@@ -66,7 +65,7 @@ def measure_contexts(
                 seconds[tokens] += _seconds(engine, text, tokens)
             except PromptError:  # the longer ones do not fit either
                 return
-        draft = [seconds / _LOOKAHEAD for seconds in engine.draft_seconds(text, _LOOKAHEAD)]
+        draft = [seconds / TIMED_LOOKAHEAD for seconds in engine.draft_seconds(text, TIMED_LOOKAHEAD)]
         first = engine.draft_seconds(text, 1)
         finished.append(
             StepCosts(

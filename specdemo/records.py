@@ -24,6 +24,10 @@ FinishReason = Literal["stop", "length", "cancelled"]
 Side = Literal["plain", "speculative"]
 
 
+TIMED_LOOKAHEAD = 4
+"""Proposals in the rounds whose mean draft step is called the draft's step cost."""
+
+
 class Record(BaseModel):
     """Base of all records: frozen, and read from JSON without complaint about derived extras."""
 
@@ -204,6 +208,14 @@ class Costs(Record):
     verify: tuple[float, ...] = Field(min_length=1)
     first_draft_step: float | None = None
     contexts: tuple[StepCosts, ...] = ()
+
+    @property
+    def later_draft_step(self) -> float | None:
+        """Seconds of a round's draft steps after the first; None where the pair has no draft."""
+        if self.draft_step is None or self.first_draft_step is None:
+            return self.draft_step
+        later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
+        return max(later, 0.1 * self.draft_step)  # two medians, so their difference may be too small by noise
 
     @classmethod
     def of(cls, contexts: Sequence[StepCosts]) -> Self:

@@ -67,3 +67,12 @@ def test_costs_without_contexts_are_read_and_written() -> None:
     costs = Costs.of([StepCosts(context=16, passes=(spread, spread), draft=None)])
     assert (costs.plain_step, costs.draft_step, costs.verify) == (2, None, (2, 2))
     assert Costs.model_validate_json(costs.model_dump_json()) == costs
+
+
+def test_a_rounds_first_draft_step_is_told_from_the_later_ones() -> None:
+    assert COSTS.later_draft_step == COSTS.draft_step  # nothing is known of the first
+    costs = COSTS.model_copy(update={"first_draft_step": 0.005})
+    assert costs.later_draft_step == pytest.approx(0.001)  # 5 + 1 + 1 + 1 ms are four steps of 2 ms
+    assert COSTS.model_copy(update={"draft_step": None}).later_draft_step is None
+    noisy = COSTS.model_copy(update={"first_draft_step": 0.1})
+    assert noisy.later_draft_step == pytest.approx(0.0002)

@@ -115,9 +115,9 @@ def by_step_medians(runs: Runs) -> dict[str, float]:
 
 def by_given_costs(runs: Runs, costs: Costs) -> dict[str, float]:
     """Seconds of every way on all prompts, each step taken at what it cost when the automatic lookahead was told."""
-    assert costs.draft_step is not None
-    first = costs.first_draft_step or costs.draft_step
-    later = (4 * costs.draft_step - first) / 3  # the mean step was timed in rounds of four
+    later = costs.later_draft_step
+    assert later is not None
+    first = costs.first_draft_step or later
     verify = list(costs.verify)
     slope = (verify[-1] - verify[0]) / (len(verify) - 1)
     verify += [verify[-1] + slope * n for n in range(1, 64)]  # the heuristic proposes more than were measured
