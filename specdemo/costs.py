@@ -78,6 +78,11 @@ def measure_contexts(
     yield CostProgress(len(texts) * len(order), len(texts) * len(order), _costs(finished))
 
 
+def contexts_task(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[CostProgress]:
+    """The same as a worker's task, which needs no earlier costs."""
+    return measure_contexts(engine, stop=stop)
+
+
 def spread(values: Sequence[float]) -> Spread:
     """Quartiles of at least one value."""
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from specdemo.costs import MAX_LOOKAHEAD
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError
+from specdemo.figures import number, percent
 from specdemo.predict import Prediction, predict
 from specdemo.records import Costs, Environment, ModelPair, Record
 from specdemo.settings import GenerationSettings
@@ -158,6 +159,28 @@ def recommend(points: Sequence[Point]) -> Recommendation:
     others = f" Not surely slower: {', '.join(equals)}." if equals else ""
     sentence = f"Choose {name}: {evidence}, {outputs}.{others}"
     return Recommendation(candidate=best.candidate, sentence=sentence)
+
+
+COLUMNS = ("setting", "speedup", "predicted", "τ", "α", "draft", "verify", "other", "outputs", "runs")
+
+
+def table(sweep: Sweep) -> Iterator[tuple[str, ...]]:
+    """Every setting tried, as texts under `COLUMNS`."""
+    predicted = sweep.prediction.predicted if sweep.prediction is not None else ()
+    for point in sweep.points:
+        value = point.candidate.value if point.candidate.kind == "lookahead" else None
+        expected = predicted[int(value) - 1] if value is not None and value <= len(predicted) else None
+        shares = (point.draft_share, point.verify_share, point.other_share)
+        yield (
+            point.candidate.name,
+            str(point.speedup),
+            number(expected, "×"),
+            number(point.mean_accepted_length),
+            number(point.acceptance_rate),
+            *("–" if share is None else percent(share) for share in shares),
+            "identical" if point.identical else "differ",
+            str(len(point.speedups)),
+        )
 
 
 class _Results:

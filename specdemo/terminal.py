@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specdemo import explain, report
-from specdemo.figures import figures, number, percent
+from specdemo import sweep as sweeps
+from specdemo.figures import figures
 from specdemo.records import Comparison, Round, Run, Verdict
 from specdemo.results import Bench
 from specdemo.sweep import Sweep
@@ -68,22 +69,9 @@ def legend(comparison: Comparison) -> Text:
 
 def print_sweep(console: Console, sweep: Sweep) -> None:
     """A table of all settings, and the recommendation."""
-    predicted = sweep.prediction.predicted if sweep.prediction is not None else ()
-    rows = Table("setting", "speedup", "predicted", "τ", "α", "draft", "verify", "other", "outputs", "runs", box=None)
-    for point in sweep.points:
-        kind, value = point.candidate.kind, point.candidate.value
-        known = kind == "lookahead" and value is not None and value <= len(predicted)
-        shares = (point.draft_share, point.verify_share, point.other_share)
-        rows.add_row(
-            point.candidate.name,
-            str(point.speedup),
-            number(predicted[int(value) - 1], "×") if known and value is not None else "–",
-            number(point.mean_accepted_length),
-            number(point.acceptance_rate),
-            *("–" if share is None else percent(share) for share in shares),
-            "identical" if point.identical else "differ",
-            str(len(point.speedups)),
-        )
+    rows = Table(*sweeps.COLUMNS, box=None)
+    for row in sweeps.table(sweep):
+        rows.add_row(*row)
     console.print(rows)
     console.print(Text(sweep.recommendation.sentence, style="bold"))
     formula = "Predicted: τ / (γc + v(γ+1)) with the measured step costs and α over all runs."

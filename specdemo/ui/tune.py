@@ -7,17 +7,17 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from specdemo.figures import number, percent
 from specdemo.predict import FORMULAS, Prediction, predict
 from specdemo.records import Costs
 from specdemo.settings import Drafter
-from specdemo.sweep import Point, Sweep
+from specdemo.sweep import COLUMNS, Point, Sweep, table
 from specdemo.ui.charts import base_figure
 
 _TABLE = Markup("<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
 _HEAD = Markup("<th>{}</th>")
 _ROW = Markup("<tr>{}</tr>")
 _CELL = Markup("<td>{}</td>")
+_SENTENCE = Markup("<p><b>{}</b></p>")
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
 
 
@@ -38,39 +38,20 @@ def sweep_board(sweep: Sweep) -> str:
     constant = [point for point in sweep.points if point.candidate.kind == "lookahead"]
     others = [point for point in sweep.points if point.candidate.kind != "lookahead"]
     html = {
-        "recommendation": str(Markup("<p><b>{}</b></p>").format(sweep.recommendation.sentence)) if sweep.points else "",
-        "table": _points_table(sweep) if sweep.points else "",
+        "recommendation": str(Markup("<p><b>{}</b></p>").format(sweep.recommendation.sentence))
+        if sweep.points
+        else "",
+        "table": table_html(COLUMNS, list(table(sweep))) if sweep.points else "",
     }
     charts = {
         "speedup": _speedup_figure(constant, sweep.prediction) if constant else None,
         "policies": _policies_figure(others) if others else None,
         "acceptance": _acceptance_figure(constant) if constant else None,
-        "shares": _shares_figure(sweep.points) if any(point.draft_share is not None for point in sweep.points) else None,
+        "shares": _shares_figure(sweep.points)
+        if any(point.draft_share is not None for point in sweep.points)
+        else None,
     }
     return board(html, charts)
-
-
-def _points_table(sweep: Sweep) -> str:
-    head = ("setting", "speedup", "predicted", "τ", "α", "draft", "verify", "other", "outputs", "runs")
-    predicted = sweep.prediction.predicted if sweep.prediction is not None else ()
-    rows = []
-    for point in sweep.points:
-        value = point.candidate.value if point.candidate.kind == "lookahead" else None
-        known = value is not None and value <= len(predicted)
-        shares = (point.draft_share, point.verify_share, point.other_share)
-        rows.append(
-            (
-                point.candidate.name,
-                str(point.speedup),
-                number(predicted[int(value) - 1], "×") if known and value is not None else "–",
-                number(point.mean_accepted_length),
-                number(point.acceptance_rate),
-                *("–" if share is None else percent(share) for share in shares),
-                "identical" if point.identical else "differ",
-                str(len(point.speedups)),
-            )
-        )
-    return table_html(head, rows)
 
 
 def _intervals(points: Sequence[Point]) -> dict[str, Any]:
@@ -107,7 +88,9 @@ def _curves(figure: go.Figure, prediction: Prediction) -> None:
     ):
         line = {"color": "var(--sd-own)" if dash == "solid" else "var(--sd-plain)", "dash": dash}
         lookaheads = list(range(1, len(values) + 1))
-        figure.add_scatter(x=lookaheads, y=list(values), name=name, mode="lines", line=line, hovertemplate="%{y:.2f}×")
+        figure.add_scatter(
+            x=lookaheads, y=list(values), name=name, mode="lines", line=line, hovertemplate="%{y:.2f}×"
+        )
 
 
 def _plain_line(figure: go.Figure) -> None:
@@ -140,7 +123,9 @@ def _acceptance_figure(points: Sequence[Point]) -> go.Figure:
     return figure
 
 
-def _shares_figure(points: Sequence[Point]) -> go.Figure:
+def _shares_figure(points: Sequence[Point]) -> go.Figure | None:
+    if not points:
+        return None
     figure = base_figure(barmode="stack", hovermode="x")
     names = [point.candidate.name.removeprefix("lookahead ") for point in points]
     for name, colour, shares in (
@@ -203,7 +188,9 @@ def _expectation(costs: Costs, acceptance: float, drafter: Drafter) -> tuple[str
     figure.update_yaxes(title="predicted speedup")
     best, textbook = prediction.best, prediction.textbook_best
     if best:
-        sentence = f"At α = {acceptance:.2f} the best lookahead is {best}, predicted {prediction.predicted[best - 1]:.2f}×"
+        sentence = (
+            f"At α = {acceptance:.2f} the best lookahead is {best}, predicted {prediction.predicted[best - 1]:.2f}×"
+        )
     else:
         sentence = f"At α = {acceptance:.2f} no lookahead is predicted to beat plain decoding"
     by_book = f"the textbook says {textbook}" if textbook else "so says the textbook"

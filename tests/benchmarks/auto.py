@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from specdemo import metrics
 from specdemo.compare import run_alone
 from specdemo.costs import measure_costs
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import Decoder, prefilled
 from specdemo.engines.traced import TracedEngine
 from specdemo.lookahead import Planned, passes
 from specdemo.models.pairs import bundled_prompts
