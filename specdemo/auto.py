@@ -47,7 +47,7 @@ class Auto:
         assert costs.later_draft_step is not None, "checked when the policy was chosen"
         self._draft = costs.later_draft_step
         self._first_draft = costs.first_draft_step or self._draft
-        self._passes = _rising(np.array(costs.verify))
+        self._passes = rising(np.array(costs.verify))
         self._plain = float(self._passes[0])
         self._cap = min(cap, len(self._passes) - 1)
         k, m = np.ogrid[: self._cap, 1 : self._cap + 1]
@@ -164,7 +164,7 @@ def _log_odds(probability: float) -> float:
     return log(bounded / (1 - bounded))
 
 
-def _rising(passes: np.ndarray) -> np.ndarray:
+def rising(passes: np.ndarray) -> np.ndarray:
     """Seconds of passes made to rise with their length: none takes longer than a longer one.
 
     A pass could be padded to that, and whatever else the machine does only adds to what is measured.

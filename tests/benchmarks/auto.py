@@ -24,7 +24,10 @@ from random import Random
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from specdemo import metrics
+from specdemo.auto import rising
 from specdemo.compare import run_alone
 from specdemo.costs import measure_costs
 from specdemo.engines.base import Decoder, prefilled
@@ -118,7 +121,7 @@ def by_given_costs(runs: Runs, costs: Costs) -> dict[str, float]:
     later = costs.later_draft_step
     assert later is not None
     first = costs.first_draft_step or later
-    verify = list(costs.verify)
+    verify = rising(np.array(costs.verify)).tolist()
     slope = (verify[-1] - verify[0]) / (len(verify) - 1)
     verify += [verify[-1] + slope * n for n in range(1, 64)]  # the heuristic proposes more than were measured
     return {
