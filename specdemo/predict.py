@@ -62,7 +62,7 @@ def predict(costs: Costs, acceptance: float | Sequence[float], drafter: Drafter 
     if cost is None:
         return None
     length: Callable[[int], float]
-    if isinstance(acceptance, float):
+    if isinstance(acceptance, int | float):
         length = partial(expected_length, acceptance)
     else:
         length = partial(length_by_position, acceptance)
