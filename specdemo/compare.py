@@ -70,7 +70,7 @@ def race(
     Raises:
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
     """
-    lanes = [_Lane("plain", engine.plain()), _Lane("speculative", engine.speculative(settings))]
+    lanes = [_Lane("plain", engine.plain()), _Lane("speculative", engine.speculative(settings, costs))]
     try:
         if not history:
             yield Phase("warming up")
@@ -158,8 +158,19 @@ class _Lane:
         return Lap(self.side, tuple(traced), self.decoder.finish_reason, self.decoder.trace_source)
 
 
-def run_alone(decoder: Decoder, prompt: str, settings: GenerationSettings, rounds: int | None = None) -> Run:
-    """One decoder undisturbed, to its end or for so many rounds."""
+def run_alone(
+    decoder: Decoder,
+    prompt: str,
+    settings: GenerationSettings,
+    rounds: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """One decoder undisturbed, to its end, or for so many rounds, or until `stop` says True after a round."""
+    done: list[Round] = []
     with closing(steps(decoder, prompt, settings)) as all_rounds:
-        prefill, *rest = decoder.trace(list(islice(all_rounds, rounds and rounds + 1)))
+        for step in islice(all_rounds, rounds and rounds + 1):
+            done.append(step)
+            if stop():
+                break
+        prefill, *rest = decoder.trace(done)
     return Run(prefill=prefill, rounds=tuple(rest), finish_reason=decoder.finish_reason or "cancelled")

@@ -2,58 +2,113 @@
 
 A pass over n tokens reads the weights once, as a pass over one does; it costs more only once arithmetic, not
 memory, is the limit. So v(n) grows slowly at first and then faster, with cliffs where another kernel takes
-over. Together with the draft's cost c it decides whether speculation can pay.
+over. Together with the draft's cost c it decides whether speculation can pay. Both grow with the text before them,
+since attention reads all of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from itertools import islice
-from statistics import median
+from dataclasses import dataclass
+from itertools import cycle, islice
 
-from specdemo.compare import WARM_UP_PROMPT
+import numpy as np
+
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError
-from specdemo.records import Costs
+from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
 
 MAX_LOOKAHEAD = 16
+CONTEXTS = (16, 256, 1024)
+"""Tokens of text before the measured steps, where the models' contexts allow it."""
+_WORDS = ["Quick", "foxes", "jump", "over", "lazy", "dogs", "while", "seven", "wizards", "mix", "black", "quartz"]
+_ROOM = 200  # tokens that an engine may decode to time its passes
 _WARM_UP = 2
 _PASSES = 8
 _FEWEST = 3
 _SECONDS = 0.1
 
 
+@dataclass(frozen=True)
+class CostProgress:
+    """How far measuring is, and the costs after texts of all lengths that are finished."""
+
+    done: int
+    total: int
+    costs: Costs | None
+
+
 def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
-    """Measure plain, draft and verification steps; None if stopped, or if the model's context is too short for it.
+    """Measure steps after a short text; None if stopped, or if the model's context is too short for it."""
+    *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop))
+    return last.costs if last is not None else None
+
+
+def measure_contexts(
+    engine: Engine, contexts: Sequence[int] = CONTEXTS, *, stop: Callable[[], bool] = lambda: False
+) -> Iterator[CostProgress]:
+    """Measure plain, draft and verification steps after texts of several lengths; nothing for those too long.
 
     Passes over 2 to 17 tokens are measured up and down again, plain steps before, between and after, so that a
-    machine that grows faster or slower meanwhile favours neither.
+    machine that grows faster or slower meanwhile favours neither. Once `stop` says True, what is finished stands.
     """
-    try:
-        return _measure(engine, stop)
-    except PromptError:
-        return None
-
-
-def _measure(engine: Engine, stop: Callable[[], bool]) -> Costs | None:
-    plain = _seconds(engine, 1)
-    verify: dict[int, list[float]] = {tokens: [] for tokens in range(2, MAX_LOOKAHEAD + 2)}
-    for order in (list(verify), list(reversed(verify))):
-        for tokens in order:
+    shortest, *longer = (_text(engine, tokens) for tokens in contexts)
+    texts = [shortest, *(text for text in longer if _fits(engine, text))]
+    order = [1, *range(2, MAX_LOOKAHEAD + 2), 1, *range(MAX_LOOKAHEAD + 1, 1, -1), 1]
+    finished: list[StepCosts] = []
+    for index, text in enumerate(texts):
+        seconds: dict[int, list[float]] = {tokens: [] for tokens in sorted(set(order))}
+        for done, tokens in enumerate(order):
             if stop():
-                return None
-            verify[tokens] += _seconds(engine, tokens)
-        plain += _seconds(engine, 1)
-    return Costs(
-        plain_step=median(plain),
-        draft_step=engine.draft_step_seconds(WARM_UP_PROMPT),
-        verify=(median(plain), *map(median, verify.values())),
-    )
+                return
+            yield CostProgress(index * len(order) + done, len(texts) * len(order), _costs(finished))
+            try:
+                seconds[tokens] += _seconds(engine, text, tokens)
+            except PromptError:  # the longer ones do not fit either
+                return
+        draft = [seconds / TIMED_LOOKAHEAD for seconds in engine.draft_seconds(text, TIMED_LOOKAHEAD)]
+        first = engine.draft_seconds(text, 1)
+        finished.append(
+            StepCosts(
+                context=engine.count_tokens(text),
+                passes=tuple(map(spread, seconds.values())),
+                draft=spread(draft) if draft else None,
+                first_draft=spread(first) if first else None,
+            )
+        )
+    yield CostProgress(len(texts) * len(order), len(texts) * len(order), _costs(finished))
 
 
-def _seconds(engine: Engine, tokens: int) -> list[float]:
+def contexts_task(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[CostProgress]:
+    """The same as a worker's task, which needs no earlier costs."""
+    return measure_contexts(engine, stop=stop)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Quartiles of at least one value."""
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return Spread(low=float(low), middle=float(middle), high=float(high))
+
+
+def _costs(finished: Sequence[StepCosts]) -> Costs | None:
+    return Costs.of(finished) if finished else None
+
+
+def _text(engine: Engine, tokens: int) -> str:
+    """A text of about so many tokens."""
+    each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
+    return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
+
+
+def _fits(engine: Engine, text: str) -> bool:
+    models = filter(None, (engine.pair.target, engine.pair.draft))
+    limit = min((model.context_length for model in models if model.context_length is not None), default=None)
+    return limit is None or engine.count_tokens(text) + _ROOM <= limit
+
+
+def _seconds(engine: Engine, text: str, tokens: int) -> list[float]:
     """Seconds of some passes, warm-up left out; fewer where they are slow."""
     seconds: list[float] = []
-    with closing(engine.pass_seconds(WARM_UP_PROMPT, tokens)) as passes:
+    with closing(engine.pass_seconds(text, tokens)) as passes:
         for one in islice(passes, _WARM_UP, None):
             seconds.append(one)
             if len(seconds) >= _PASSES or (len(seconds) >= _FEWEST and sum(seconds) > _SECONDS):

@@ -56,6 +56,10 @@ def notes(comparison: Comparison) -> Iterator[str]:
             "Target and draft have different tokenizers: the draft's text was encoded again for the target, "
             "so its proposals have no probabilities."
         )
+    if comparison.pair.runtime.enable_prefix_caching:
+        yield "Prefix caching is on: prefill counts only what earlier texts had not put into the KV cache."
+    if comparison.history:
+        yield "Both sides read the same earlier turns, with the target's own answers."
 
 
 _SOURCES = {

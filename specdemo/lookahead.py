@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
+from specdemo.auto import Auto
+from specdemo.errors import SettingsError
+from specdemo.records import Costs
 from specdemo.settings import GenerationSettings
 
 HEURISTIC_START = 5
@@ -75,8 +78,36 @@ class Confidence:
         """Nothing to learn."""
 
 
-def policy_for(settings: GenerationSettings) -> LookaheadPolicy:
-    """The policy that these settings name, at the beginning of a request."""
+@dataclass
+class Planned:
+    """A lookahead of its own for every round, known beforehand; once they are used up, nothing is proposed.
+
+    With those of the oracle, speculation takes as long as the draft's agreement with the target allows.
+    """
+
+    lookaheads: Sequence[int]
+    round: int = -1
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Until this round's lookahead is reached."""
+        if not proposed:
+            self.round += 1
+        return self.round < len(self.lookaheads) and proposed < self.lookaheads[self.round]
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Nothing to learn."""
+
+
+def policy_for(settings: GenerationSettings, costs: Costs | None = None) -> LookaheadPolicy:
+    """The policy that these settings name, at the beginning of a request.
+
+    Raises:
+        SettingsError: the automatic lookahead was asked for, and the costs that it needs are not known.
+    """
+    if settings.policy == "auto":
+        if costs is None or costs.draft_step is None:
+            raise SettingsError("What a draft step costs is not known for this pair; choose another policy.")
+        return Auto(costs, settings.max_assistant_tokens)
     if settings.policy == "heuristic":
         return Heuristic()
     if settings.policy == "confidence":

@@ -32,14 +32,21 @@ def penalised(logits: Logits, seen: Collection[int], penalty: float) -> Logits:
 
 def resized(logits: Logits, vocabulary: int) -> Logits:
     """A copy of logits for exactly so many tokens; those that are missing cannot be chosen."""
-    missing = max(vocabulary - len(logits), 0)
-    return np.pad(logits[:vocabulary], (0, missing), constant_values=-np.inf)
+    missing = vocabulary - len(logits)
+    if missing <= 0:
+        return logits[:vocabulary].copy()  # `np.pad` takes ten times as long even for nothing
+    return np.pad(logits, (0, missing), constant_values=-np.inf)
 
 
 def softmax(logits: Logits) -> Probabilities:
     """Probabilities of one position, in double precision."""
     weights = np.exp(logits.astype(np.float64) - logits.max())
     return np.asarray(weights / weights.sum())
+
+
+def greatest_probability(logits: Logits) -> float:
+    """Probability of the likeliest token, in single precision: `softmax` takes ten times as long."""
+    return float(1 / np.exp(logits - logits.max()).sum())
 
 
 def distribution(logits: Logits, settings: GenerationSettings, seen: Collection[int]) -> Probabilities:

@@ -12,7 +12,7 @@ from specdemo.errors import SettingsError
 
 EngineName = Literal["genai", "traced"]
 Drafter = Literal["model", "lookup"]
-Policy = Literal["constant", "heuristic", "confidence"]
+Policy = Literal["constant", "heuristic", "confidence", "auto"]
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
 
@@ -132,9 +132,15 @@ class GenerationSettings(_Settings):
         return self
 
     @model_validator(mode="after")
+    def _auto_counts_on_step_costs(self) -> Self:
+        if self.policy == "auto" and self.kv_cache == "off":
+            raise ValueError("the auto policy reckons with the step costs of a KV cache, so kv_cache must be on")
+        return self
+
+    @model_validator(mode="after")
     def _genai_cannot(self) -> Self:
         traced_only = {
-            "policy": self.policy == "heuristic",
+            "policy": self.policy in ("heuristic", "auto"),
             "kv_cache": self.kv_cache == "off",
             "alternatives": self.alternatives > 0,
             "max_assistant_tokens": self.max_assistant_tokens != 20,

@@ -1,4 +1,4 @@
-"""Comparisons for a terminal: the page's colours, with rich."""
+"""Comparisons, sweeps and benchmarks for a terminal: the page's colours, with rich."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from specdemo import explain
+from specdemo import explain, report
+from specdemo import sweep as sweeps
 from specdemo.figures import figures
 from specdemo.records import Comparison, Round, Run, Verdict
+from specdemo.results import Bench
+from specdemo.sweep import Sweep
 
 STYLES = {
     Verdict.ACCEPTED: "underline green",
@@ -62,6 +65,30 @@ def legend(comparison: Comparison) -> Text:
         ("~rejected draft~", STYLES[Verdict.REJECTED]),
     )  # fmt: skip
     return text.append(f"  (proposals: {comparison.trace_source})", "dim")
+
+
+def print_sweep(console: Console, sweep: Sweep) -> None:
+    """A table of all settings, and the recommendation."""
+    rows = Table(*sweeps.COLUMNS, box=None)
+    for row in sweeps.table(sweep):
+        rows.add_row(*row)
+    console.print(rows)
+    console.print(Text(sweep.recommendation.sentence, style="bold"))
+    formula = "Predicted: τ / (γc + v(γ+1)) with the measured step costs and α over all runs."
+    console.print(Text(formula, "dim"))
+
+
+def print_bench(console: Console, result: Bench) -> None:
+    """The table of a benchmark, and what else was measured."""
+    names = len(("target", "draft"))  # the same in every row, so they are the title here
+    pair = report.table(result)[:1]
+    title = " with ".join(pair[0][:names]) if pair else None
+    rows = Table(*report.COLUMNS[names:], box=None, header_style="bold", title=title)
+    for row in report.table(result):
+        rows.add_row(*map(Text, row[names:]))
+    console.print(rows)
+    for note in report.notes(result):
+        console.print(Text(note, "dim"))
 
 
 def table(comparison: Comparison) -> Table:

@@ -29,7 +29,10 @@ from specdemo.settings import EngineName, GenerationSettings
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Task = Callable[..., Iterator[Any]]
-"""Called as `task(engine, stop=…, costs=…)`; what it yields is sent to whoever asked."""
+"""Called as `task(engine, stop=…, costs=…)`; what it yields is sent to whoever asked.
+
+A job without an engine loads engines by itself: its task is called as `task(load, stop=…)`.
+"""
 _POLL_SECONDS = 0.05
 _TICK_SECONDS = 1.0
 _GRACE_SECONDS = 0.5
@@ -37,9 +40,9 @@ _GRACE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Job:
-    """Something to do with a pair in an engine. Without a task the pair is loaded and calibrated."""
+    """Something to do with a pair in an engine, or in all. Without a task the pair is loaded and calibrated."""
 
-    engine: EngineName
+    engine: EngineName | None
     pair: ModelPair
     task: Task | None = None
 
@@ -200,12 +203,17 @@ class _Loaded:
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
     def run(self, job: Job) -> Iterator[Any]:
+        if job.engine is None:
+            self.close()
+            yield from job.task(lambda name: self._factory(name, job.pair), stop=self._stop) if job.task else ()
+            return
         yield from self.prepare(job)
         if self._engine is not None and job.task is not None and not self._stop():
             yield from job.task(self._engine, stop=self._stop, costs=self._costs[job.engine, job.pair])
 
     def prepare(self, job: Job) -> Iterator[Phase]:
         """Load this pair in this engine, after freeing what was loaded; measure its costs if they are not known."""
+        assert job.engine is not None, "a job for all engines loads them itself"
         name = (job.engine, job.pair)
         if self._name != name:
             yield Phase("loading")

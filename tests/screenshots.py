@@ -2,8 +2,8 @@
 
     python -m tests.screenshots
 
-The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it, and
-the run's anatomy.
+The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it, the
+run's anatomy, and the catalogue.
 """
 
 import shutil
@@ -20,7 +20,7 @@ SIZES = {"wide": (1360, 900), "phone": (390, 844)}
 
 
 def take(browser: Browser, url: str, size: str, scheme: str) -> None:
-    """Both pictures of one size and colour scheme."""
+    """All pictures of one size and colour scheme."""
     width, height = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=1.25
@@ -42,6 +42,11 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
         page.click(".anatomy .forward")
     page.wait_for_timeout(800)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-anatomy.png", full_page=True)
+    page.click("button[role=tab] >> text=Models")
+    page.wait_for_selector(".catalogue .entry")
+    page.wait_for_selector("#report table")
+    page.wait_for_timeout(500)
+    page.screenshot(path=PICTURES / f"{size}-{scheme}-models.png", full_page=size == "wide")
     context.close()
 
 

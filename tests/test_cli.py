@@ -1,6 +1,7 @@
 """The terminal, mostly as the user runs it: a process of its own."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 
 from specdemo import schema
 from specdemo.cli import build_parser, main
+from specdemo.cli import sweep as sweep_module
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.sweep import Sweep, sweep
 from tests.conftest import PROMPTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,3 +152,66 @@ def test_terminal_settings_are_the_page_settings() -> None:
     options = build_parser().parse_args(["compare", "x", "--top-k", "7", "--ignore-eos"])
     assert (options.top_k, options.ignore_eos) == (7, True)
     assert "temperature" not in vars(options)  # unset ones keep the default of the type
+
+
+@pytest.mark.openvino
+def test_a_sweep_is_one_json_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--lookaheads 2,4-5 --thresholds none --repeats 1 --max-new-tokens 8 --json -"
+    assert main(["sweep", PROMPTS[0], *options.split()]) == 0
+    result = Sweep.model_validate_json(capsys.readouterr().out)
+    assert [point.candidate.name for point in result.points] == ["lookahead 2", "lookahead 4", "lookahead 5"]
+    assert result.recommendation.sentence
+
+
+@pytest.mark.openvino
+def test_a_benchmark_writes_its_files_and_ends_with_one_line_of_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    options = ["--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--no-hardware", "--methods"]
+    command = ["bench", "--prompts", str(prompts), "--json", str(out), *options, "traced constant,traced auto"]
+    assert main(command) == 0
+    headline = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert headline["complete"] is True
+    assert headline["speedups"]["traced auto"]["identical"] is True
+    assert sorted(path.suffix for path in tmp_path.glob("out.*")) == [".csv", ".html", ".json", ".md"]
+    data = json.loads(out.read_text())
+    assert data["headline"] == headline
+    assert len(data["rows"]) == 4
+
+
+@pytest.mark.openvino
+def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupting(*arguments, **options):
+        for state in sweep(*arguments, **options):
+            yield state
+            if state.done == 1:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sweep_module, "sweep", interrupting)
+    out = tmp_path / "out.json"
+    options = ["--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8", "--json"]
+    assert main(["sweep", PROMPTS[0], *options, str(out)]) == 130
+    assert len(Sweep.model_validate_json(out.read_text()).points) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep", "x", "--lookaheads", "few"), "'few' is no list of numbers"),
+        (("sweep", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
+        (("sweep", "x", "--lookaheads", "none", "--thresholds", "none"), "There is nothing to try"),
+        (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read '/nowhere.jsonl'"),
+        (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
+        (("bench", "--json", "/nowhere/out.json"), "There is no file to write"),
+        (("compare", "x", "--policy", "auto"), "The genai engine cannot do policy auto; choose the traced engine"),
+    ],
+    ids=str,
+)
+def test_bad_sweeps_and_benchmarks_are_refused(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")

@@ -1,8 +1,10 @@
+from itertools import count
+
 import pytest
 
 from specdemo import metrics
 from specdemo.compare import Lap, Phase, Progress, race, run_alone
-from specdemo.costs import MAX_LOOKAHEAD, measure_costs
+from specdemo.costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import Comparison
@@ -141,3 +143,32 @@ def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.Mon
     *_, comparison = race(engine, "Say", LONG)
     assert isinstance(comparison, Comparison)
     assert comparison.draft_agreement is None
+
+
+def test_step_costs_after_texts_of_several_lengths() -> None:
+    engine = ScriptedEngine()
+    *states, last = measure_contexts(engine, (16, 256))
+    assert last.costs is not None
+    assert [step.context for step in last.costs.contexts] == [16, 256]
+    assert [state.costs is not None for state in states] == [False] * 35 + [True] * 35
+    assert (last.done, last.total) == (70, 70)
+    first = last.costs.contexts[0]
+    assert last.costs.verify == tuple(spread.middle for spread in first.passes)
+    assert first.draft is not None
+    assert first.draft.low <= first.draft.middle <= first.draft.high
+
+
+def test_texts_that_the_models_cannot_read_are_left_out() -> None:
+    engine = ScriptedEngine()
+    small = engine.pair.target.model_copy(update={"context_length": 400})
+    engine.pair = engine.pair.model_copy(update={"draft": small})
+    *_, last = measure_contexts(engine, (16, 128, 256))
+    assert last.costs is not None
+    assert [step.context for step in last.costs.contexts] == [16, 128]
+
+
+def test_stopping_keeps_the_lengths_that_are_finished() -> None:
+    asked = count()
+    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 50)
+    assert last.costs is not None
+    assert len(last.costs.contexts) == 1

@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo", "specdemo.errors", "specdemo.settings", "specdemo.records"},
     {
+        "specdemo.auto",
         "specdemo.metrics",
+        "specdemo.predict",
         "specdemo.sampling",
         "specdemo.verification",
         "specdemo.lookahead",
@@ -21,6 +23,9 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.models", "specdemo.environment"},
     {"specdemo.engines"},
     {"specdemo.compare", "specdemo.costs", "specdemo.worker"},
+    {"specdemo.trials", "specdemo.tasks", "specdemo.hardware", "specdemo.journal"},
+    {"specdemo.sweep", "specdemo.results"},
+    {"specdemo.bench", "specdemo.report"},
     {"specdemo.ui", "specdemo.terminal"},
     {"specdemo.cli", "specdemo.__main__"},
     {"app"},

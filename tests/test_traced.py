@@ -14,8 +14,9 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.explain import notes
+from specdemo.lookahead import Constant, Planned, passes
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
-from specdemo.records import Comparison, Run, Verdict
+from specdemo.records import Comparison, Costs, Run, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
 
@@ -29,12 +30,15 @@ def traced() -> Iterator[TracedEngine]:
     engine.close()
 
 
+COSTS = Costs(plain_step=0.0015, draft_step=0.0003, verify=tuple(0.0015 * (1 + 0.04 * n) for n in range(17)))
+
+
 def settings(**values) -> GenerationSettings:
     return GenerationSettings(**{"engine": "traced", "ignore_eos": True, "max_new_tokens": 64, **values})
 
 
 def speculate(engine: TracedEngine, prompt: str = PROMPTS[0], **values) -> Run:
-    return run_alone(engine.speculative(settings(**values)), prompt, settings(**values))
+    return run_alone(engine.speculative(settings(**values), COSTS), prompt, settings(**values))
 
 
 def plain(engine, prompt: str = PROMPTS[0], **values) -> Run:
@@ -247,3 +251,46 @@ def test_losslessness_of_a_round_does_not_depend_on_numpy_state(traced) -> None:
     first = speculate(traced, do_sample=True)
     np.random.seed(2)
     assert speculate(traced, do_sample=True).token_ids == first.token_ids
+
+
+@pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.2}, {"ignore_eos": False}], ids=str)
+def test_greedy_outputs_of_the_automatic_lookahead_are_identical(traced, more: dict) -> None:
+    for prompt in PROMPTS:
+        assert speculate(traced, prompt, policy="auto", **more).token_ids == plain(traced, prompt, **more).token_ids
+
+
+def test_the_automatic_lookahead_changes_from_round_to_round_and_gives_up_a_useless_draft(traced) -> None:
+    lookaheads = {len(step.proposed) for step in speculate(traced, policy="auto").rounds}
+    assert len(lookaheads) > 2
+    slow = COSTS.model_copy(update={"draft_step": COSTS.plain_step})
+    run = run_alone(traced.speculative(settings(policy="auto"), slow), PROMPTS[0], settings(policy="auto"))
+    assert sum(len(step.proposed) for step in run.rounds) <= 3
+    with pytest.raises(SettingsError, match="choose another policy"):
+        traced.speculative(settings(policy="auto"))
+
+
+def test_the_oracle_proposes_nothing_in_vain(traced) -> None:
+    decoder = traced.speculative(settings())
+    prefilled(decoder, PROMPTS[0], settings())
+    while decoder.finish_reason is None:
+        decoder.step()
+    plan = passes(decoder.draft_agreement() or (), None, 63).lookaheads
+    run = run_alone(traced.speculative(settings(), policy=lambda _: Planned(plan)), PROMPTS[0], settings())
+    assert run.token_ids == plain(traced).token_ids
+    assert tuple(len(step.proposed) for step in run.rounds) == plan
+    assert metrics.acceptance_rate(run) == 1
+
+
+def test_confidence_is_the_probability_that_is_shown(traced) -> None:
+    """What a policy is told while the clock runs is computed faster, and in single precision."""
+    told: list[float] = []
+
+    class Listening(Constant):
+        def goes_on(self, proposed, confidence) -> bool:
+            if proposed:
+                told.append(confidence())
+            return super().goes_on(proposed, confidence)
+
+    run = run_alone(traced.speculative(settings(), policy=lambda _: Listening(3)), PROMPTS[0], settings())
+    shown = [draft.draft_probability for step in run.rounds for draft in step.proposed]
+    assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)

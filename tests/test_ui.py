@@ -22,6 +22,7 @@ from specdemo.ui.restore import restore
 from specdemo.ui.session import Visitors
 from specdemo.ui.shelf import PAIR_NAMES, Shelf
 from specdemo.ui.summary import figures_html
+from specdemo.ui.thinking import answer
 from specdemo.ui.tokens import round_html
 from tests.strategies import comparisons, rounds
 
@@ -102,6 +103,23 @@ def test_kinds_of_tokens_are_told_apart() -> None:
     assert kinds == ["accepted"] * 3 + ["rejected"] + ["discarded"] * 2 + ["own"]
     assert "the target&#39;s own: correction" in html
     assert f"round 1, {step.seconds * 1000:.2f} ms: 6 proposed, 3 accepted, 4 committed" in html
+
+
+def test_thinking_is_told_apart_from_the_answer() -> None:
+    feed, engine = (
+        Feed("Say", GenerationSettings()),
+        ScriptedEngine(words=(" <think>", " Hm", " </think>", " Yes", ".")),
+    )
+    for item in race(engine, "Say", GenerationSettings(num_assistant_tokens=1)):
+        if isinstance(item, Lap):
+            feed.add(item)
+    plain = [step for event in events(feed) if event.get("side") == "plain" for step in event["rounds"]]
+    assert [step["thinking"] for step in plain] == [True, True, True, False, False]
+    speculative = [step for event in events(feed) if event.get("side") == "speculative" for step in event["rounds"]]
+    assert [(step["thinking"], step["tokens"]) for step in speculative] == [(True, 1), (True, 3), (False, 5)]
+    assert answer(" <think> Hm </think> Yes.") == "Yes."
+    assert answer(" Yes.") == "Yes."
+    assert answer("<think> Hm") == ""
 
 
 @given(comparisons)

@@ -35,9 +35,20 @@ class Pane {
 
   append(rounds) {
     if (!rounds.length) return;
-    this.text.insertAdjacentHTML("beforeend", rounds.map((round) => round.html).join(""));
+    for (const round of rounds) (round.thinking ? this.thoughts() : this.text).insertAdjacentHTML("beforeend", round.html);
+    for (const { firstChild, children } of this.text.querySelectorAll(".thinking")) {
+      firstChild.textContent = `Thinking, ${children.length - 1} rounds`;
+    }
     if (this.following) this.text.scrollTop = 1e9;
     this.show(rounds.at(-1));
+  }
+
+  // Where what the model thinks before it answers is folded away.
+  thoughts() {
+    if (!this.text.lastElementChild?.matches(".thinking")) {
+      this.text.insertAdjacentHTML("beforeend", "<details class='thinking'><summary></summary></details>");
+    }
+    return this.text.lastElementChild;
   }
 
   show(round) {
@@ -53,6 +64,7 @@ class Pane {
   mark(index) {
     const token = index === null ? null : this.text.querySelector(`[data-index="${index}"]`);
     token?.classList.add("diverges");
+    token?.closest(".thinking")?.setAttribute("open", "");
     if (token) token.dataset.tip += "\nhere the two outputs part";
     this.text.scrollTop = token ? token.offsetTop - this.text.offsetTop - 40 : 0; // both panes alike
   }

@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from specdemo.cli import compare, models, serve
+from specdemo.cli import bench, compare, models, serve, sweep
 from specdemo.errors import SpecdemoError, UsageError
 
 
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; options for settings come from the settings types."""
     parser = argparse.ArgumentParser(prog="python -m specdemo", description="Does speculative decoding pay here?")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (compare, serve, models):
+    for command in (compare, sweep, bench, models, serve):
         command.add_to(commands)
     return parser
 

@@ -43,14 +43,16 @@ def _compare(options: argparse.Namespace) -> None:
     with status.status("loading"):
         engine = load_engine(settings.engine, pair)
     comparison = None
-    with status.status("racing") as busy:
-        for progress in race(engine, options.prompt, settings):
+    with status.status("measuring step costs") as busy:
+        costs = measure_costs(engine) if settings.policy == "auto" else None  # only it must know them beforehand
+        for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):
                 comparison = progress
             busy.update(progress.name if isinstance(progress, Phase) else "racing")
         assert comparison is not None, "a race that nobody stops ends with a comparison"
-        busy.update("measuring step costs")
-        comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
+        if costs is None:
+            busy.update("measuring step costs")
+            comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
     if options.json != "-":
         print_comparison(Console(), comparison)
     if options.json is not None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Collection
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -21,9 +22,23 @@ Commands = Any
 Settings = TypeVar("Settings", GenerationSettings, RuntimeSettings)
 
 
-def add_settings(parser: argparse.ArgumentParser, settings: type[GenerationSettings | RuntimeSettings]) -> None:
+def positive(text: str) -> int:
+    """A whole number above 0, as argparse takes it."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
+def add_settings(
+    parser: argparse.ArgumentParser,
+    settings: type[GenerationSettings | RuntimeSettings],
+    without: Collection[str] = (),
+) -> None:
     """One option a field. Unset options stay out of the namespace, so that defaults live in the type alone."""
     for name, field in settings.model_fields.items():
+        if name in without:
+            continue
         flag = "--" + name.replace("_", "-")
         default = "" if field.default in (None, False) else f" (default: {field.default})"
         help_ = f"{field.description}{default}".replace("%", "%%")

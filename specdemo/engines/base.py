@@ -7,7 +7,7 @@ makes a race possible: two decoders, advanced by turns.
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, Protocol
 
-from specdemo.records import Environment, FinishReason, ModelPair, Round, TraceSource, Turn
+from specdemo.records import Costs, Environment, FinishReason, ModelPair, Round, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 
 PREFILL_CHUNK = 512
@@ -77,18 +77,21 @@ class Engine(Protocol):
     def plain(self) -> Decoder:
         """A decoder of the target alone."""
 
-    def speculative(self, settings: GenerationSettings) -> Decoder:
-        """A decoder with the drafter these settings name.
+    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
+        """A decoder with the drafter these settings name. The automatic lookahead needs the pair's step costs.
 
         Raises:
             PairError: the pair has no draft, and the settings ask for one.
         """
 
+    def count_tokens(self, text: str) -> int:
+        """Number of the target's tokens that this text is."""
+
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Seconds of one target pass over so many tokens after another, at a text about as long as the prompt."""
 
-    def draft_step_seconds(self, prompt: str) -> float | None:
-        """Seconds of one draft step as it is inside a round, between target passes; None without a draft.
+    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        """Seconds that the draft takes for so many proposals in each of some rounds; empty without a draft.
 
         A draft on its own is faster: there no target pass evicts its weights from the caches.
         """

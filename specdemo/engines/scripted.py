@@ -11,6 +11,7 @@ from time import sleep
 from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
+    Costs,
     DraftToken,
     Environment,
     FinishReason,
@@ -58,7 +59,7 @@ class ScriptedEngine:
         """A decoder of the target alone."""
         return _ScriptedDecoder(self, speculates=False)
 
-    def speculative(self, settings: GenerationSettings) -> Decoder:
+    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
         """A decoder with the draft."""
         return _ScriptedDecoder(self, speculates=True)
 
@@ -67,9 +68,13 @@ class ScriptedEngine:
         while True:
             yield self.step + (tokens - 1) * self.extra
 
-    def draft_step_seconds(self, prompt: str) -> float | None:
-        """Seconds of one draft step."""
-        return self.draft
+    def count_tokens(self, text: str) -> int:
+        """Its tokens are words."""
+        return len(text.split())
+
+    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        """Seconds of so many draft steps."""
+        return [lookahead * self.draft]
 
     def close(self) -> None:
         """There is nothing to free."""

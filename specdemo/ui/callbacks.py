@@ -109,7 +109,7 @@ def show_valid(pair: ModelPair, engine: str, drafter: str, policy: str) -> list[
     if pair.eagle3:  # a choice that is hidden must not stay in force
         updates["engine"]["value"], updates["policy"]["value"] = "genai", "constant"
     updates["policy"]["elem_classes"] = [engine]
-    if engine == "genai" and policy == "heuristic":
+    if engine == "genai" and policy in ("heuristic", "auto"):
         updates["policy"]["value"] = "constant"
     return [gr.update(**update) for update in updates.values()]
 

@@ -10,6 +10,7 @@ from specdemo.models.download import DownloadProgress
 from specdemo.models.memory import in_units, memory_free
 from specdemo.records import Model
 from specdemo.ui.header import size
+from specdemo.ui.session import progress_html
 
 _CARD = Markup(
     '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'
@@ -21,9 +22,6 @@ _NOTE = Markup("<p>{}</p>")
 _PUBLISHED = Markup('<p class="published">{text} (<a href="{url}" target="_blank" rel="noreferrer">source</a>).</p>')
 _BUTTON = Markup('<button type="button" data-action="{action}">{text}</button>')
 _COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
-_PROGRESS = Markup(
-    '<div class="progress" role="status"><p>{text}</p><progress value="{done}" max="{total}"></progress></div>'
-)
 _TABLE = Markup("<table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>{remarks}")
 _ROW = Markup("<tr><th>{name}</th>{cells}</tr>")
 _CELL = Markup("<td>{}</td>")
@@ -115,13 +113,10 @@ def _which(entry: Entry, sources: Sequence[Source]) -> str:
     return f"the {'target' if sources[0] is entry.target else 'draft'}, "
 
 
-def progress_html(repository: str, progress: DownloadProgress) -> str:
+def download_html(repository: str, progress: DownloadProgress) -> str:
     """How far a download is."""
     text = f"{repository}: {in_units(progress.done_bytes)} of {in_units(progress.total_bytes)}"
-    if progress.seconds_left is not None:
-        minutes, seconds = divmod(round(progress.seconds_left), 60)
-        text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
-    return str(_PROGRESS.format(text=text, done=progress.done_bytes, total=max(progress.total_bytes, 1)))
+    return progress_html(text, progress.done_bytes, progress.total_bytes, progress.seconds_left)
 
 
 def report_html(report: PairReport) -> str:

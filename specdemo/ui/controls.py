@@ -19,6 +19,7 @@ _CHOICES = {
     "lookup": "Prompt lookup",
     "constant": "Constant",
     "confidence": "Confidence threshold",
+    "auto": "Automatic",
 }
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
@@ -70,7 +71,7 @@ def visibility(pair: ModelPair, engine: str, drafter: str, policy: str) -> dict[
         "policy": by_model and not head,
         "num_assistant_tokens": not by_model or policy == "constant",
         "assistant_confidence_threshold": by_model and policy == "confidence",
-        "max_assistant_tokens": traced and by_model and policy == "confidence",
+        "max_assistant_tokens": traced and by_model and policy in ("confidence", "auto"),
         "tree_depth": head,
         "branching_factor": head,
         "max_ngram_size": not by_model,

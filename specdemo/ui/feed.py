@@ -15,6 +15,7 @@ from specdemo.compare import Lap
 from specdemo.records import Comparison, Round, Side
 from specdemo.settings import GenerationSettings
 from specdemo.ui.summary import figures_html
+from specdemo.ui.thinking import Thinking
 from specdemo.ui.tokens import round_html
 
 
@@ -26,6 +27,7 @@ class Feed:
         self._lines: list[str] = []
         self._seen = (0, 0)  # how many events there were at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
+        self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
         self._append("start", prompt=prompt, **settings.model_dump(include={"max_new_tokens", "sequential"}))
 
     def news(self) -> str:
@@ -70,6 +72,7 @@ class Feed:
                 "proposed": None if step.proposed is None else len(step.proposed),
                 "accepted": step.accepted,
                 "alpha": alpha[index],
+                "thinking": self._thinks[lap.side].hears(step),
                 "html": round_html(
                     step,
                     side=lap.side,

@@ -16,6 +16,7 @@ from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.ui.bench_tab import bench_tab
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.compare_tab import ENGINE, PRIVATE, CompareTab, compare_tab
 from specdemo.ui.controls import DEFAULTS
@@ -25,6 +26,7 @@ from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors, first_used
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.theme import theme
+from specdemo.ui.tune_tab import tune_tab
 from specdemo.ui.views import PAGE, text
 from specdemo.worker import Job, Worker
 
@@ -90,6 +92,8 @@ def build_page(
         callbacks = Callbacks(sessions)
         with gr.Tabs():
             compare = compare_tab(callbacks, used, pair, stop("run"))
+            tune_tab(sessions, used, compare, stop)
+            bench_tab(sessions, used, pair, stop)
             models = models_tab(sessions, shelf, used, header, compare.controls["engine"], stop)
         _remember(page, shelf, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)

@@ -16,6 +16,7 @@ from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import EngineName, GenerationSettings
 from specdemo.ui.anatomy import anatomy
 from specdemo.ui.feed import Feed
+from specdemo.ui.thinking import answer
 from specdemo.worker import Job, Worker
 
 PHASES = {
@@ -26,6 +27,9 @@ PHASES = {
 }
 
 
+_PROGRESS = Markup(
+    '<div class="progress" role="status"><p>{text}</p><progress value="{done}" max="{total}"></progress></div>'
+)
 UPDATE_SECONDS = 0.35
 """Between updates of the page, which live playback can only follow when both sides have had their slice. Each costs
 server and browser time that, on one machine with the engine, the engine misses."""
@@ -93,7 +97,7 @@ class Sessions:
                     feed.add(progress)
                     begun = True
                     if isinstance(progress, Comparison):
-                        turn = Turn(prompt=prompt, answer=answer_of(progress)) if chat else None
+                        turn = Turn(prompt=prompt, answer=answer(progress.plain.text)) if chat else None
                         yield Update(feed.everything, "", anatomy(progress), turn)
                     elif monotonic() >= due:
                         due = monotonic() + UPDATE_SECONDS
@@ -114,6 +118,15 @@ class Sessions:
             for phase in self._worker.run(Job(engine, first_used(pair)), cancelled):
                 yield describe(phase)
             yield notice("Stopped; the pair before is still in use.") if cancelled.is_set() else ""
+
+    def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
+        """What a job yields, phases among it, until it is done or this visitor stops it.
+
+        Raises:
+            SpecdemoError: what loading or the task raised.
+        """
+        with self._visitors.busy(visitor, what) as cancelled:
+            yield from self._worker.run(job, cancelled)
 
     @staticmethod
     def open(data: bytes) -> Update:
@@ -157,17 +170,19 @@ def keeping_prefixes(pair: ModelPair) -> ModelPair:
     return pair.model_copy(update={"runtime": runtime})
 
 
-def answer_of(comparison: Comparison) -> str:
-    """What the target answered, without what it thought before."""
-    *_, answer = comparison.plain.text.rpartition("</think>")
-    return answer.strip()
-
-
 def describe(phase: Phase) -> str:
     """A phase as a message."""
     parts = f": {phase.done} of {phase.total} tokens" if phase.total else ""
     seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
     return notice(f"{PHASES[phase.name]}{parts} …{seconds}")
+
+
+def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
+    """How far something is, with a bar."""
+    if seconds_left is not None:
+        minutes, seconds = divmod(round(seconds_left), 60)
+        text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
+    return str(_PROGRESS.format(text=text, done=done, total=max(total, 1)))
 
 
 def notice(text: str) -> str:

@@ -12,7 +12,7 @@ from specdemo.models.library import entry_folders, library
 from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.catalogue import card_html, cards_html, progress_html
+from specdemo.ui.catalogue import card_html, cards_html, download_html
 from specdemo.ui.session import Visitors, alert, notice
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)
@@ -109,7 +109,7 @@ class Shelf:
                         continue
                     last: DownloadProgress | None = None
                     for last in download(source.repository, stop=cancelled.is_set):
-                        yield progress_html(source.repository, last)
+                        yield download_html(source.repository, last)
                     if last is None or last.folder is None:
                         yield notice("Stopped. What was fetched is kept; download again, and it goes on from there.")
                         return

@@ -7,7 +7,16 @@ import gradio as gr
 from specdemo.models.pairs import ASSETS
 
 PAGE = ASSETS / "page"
-SCRIPTS = ("plotly/plotly.min.js", "player.js", "pane.js", "chart.js", "race.js", "anatomy.js", "catalogue.js")
+SCRIPTS = (
+    "plotly/plotly.min.js",
+    "player.js",
+    "pane.js",
+    "chart.js",
+    "race.js",
+    "anatomy.js",
+    "board.js",
+    "catalogue.js",
+)
 
 
 def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML:
@@ -15,7 +24,9 @@ def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML
     head = "".join(f'<script src="specdemo/{name}"></script>' for name in SCRIPTS)
     mount = f"""
         const mount = () => {{
-          if (typeof Chart === "undefined" || typeof Catalogue === "undefined") return setTimeout(mount, 30);
+          if ([typeof Chart, typeof Race, typeof Anatomy, typeof Board, typeof Catalogue].includes("undefined")) {{
+            return setTimeout(mount, 30);
+          }}
           const view = {script};
           watch("value", () => view.receive(props.value));
           view.receive(props.value);
@@ -23,6 +34,11 @@ def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML
         mount();
     """
     return gr.HTML(value, html_template=text(template), js_on_load=mount, head=head, **options)
+
+
+def heading(title: str, explanation: str) -> gr.HTML:
+    """What a part of a tab is about."""
+    return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
 
 
 def text(name: str) -> str:

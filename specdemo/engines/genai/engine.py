@@ -7,7 +7,6 @@ more than a pass over one, and why speculation can pay at all.
 from collections.abc import Generator
 from contextlib import closing
 from itertools import islice
-from statistics import fmean, median
 
 from specdemo.engines.base import Decoder, steps
 from specdemo.engines.genai.config import check_settings, generation_config
@@ -16,7 +15,7 @@ from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.environment import describe_environment
 from specdemo.errors import EngineError
 from specdemo.models.pairs import require_draft
-from specdemo.records import ModelPair
+from specdemo.records import Costs, ModelPair
 from specdemo.settings import GenerationSettings
 
 _CALIBRATION = GenerationSettings(ignore_eos=True, max_new_tokens=64)
@@ -40,7 +39,7 @@ class GenAIEngine:
         """A decoder of the target alone."""
         return GenAIDecoder(self.pipelines, "plain")
 
-    def speculative(self, settings: GenerationSettings) -> Decoder:
+    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
         """A decoder with the drafter these settings name.
 
         Raises:
@@ -68,13 +67,18 @@ class GenAIEngine:
             for step in islice(rounds, 1, None):  # the first is the prefill
                 yield step.seconds
 
-    def draft_step_seconds(self, prompt: str) -> float | None:
-        """Median over rounds of the draft's seconds / its steps, by the counters that come with `generate()`."""
+    def count_tokens(self, text: str) -> int:
+        """Number of the target's tokens that this text is."""
+        return len(self.pipelines.tokenizer.encode(text))
+
+    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        """Seconds that the draft takes for so many proposals, by the counters that come with `generate()`."""
         if self.pair.draft is None:
-            return None
+            return []
         pipeline = self.pipelines.get("model")
-        config = generation_config(pipeline, "model", _CALIBRATION)
-        ids = self.pipelines.tokenizer.encode_prompt(prompt, _CALIBRATION)
+        settings = _CALIBRATION.model_copy(update={"num_assistant_tokens": lookahead})
+        config = generation_config(pipeline, "model", settings)
+        ids = self.pipelines.tokenizer.encode_prompt(prompt, settings)
         try:
             result = pipeline.generate([as_tensor(ids)], [config])[0]
         except RuntimeError as error:
@@ -82,9 +86,8 @@ class GenAIEngine:
             raise EngineError("The engine failed while it was calibrated; it has been reset, run again.") from error
         counters = result.extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
-        lookahead = _CALIBRATION.num_assistant_tokens
         rounds = (microseconds[i : i + lookahead] for i in range(0, len(microseconds) - lookahead + 1, lookahead))
-        return median(fmean(batch) for batch in rounds) / 1e6
+        return [sum(batch) / 1e6 for batch in rounds]
 
     def close(self) -> None:
         """Free all models."""

@@ -26,6 +26,8 @@ NewDrafter = Callable[[int, GenerationSettings, Uniform], Drafter]
 """Makes a drafter for a text of at most so many tokens."""
 NewSequence = Callable[[int, GenerationSettings], ModelSequence]
 """Makes a sequence of the target for a text of at most so many tokens."""
+NewPolicy = Callable[[GenerationSettings], LookaheadPolicy]
+"""Makes the lookahead policy of one request."""
 
 
 class TracedDecoder:
@@ -38,6 +40,7 @@ class TracedDecoder:
         tokenizer: Tokenizer,
         target: NewSequence,
         drafter: NewDrafter | None,
+        policy: NewPolicy = policy_for,
         reset: Callable[[], None] = lambda: None,
     ) -> None:
         """`reset` is called after a failure: whatever the caches hold is not to be relied on."""
@@ -45,6 +48,7 @@ class TracedDecoder:
         self._ends = tokenizer.ends()
         self._new_target = target
         self._new_drafter = drafter
+        self._new_policy = policy
         self._reset = reset
         self._settings = GenerationSettings()
         self._text: list[int] = []
@@ -63,7 +67,8 @@ class TracedDecoder:
         self._prompt_length = len(self._text)
         self._words = IncrementalText(self._tokenizer.decode, self._text)
         self._random: Uniform = np.random.default_rng(settings.seed)
-        self._policy = policy_for(settings)
+        if self._new_drafter is not None:
+            self._policy = self._new_policy(settings)
         self.finish_reason = None
         capacity = self._prompt_length + settings.max_new_tokens
         with self._resetting():

@@ -11,7 +11,16 @@ from specdemo.engines.language_model import Sequence as ModelSequence
 from specdemo.engines.lookup import look_up
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.lookahead import LookaheadPolicy
-from specdemo.sampling import Logits, Probabilities, distribution, draw, greedy_choice, resized
+from specdemo.sampling import (
+    Logits,
+    Probabilities,
+    distribution,
+    draw,
+    greatest_probability,
+    greedy_choice,
+    penalised,
+    resized,
+)
 from specdemo.settings import GenerationSettings
 from specdemo.verification import Uniform
 
@@ -20,11 +29,13 @@ from specdemo.verification import Uniform
 class Proposal:
     """A proposed token, and how to compute the draft's distribution, if it has one.
 
-    In greedy decoding verification does not need it, so it is not computed before somebody wants to see it.
+    In greedy decoding verification does not need it, so it is not computed before somebody wants to see it. A policy
+    that asks for the token's probability while the clock runs is told its `confidence`, if that is faster to compute.
     """
 
     id: int
     distribution: Callable[[], Probabilities] | None
+    confidence: Callable[[], float] | None = None
 
     @property
     def probability(self) -> float | None:
@@ -96,7 +107,12 @@ class ModelDrafter:
         if settings.do_sample:
             probabilities = distribution(kept, settings, seen)
             return Proposal(draw(probabilities, self._random.random()), lambda: probabilities)
-        return Proposal(greedy_choice(kept, settings, seen), lambda: distribution(kept, settings, seen))
+        scores = penalised(kept, seen, settings.repetition_penalty)
+        return Proposal(
+            greedy_choice(kept, settings, seen),
+            lambda: distribution(kept, settings, seen),
+            lambda: greatest_probability(scores),
+        )
 
 
 class LookupDrafter:
@@ -172,6 +188,9 @@ def _end_of(context: Sequence[int], encoded: Sequence[int]) -> int | None:
 
 
 def _confidence(proposals: Sequence[Proposal]) -> float:
+    confidence = proposals[-1].confidence
+    if confidence is not None:
+        return confidence()
     probability = proposals[-1].probability
     assert probability is not None, "settings allow a confidence threshold only where drafts have probabilities"
     return probability

@@ -4,7 +4,6 @@ from collections.abc import Generator
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from statistics import median
 from time import perf_counter
 from typing import Literal
 
@@ -12,13 +11,14 @@ from specdemo.engines.base import Decoder, steps
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.language_model import Sequence as ModelSequence
 from specdemo.engines.tokenizer import Tokenizer, folder_of
-from specdemo.engines.traced.decoder import TracedDecoder
+from specdemo.engines.traced.decoder import NewPolicy, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.environment import describe_environment
 from specdemo.errors import PairError, SettingsError
+from specdemo.lookahead import policy_for
 from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.pairs import require_draft
-from specdemo.records import Model, ModelPair
+from specdemo.records import Costs, Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.verification import Uniform
 
@@ -56,21 +56,26 @@ class TracedEngine:
 
     def plain(self) -> Decoder:
         """A decoder of the target alone."""
-        return TracedDecoder(self._tokenizer, partial(self._sequence, "plain"), None, self._kept.clear)
+        return TracedDecoder(self._tokenizer, partial(self._sequence, "plain"), None, reset=self._kept.clear)
 
-    def speculative(self, settings: GenerationSettings) -> Decoder:
-        """A decoder with the drafter these settings name.
+    def speculative(
+        self, settings: GenerationSettings, costs: Costs | None = None, policy: NewPolicy | None = None
+    ) -> Decoder:
+        """A decoder with the drafter these settings name, and their policy unless another is given.
 
         Raises:
             PairError: the settings ask for a draft model, and the pair has none.
-            SettingsError: they ask to sample with a draft that has another tokenizer.
+            SettingsError: they ask to sample with a draft that has another tokenizer, or for the automatic lookahead
+                while the step costs are not known.
         """
         if settings.drafter == "model":
             require_draft(self.pair)
         if settings.drafter == "model" and self.pair.translated and settings.do_sample:
             raise SettingsError("A draft with another tokenizer works in greedy decoding only; switch sampling off.")
+        policy = policy or partial(policy_for, costs=costs)
+        policy(settings)  # complains before anything is started
         target = partial(self._sequence, "speculative")
-        return TracedDecoder(self._tokenizer, target, self._new_drafter, self._kept.clear)
+        return TracedDecoder(self._tokenizer, target, self._new_drafter, policy, self._kept.clear)
 
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Seconds of target passes that verify so many tokens, again and again at the same text."""
@@ -83,17 +88,21 @@ class TracedEngine:
             sequence.logits(longer, tokens)
             yield perf_counter() - began
 
-    def draft_step_seconds(self, prompt: str) -> float | None:
-        """Median over rounds of the draft's seconds / its steps."""
+    def count_tokens(self, text: str) -> int:
+        """Number of the target's tokens that this text is."""
+        return len(self._tokenizer.encode(text))
+
+    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        """Seconds that the draft takes for so many proposals, round after round."""
         if self._draft is None or self.pair.translated:  # a proposal is then not one step
-            return None
-        with closing(steps(self.speculative(_CALIBRATION), prompt, _CALIBRATION)) as rounds:
-            each = [
-                step.draft_seconds / len(step.proposed)
+            return []
+        settings = _CALIBRATION.model_copy(update={"num_assistant_tokens": lookahead})
+        with closing(steps(self.speculative(settings), prompt, settings)) as rounds:
+            return [
+                step.draft_seconds
                 for step in islice(rounds, 1, None)
-                if step.draft_seconds is not None and step.proposed
+                if step.draft_seconds is not None and step.proposed and len(step.proposed) == lookahead
             ]
-        return median(each) if each else None
 
     def close(self) -> None:
         """Free all models."""

@@ -1,0 +1,73 @@
+"""`bench`: suites of tasks, with every way of decoding."""
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from specdemo import report, terminal
+from specdemo.bench import ENGINES, METHODS, REPEATS, bench, with_hardware
+from specdemo.cli.options import Commands, add_json, add_pair, add_settings, check_json, chosen_pair, positive
+from specdemo.cli.options import chosen_settings as chosen
+from specdemo.cli.progress import interruptible, progress_bar
+from specdemo.engines import load_engine
+from specdemo.journal import Journal
+from specdemo.results import headline
+from specdemo.settings import GenerationSettings
+from specdemo.tasks import bundled_tasks, limited, read_tasks
+
+_LATER = ("engine", "drafter", "policy")  # the methods name these
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("bench", help="measure every way of decoding on suites of tasks")
+    parser.set_defaults(command=_bench)
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines (default: the bundled suite)")
+    parser.add_argument("--limit", type=positive, metavar="N", help="at most so many prompts, of all tasks in turn")
+    names = ", ".join(f"{engine} {method}" for engine in ENGINES for method in METHODS)
+    help_ = f"such as 'traced auto,genai constant' (default: what the pair can of {names})"
+    parser.add_argument("--methods", metavar="LIST", help=help_)
+    parser.add_argument("--repeats", type=positive, default=REPEATS, help=f"of everything (default: {REPEATS})")
+    parser.add_argument("--no-hardware", action="store_true", help="leave out memory use and bandwidth")
+    add_json(parser, "everything, with tables and an HTML report beside it,")
+    add_settings(parser, GenerationSettings, without=_LATER)
+    add_pair(parser)
+
+
+def _bench(options: argparse.Namespace) -> None:
+    settings = chosen(options, GenerationSettings, engine="traced")  # which can do more
+    check_json(options.json)
+    tasks = limited(read_tasks(options.prompts) if options.prompts else bundled_tasks(), options.limit)
+    pair = chosen_pair(options)
+    path = None if options.json in (None, "-") else Path(options.json)
+    journal = None if path is None else Journal(path.with_suffix(".rows.jsonl"))
+    methods = None if options.methods is None else [name.strip() for name in options.methods.split(",")]
+    with interruptible() as stop, progress_bar() as show:
+        result = None
+        load = partial(load_engine, pair=pair)
+        runs = bench(
+            load, pair, tasks, settings, methods=methods, repeats=options.repeats, journal=journal, stop=stop
+        )
+        for progress in runs:
+            result = progress.bench
+            show(progress.doing, progress.done, progress.total, progress.seconds_left)
+        assert result is not None, "a benchmark ends with a state"
+        if path is not None:
+            report.write(result, path)
+        if not stop() and not options.no_hardware:
+            show("memory and bandwidth", len(result.rows), None, None)
+            result = with_hardware(result)
+            if path is not None:
+                report.write(result, path)
+        if options.json == "-":
+            print(json.dumps(report.to_json(result)))
+        else:
+            terminal.print_bench(Console(), result)
+            print(json.dumps(headline(result)))
+        if stop():
+            raise KeyboardInterrupt
+        if journal is not None:
+            journal.delete()

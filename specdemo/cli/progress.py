@@ -1,0 +1,43 @@
+"""What long commands share: a progress bar on standard error, and a Ctrl+C that keeps what is finished."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+Show = Callable[[str, int, int | None, float | None], None]
+"""Shows what is being done, how many runs are done, of how many, and the seconds left, as far as they are known."""
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """A function that says whether Ctrl+C was pressed. The first only asks to stop; the second stops at once."""
+    asked = Event()
+
+    def ask(*_: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Show]:
+    """A bar that is gone in the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=None, left="")
+
+        def show(doing: str, done: int, total: int | None, seconds: float | None) -> None:
+            left = "" if seconds is None else f"{seconds // 60:.0f}:{seconds % 60:02.0f} left"
+            progress.update(bar, description=doing, completed=done, total=total, left=left)
+
+        yield show

@@ -1,0 +1,100 @@
+"""`sweep`: which lookahead or threshold is fastest here, for these prompts."""
+
+import argparse
+from collections.abc import Callable
+from typing import TypeVar
+
+from rich.console import Console
+
+from specdemo import terminal
+from specdemo.cli.options import (
+    Commands,
+    add_json,
+    add_pair,
+    add_settings,
+    check_drafter,
+    check_json,
+    chosen_pair,
+    chosen_settings,
+    positive,
+    write_json,
+)
+from specdemo.cli.progress import interruptible, progress_bar
+from specdemo.costs import measure_costs
+from specdemo.engines import load_engine
+from specdemo.errors import UsageError
+from specdemo.settings import GenerationSettings
+from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, candidates, sweep
+
+N = TypeVar("N", int, float)
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("sweep", help="find the fastest lookahead for prompts of yours on this machine")
+    parser.set_defaults(command=_sweep)
+    parser.add_argument("prompts", metavar="PROMPT", nargs="+")
+    add_json(parser, "what was measured")
+    parser.add_argument("--lookaheads", metavar="LIST", default=None, help="such as 1-8,12 (default: 1-16)")
+    parser.add_argument("--thresholds", metavar="LIST", default=None, help="such as 0.3,0.5; none for none")
+    parser.add_argument("--repeats", type=positive, default=REPEATS, help=f"of everything (default: {REPEATS})")
+    parser.add_argument("--random-order", type=int, default=0, metavar="SEED", help="of the runs (default: 0)")
+    add_settings(parser, GenerationSettings)
+    add_pair(parser)
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    settings = chosen_settings(options, GenerationSettings)
+    lookaheads = LOOKAHEADS if options.lookaheads is None else numbers(options.lookaheads, int)
+    thresholds = THRESHOLDS if options.thresholds is None else numbers(options.thresholds, float)
+    tried = candidates(settings, lookaheads, thresholds)
+    check_json(options.json)
+    pair = chosen_pair(options)
+    check_drafter(pair, settings)
+    with interruptible() as stop, progress_bar() as show:
+        show("loading", 0, None, None)
+        engine = load_engine(settings.engine, pair)
+        show("measuring step costs", 0, None, None)
+        costs = measure_costs(engine, stop=stop)
+        result = None
+        runs = sweep(
+            engine,
+            options.prompts,
+            settings,
+            tried,
+            repeats=options.repeats,
+            costs=costs,
+            seed=options.random_order,
+            stop=stop,
+        )
+        for progress in runs:
+            result = progress.sweep
+            best = max(result.points, key=lambda point: point.speedup.middle, default=None)
+            doing = f"best so far {best.candidate.name}" if best else "warming up"
+            show(doing, progress.done, progress.total, progress.seconds_left)
+        engine.close()
+        assert result is not None, "a sweep begins with a state"
+        if options.json != "-":
+            terminal.print_sweep(Console(), result)
+        if options.json is not None:
+            write_json(result.model_dump(mode="json"), options.json)
+        if stop():
+            raise KeyboardInterrupt
+
+
+def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
+    """The numbers of a list such as `1-4,8`, or none of `none`.
+
+    Raises:
+        UsageError: it is no such list.
+    """
+    if text == "none":
+        return []
+    found: list[N] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            found += [kind(str(n)) for n in range(int(first), int(last) + 1)] if dash else [kind(part)]
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
+    return list(dict.fromkeys(found))

@@ -1,0 +1,192 @@
+"""Memory: how much of it decoding takes, and how fast it is, which is the limit of every target pass.
+
+A step of plain decoding reads all weights to make one token. So no implementation that does can be faster than the
+memory's bandwidth / the bytes of a pass; a speculative round reads them once for several tokens, and may be. A model
+that fits into the processor's caches may be faster, too.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import perf_counter
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from specdemo.compare import run_alone
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
+from specdemo.errors import EngineError, SpecdemoError
+from specdemo.models.weights import pass_bytes
+from specdemo.records import Environment, ModelPair, Record, Side
+from specdemo.settings import EngineName, GenerationSettings
+
+MEBIBYTE = 2**20
+ARRAY_BYTES = 512 * MEBIBYTE
+_REPEATS = 5
+
+SIDES: tuple[Side, Side] = ("plain", "speculative")
+Loader = Callable[[EngineName, ModelPair], Engine]
+
+
+class MemoryUse(Record):
+    """Bytes that a process of its own took to load the models and decode one prompt.
+
+    Counted is its resident set beyond what it was before loading: `resident` at the end, `peak` at the most.
+    """
+
+    engine: EngineName
+    side: Side
+    resident: int
+    peak: int
+
+
+class Bound(Record):
+    """The limit that memory sets to plain decoding.
+
+    `read_bandwidth` and `copy_bandwidth` are bytes a second, of all cores together; a copy counts each byte twice,
+    read and written. `weights` are the bytes that every target pass reads, `cache_per_token` those for each token
+    before.
+    """
+
+    read_bandwidth: float
+    copy_bandwidth: float
+    array_bytes: int
+    threads: int
+    weights: int
+    cache_per_token: int
+    context: int
+
+    @property
+    def bytes_per_pass(self) -> int:
+        """Bytes of a target pass after a text of `context` tokens."""
+        return self.weights + self.context * self.cache_per_token
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The most that plain decoding can reach where the weights come from memory."""
+        return max(self.read_bandwidth, self.copy_bandwidth) / self.bytes_per_pass
+
+    def share(self, tokens_per_second: float) -> float:
+        """Of that limit; speculation, or a model that fits into the caches, can exceed 1."""
+        return tokens_per_second / self.tokens_per_second
+
+
+def measure_bound(pair: ModelPair, environment: Environment, context: int) -> Bound:
+    """Measure the memory's bandwidth; count what a pass reads after so many tokens of text.
+
+    Raises:
+        FolderError: the target cannot be read.
+    """
+    assert pair.target.path is not None, "a loaded pair has its paths"
+    read = pass_bytes(pair.target.path, environment.inference_precision, environment.kv_cache_precision)
+    array_bytes = min(ARRAY_BYTES, psutil.virtual_memory().available // 4)
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    reading, copying = measure_bandwidth(array_bytes, threads)
+    return Bound(
+        read_bandwidth=reading,
+        copy_bandwidth=copying,
+        array_bytes=array_bytes,
+        threads=threads,
+        weights=read.weights,
+        cache_per_token=read.cache_per_token,
+        context=context,
+    )
+
+
+def measure_bandwidth(array_bytes: int, threads: int) -> tuple[float, float]:
+    """Bytes a second of reading and of copying arrays far larger than the caches; the best of several.
+
+    Each thread has its part of the arrays; numpy lets go of Python's lock while it computes. The best, not the
+    median, since whatever else the machine does only takes from what memory could give.
+    """
+    source, target = np.ones(array_bytes // 16, np.int64), np.empty(array_bytes // 16, np.int64)
+    parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
+    reading = copying = 0.0
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(_REPEATS):
+            reading = max(reading, source.nbytes / _timed(pool, lambda part: part[0].max(), parts))
+            copying = max(copying, 2 * source.nbytes / _timed(pool, lambda part: np.copyto(part[1], part[0]), parts))
+    return reading, copying
+
+
+Part = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def _timed(pool: ThreadPoolExecutor, work: Callable[[Part], object], parts: list[Part]) -> float:
+    began = perf_counter()
+    list(pool.map(work, parts))
+    return perf_counter() - began
+
+
+def load_pair(name: EngineName, pair: ModelPair) -> Engine:
+    """Load a pair in the engine of this name."""
+    return load_engine(name, pair)
+
+
+def measure_memory(
+    pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader = load_pair
+) -> MemoryUse:
+    """What one side takes, in a child process, where nothing else counts. Plain decoding loads no draft.
+
+    Raises:
+        SpecdemoError: what loading or decoding raised there, or the child died.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    loaded = pair if side == "speculative" else pair.model_copy(update={"draft": None})
+    arguments = (theirs, loaded, prompt, settings, side, load)
+    process = context.Process(target=_child, args=arguments, daemon=True, name="specdemo memory")
+    process.start()
+    theirs.close()
+    try:
+        found: tuple[int, int] | SpecdemoError = ours.recv()
+    except EOFError:
+        found = EngineError("The process that measured memory ended, perhaps for lack of it; choose smaller models.")
+    finally:
+        process.join()
+    if isinstance(found, SpecdemoError):
+        raise found
+    return MemoryUse(engine=settings.engine, side=side, resident=found[0], peak=found[1])
+
+
+def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["resident", "peak"]) -> int | None:
+    """Bytes that speculation takes beyond plain decoding on this engine.
+
+    They are for the draft and its caches; with GenAI, for a second copy of the target too.
+    """
+    found = {use.side: getattr(use, what) for use in uses if use.engine == engine}
+    return found["speculative"] - found["plain"] if len(found) == 2 else None
+
+
+def _child(
+    connection: Connection,
+    pair: ModelPair,
+    prompt: str,
+    settings: GenerationSettings,
+    side: Side,
+    load: Loader,
+) -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    try:
+        engine = load(settings.engine, pair)
+        run_alone(engine.plain() if side == "plain" else engine.speculative(settings), prompt, settings)
+        connection.send((process.memory_info().rss - before, _peak(process) - before))
+    except SpecdemoError as error:
+        connection.send(error)
+
+
+def _peak(process: psutil.Process) -> int:
+    """The most that was ever resident, as Linux and Windows keep count of it; elsewhere what is resident now."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    memory = process.memory_info()
+    return int(getattr(memory, "peak_wset", memory.rss))

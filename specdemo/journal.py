@@ -1,0 +1,85 @@
+"""An append-only file of JSON lines: what it measures, then one finished row after another.
+
+Each line is written out at once. A crash can cut short only the last line, which is dropped when the file is opened
+again.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from specdemo.errors import FileError, SpecdemoError
+from specdemo.records import Record
+
+R = TypeVar("R", bound=Record)
+
+
+class Journal:
+    """The rows of one measurement, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        """A journal at this path, which need not exist."""
+        self.path = path
+
+    def open(self, header: Record, row: type[R]) -> list[R]:
+        """The rows that are there already; begins the file if there is none.
+
+        Raises:
+            FileError: the file holds rows of something else, or cannot be read.
+            SpecdemoError: it cannot be written.
+        """
+        head = header.model_dump_json()
+        lines = self._lines()
+        if not lines:
+            self._write(f"{head}\n", "w")
+            return []
+        if lines[0] != head:
+            raise FileError(
+                f"{str(self.path)!r} holds rows of a benchmark with another pair, other settings or prompts; "
+                "choose another output path, or delete that file."
+            )
+        return list(self._rows(lines[1:], row))
+
+    def append(self, row: Record) -> None:
+        """Add a finished row.
+
+        Raises:
+            SpecdemoError: it cannot be written.
+        """
+        self._write(f"{row.model_dump_json()}\n", "a")
+
+    def delete(self) -> None:
+        """Remove the file, once its rows are safe elsewhere."""
+        self.path.unlink(missing_ok=True)
+
+    def _lines(self) -> list[str]:
+        """Whole lines; what was cut short is cut from the file too, so that what is appended begins a line."""
+        if not self.path.exists():
+            return []
+        try:
+            text = self.path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise FileError(f"Cannot read {str(self.path)!r} ({error.strerror}); choose another path.") from error
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:
+            self._write(whole, "w")
+        return whole.splitlines()
+
+    def _rows(self, lines: list[str], row: type[R]) -> Iterator[R]:
+        for number, line in enumerate(lines, 2):
+            try:
+                yield row.model_validate_json(line)
+            except ValidationError as error:
+                message = f"Line {number} of {str(self.path)!r} is damaged; delete that line or the file."
+                raise FileError(message) from error
+
+    def _write(self, text: str, mode: str) -> None:
+        try:
+            with self.path.open(mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise SpecdemoError(
+                f"Cannot write {str(self.path)!r} ({error.strerror}); choose another path."
+            ) from error

@@ -1,0 +1,158 @@
+"""The Benchmark tab: every way of decoding on suites of tasks, with reports to take away."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import gradio as gr
+
+from specdemo import report
+from specdemo.bench import REPEATS, available, bench, with_hardware
+from specdemo.errors import SpecdemoError
+from specdemo.journal import Journal
+from specdemo.models.places import user_cache
+from specdemo.records import ModelPair
+from specdemo.results import Bench, Header
+from specdemo.settings import GenerationSettings
+from specdemo.tasks import Task, bundled_tasks, limited, read_tasks
+from specdemo.ui.benchmark import bench_board
+from specdemo.ui.compare_tab import ENGINE, PRIVATE, Stop
+from specdemo.ui.measuring import measured, working
+from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.views import heading, view
+from specdemo.worker import Job
+
+_START = "Run the benchmark"
+_FIRST = ("traced constant", "traced auto", "genai constant")
+
+
+class _Callbacks:
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def bench(
+        self,
+        request: gr.Request,
+        pair: ModelPair,
+        file: str | None,
+        limit: int,
+        methods: list[str],
+        repeats: int,
+        tokens: int,
+        hardware: bool,
+    ) -> Iterator[list[Any]]:
+        """Benchmark; updates of message, board, files and buttons."""
+        idle, busy = working(_START, busy=False), working(_START, busy=True)
+        try:
+            settings = GenerationSettings.checked(engine="traced", max_new_tokens=tokens)
+            tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(), int(limit))
+            if not methods:
+                yield [notice("Choose at least one method."), gr.skip(), gr.skip(), *idle]
+                return
+            journal = _journal(pair, settings, methods, tasks)
+        except SpecdemoError as error:
+            yield [alert(error), gr.skip(), gr.skip(), *idle]
+            return
+        task = partial(
+            bench, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
+        )
+        yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *busy]
+        state = None
+        visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.bench))
+        for update in measured(self._sessions, visitor, "bench", Job(None, pair, task), show):
+            state = update.state
+            yield [update.message, update.board, gr.skip(), *busy]
+        if state is None or not state.bench.rows:
+            yield [gr.skip(), gr.skip(), gr.skip(), *idle]
+            return
+        result: Bench = state.bench
+        if hardware and result.complete:
+            yield [notice("Measuring memory and bandwidth …"), gr.skip(), gr.skip(), *busy]
+            try:
+                result = with_hardware(result)
+            except SpecdemoError as error:
+                yield [alert(error), gr.skip(), gr.skip(), *busy]
+        if result.complete:
+            journal.delete()
+        files = [str(path) for path in report.write(result, Path(mkdtemp()) / "specdemo-benchmark.json")]
+        done = "" if result.complete else gr.skip()
+        yield [done, bench_board(result), gr.update(value=files, visible=True), *idle]
+
+
+def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], tasks: list[Task]) -> Journal:
+    """Where the finished rows of this benchmark are kept until all are, so that it goes on where it ended."""
+    header = Header.of(pair, settings, methods, tasks).model_dump_json()
+    folder = user_cache() / "specdemo" / "benchmarks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return Journal(folder / f"{hashlib.sha256(header.encode()).hexdigest()[:16]}.rows.jsonl")
+
+
+def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]) -> None:
+    """The tab's contents."""
+    callbacks = _Callbacks(sessions)
+    with gr.Tab("Benchmark"):
+        with gr.Column(elem_classes="sheet", elem_id="bench"):
+            heading(
+                "Every way of decoding, on suites of tasks",
+                "Each speculative run stands between two plain runs of its engine. A benchmark that is stopped keeps "
+                "its finished rows and goes on from there.",
+            )
+            methods = gr.CheckboxGroup(_ways(first), value=_chosen(first), label="Methods", elem_id="methods")
+            with gr.Row(elem_classes="controls"):
+                limit = gr.Slider(
+                    1, 50, 5, step=1, label="Prompts", info="at most so many, of all tasks in turn", elem_id="limit"
+                )
+                repeats = gr.Slider(
+                    1,
+                    10,
+                    REPEATS,
+                    step=1,
+                    label="Repeats",
+                    info="three or more tell a spread",
+                    elem_id="bench-repeats",
+                )
+                tokens = gr.Slider(
+                    8, 512, 64, step=8, label="New tokens", info="of each run, at most", elem_id="bench-tokens"
+                )
+                hardware = gr.Checkbox(
+                    False,
+                    label="Memory and bandwidth",
+                    info="loads every engine again in processes of their own",
+                    elem_id="hardware",
+                )
+            file = gr.File(
+                label='Prompts of your own: JSON lines of Spec-Bench, HumanEval, or {"prompt": …}',
+                file_types=[".jsonl", ".json"],
+                height=90,
+                elem_id="suite",
+            )
+            with gr.Row(elem_classes="actions"):
+                start = gr.Button(_START, variant="primary", elem_id="run-bench", scale=0, min_width=180)
+                halt = gr.Button("Stop", variant="stop", elem_id="stop-bench", visible=False, scale=0)
+            message = gr.HTML(elem_id="bench-message", elem_classes="message")
+        board = view("bench.html", "new Board(element)", elem_id="bench-board")
+        files = gr.File(
+            label="Reports: JSON, Markdown, CSV, and HTML that opens offline", visible=False, elem_id="reports"
+        )
+    start.click(
+        callbacks.bench,
+        [pair, file, limit, methods, repeats, tokens, hardware],
+        [message, board, files, start, halt],
+        show_progress="hidden",
+        api_visibility="private",
+        **ENGINE,
+    )
+    halt.click(stop("bench"), **PRIVATE)
+    pair.change(lambda used: gr.update(choices=_ways(used), value=_chosen(used)), pair, methods, **PRIVATE)
+
+
+def _ways(pair: ModelPair) -> list[str]:
+    return list(available(pair, GenerationSettings(engine="traced")))
+
+
+def _chosen(pair: ModelPair) -> list[str]:
+    ways = _ways(pair)
+    return [way for way in _FIRST if way in ways] or ways[:1]

@@ -1,0 +1,41 @@
+"""A benchmark as a board: charts, the table, and what was found out about the machine."""
+
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from specdemo import report
+from specdemo.results import Bench
+from specdemo.ui.charts import base_figure
+from specdemo.ui.tune import board, table_html
+
+_COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-refused", "--sd-mute", "--sd-ink")
+
+
+def bench_board(result: Bench) -> str:
+    """What a benchmark has found so far."""
+    if not result.rows:
+        return board({}, {})
+    lines = [note for note in report.notes(result) if note]
+    html = {
+        "table": table_html(report.COLUMNS, report.table(result)),
+        "notes": str(Markup("").join(Markup("<p>{}</p>").format(line) for line in lines)),
+    }
+    speedups, lengths, *_ = report.charts(result)
+    return board(html, {"speedup": _bars(speedups, "speedup"), "length": _bars(lengths, "τ")})
+
+
+def _bars(chart: dict[str, object], title: str) -> go.Figure:
+    figure = base_figure(barmode="group", hovermode="closest")
+    series: list[dict[str, list[object]]] = chart["series"]  # type: ignore[assignment]
+    for number, one in enumerate(series):
+        figure.add_bar(
+            x=one["x"],
+            y=one["y"],
+            name=one["name"],
+            error_y={"type": "data", "array": one["spread"], "thickness": 1.5} if "spread" in one else None,
+            marker_color=f"var({_COLOURS[number % len(_COLOURS)]})",
+            hovertext=one.get("text"),
+        )
+    figure.add_hline(y=1, line={"color": "var(--sd-ink)", "dash": "dash", "width": 1})
+    figure.update_yaxes(title=title)
+    return figure

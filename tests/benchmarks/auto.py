@@ -1,0 +1,195 @@
+"""The automatic lookahead against plain decoding, every constant lookahead, the other policies and the oracle.
+
+    python -m tests.benchmarks.auto [--pairs bundled costlier …] [--repeats 7] [--tokens 128]
+
+For each pair (see `tests.benchmarks.pairs`) and each bundled prompt, all ways of decoding run in random order, again
+and again, in one process on the traced engine. Every run's seconds are of its own clock. Figures are ratios of
+seconds: the other way's over auto's, so above 1 auto is faster. "overall" is of sums over prompts, of medians over
+the repeats; quartiles are of single pairs of runs. The best constant lookahead is chosen by this very data, which
+favours it. The oracle is run: it proposes in every round just what it knows that the target will accept.
+
+"by step medians" is the overall ratio again, put together from the medians of the steps in these same runs: of a
+pass over n tokens and of drafting n whoever asked for it, and of the rest of a round by way of decoding. On a machine
+that is busy with other things it is the steadier figure. "by given costs" is the same from the step costs that the
+automatic lookahead reckoned with, measured at the beginning: predicted, it tells how good its choices were if those
+are right.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from specdemo import metrics
+from specdemo.auto import rising
+from specdemo.compare import run_alone
+from specdemo.costs import measure_costs
+from specdemo.engines.base import Decoder, prefilled
+from specdemo.engines.traced import TracedEngine
+from specdemo.lookahead import Planned, passes
+from specdemo.models.pairs import bundled_prompts
+from specdemo.records import Costs, ModelPair, Run
+from specdemo.settings import GenerationSettings
+from tests.benchmarks.pairs import make_pairs
+
+LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+CONFIDENT = ("auto", "confidence")  # ask for the draft's probability while the clock runs
+GOALS = {"best constant": 0.98, "heuristic": 1.0, "confidence": 1.0, "oracle": 0.85, "plain": 0.97}
+Runs = dict[tuple[str, str], list[Run]]
+
+
+def decoders(
+    engine: TracedEngine, tokens: int, costs: Costs
+) -> Callable[[str], dict[str, tuple[Decoder, GenerationSettings]]]:
+    """The ways of decoding a prompt, for the prompts one after the other."""
+    c, cliffs = metrics.draft_cost(costs), [round(metrics.verify_cost(costs, n) or 0, 2) for n in range(1, 18)]
+    print(f"plain step {costs.plain_step * 1e3:.2f} ms, c {c:.2f}, v(1 … 17) {cliffs}", flush=True)
+
+    def ways(prompt: str) -> dict[str, tuple[Decoder, GenerationSettings]]:
+        base = {"engine": "traced", "ignore_eos": True, "max_new_tokens": tokens}
+        settings = {f"constant {n}": {"num_assistant_tokens": n} for n in LOOKAHEADS}
+        settings |= {policy: {"policy": policy} for policy in ("heuristic", "confidence", "auto")}
+        chosen = {name: GenerationSettings(**base, **values) for name, values in settings.items()}
+        result = {name: (engine.speculative(values, costs), values) for name, values in chosen.items()}
+        plain = chosen["constant 1"]
+        teacher = engine.speculative(plain)
+        prefilled(teacher, prompt, plain)
+        while teacher.finish_reason is None:
+            teacher.step()
+        agreement = teacher.draft_agreement()
+        assert agreement is not None
+        plan = passes(agreement, None, tokens - 1).lookaheads
+        result["oracle"] = (engine.speculative(plain, policy=lambda _: Planned(plan)), plain)
+        result["plain"] = (engine.plain(), plain)
+        return result
+
+    return ways
+
+
+def measure(pair: ModelPair, repeats: int, tokens: int) -> tuple[Runs, bool, Costs]:
+    """The runs of every way on every prompt, whether all outputs were identical, and the step costs before."""
+    engine, random, runs, identical = TracedEngine(pair), Random(0), Runs(), True
+    costs = measure_costs(engine)
+    assert costs is not None
+    ways = decoders(engine, tokens, costs)
+    prompts = {prompt: ways(prompt) for prompt in bundled_prompts()}
+    for repeat in range(-1, repeats):  # one more, to warm up
+        for prompt, decoded in prompts.items():
+            texts = set()
+            for name in random.sample(sorted(decoded), len(decoded)):
+                decoder, settings = decoded[name]
+                run = run_alone(decoder, prompt, settings)
+                texts.add(run.token_ids)
+                if repeat >= 0:
+                    runs.setdefault((name, prompt), []).append(run)
+            identical &= len(texts) == 1
+    engine.close()
+    return runs, identical, costs
+
+
+def lookaheads(runs: Runs, name: str) -> list[int]:
+    """Proposals in every round that a way of decoding took over all prompts; they are the same in every repeat."""
+    return [len(step.proposed or ()) for (way, _), each in runs.items() if way == name for step in each[0].rounds]
+
+
+def by_step_medians(runs: Runs) -> dict[str, float]:
+    """Seconds of every way on all prompts, each step taken at its median."""
+    passes_, rests = defaultdict[int, list[float]](list), defaultdict[str, list[float]](list)
+    drafts = defaultdict[tuple[bool, int], list[float]](list)
+    for (name, _), each in runs.items():
+        for step in (step for run in each for step in run.rounds):
+            proposed = len(step.proposed or ())
+            draft, verify = step.draft_seconds or 0, step.verify_seconds or 0
+            passes_[proposed].append(verify)
+            drafts[name in CONFIDENT, proposed].append(draft)
+            rests[name].append(step.seconds - draft - verify)
+    total = {}
+    for name, rest in rests.items():
+        steps = (median(drafts[name in CONFIDENT, n]) + median(passes_[n]) for n in lookaheads(runs, name))
+        total[name] = sum(steps) + median(rest) * len(lookaheads(runs, name))
+    return total
+
+
+def by_given_costs(runs: Runs, costs: Costs) -> dict[str, float]:
+    """Seconds of every way on all prompts, each step taken at what it cost when the automatic lookahead was told."""
+    later = costs.later_draft_step
+    assert later is not None
+    first = costs.first_draft_step or later
+    verify = rising(np.array(costs.verify)).tolist()
+    slope = (verify[-1] - verify[0]) / (len(verify) - 1)
+    verify += [verify[-1] + slope * n for n in range(1, 64)]  # the heuristic proposes more than were measured
+    return {
+        name: sum(verify[n] + (first + (n - 1) * later if n else 0) for n in lookaheads(runs, name))
+        for name in {name for name, _ in runs}
+    }
+
+
+def report(pair: str, runs: Runs, identical: bool, costs: Costs) -> dict[str, object]:
+    """Print what was found, and return it."""
+    names = list(dict.fromkeys(name for name, _ in runs))
+    prompts = list(dict.fromkeys(prompt for _, prompt in runs))
+    each = {key: [metrics.time_per_token(run) or 0 for run in done] for key, done in runs.items()}
+    total = {name: sum(median(each[name, prompt]) for prompt in prompts) for name in names}
+    steady, given = by_step_medians(runs), by_given_costs(runs, costs)
+    constants = [name for name in names if name.startswith("constant")]
+    best = min(constants, key=total.__getitem__)
+    found: dict[str, object] = {"pair": pair, "identical": identical, "constant": best}
+    print(f"{pair}: outputs {'identical' if identical else 'differ'}; speedup over plain: ", end="")
+    print(", ".join(f"{name} {total['plain'] / total[name]:.2f}" for name in sorted(names, key=total.__getitem__)))
+    for how, seconds in (("by step medians", steady), ("by given costs", given)):
+        order = sorted(names, key=seconds.__getitem__)
+        print(f"{how}: " + ", ".join(f"{name} {seconds['plain'] / seconds[name]:.2f}" for name in order))
+    print("| auto against | overall | quartiles | worst prompt | by step medians | by given costs | goal |")
+    print("|---|---|---|---|---|---|---|")
+    for name, goal in GOALS.items():
+        other = best if name == "best constant" else name
+        ratios = [
+            [theirs / ours for theirs, ours in zip(each[other, prompt], each["auto", prompt], strict=True)]
+            for prompt in prompts
+        ]
+        low, _, high = quantiles([ratio for some in ratios for ratio in some], n=4)
+        overall = total[other] / total["auto"]
+        medians, reckoned = (
+            min(seconds[way] for way in (constants if name == "best constant" else [name])) / seconds["auto"]
+            for seconds in (steady, given)
+        )
+        worst = min(median(each[other, prompt]) / median(each["auto", prompt]) for prompt in prompts)
+        reached = worst if name == "plain" else overall
+        met = reached > goal if goal == 1 else reached >= goal
+        words = f"{'above' if goal == 1 else 'at least'} {goal:.2f}: {'met' if met else 'missed'}"
+        shown = f"{name} ({best})" if name == "best constant" else name
+        figures = f"{overall:.3f} | {low:.3f} … {high:.3f} | {worst:.3f} | {medians:.3f} | {reckoned:.3f}"
+        print(f"| {shown} | {figures} | {words} |")
+        found[name] = {
+            "overall": overall,
+            "worst": worst,
+            "by step medians": medians,
+            "by given costs": reckoned,
+            "goal": goal,
+            "met": met,
+        }
+    print(flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure and print a table for each pair, and at the end one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", nargs="+", default=["bundled", "costlier", "contrary", "costlier contrary"])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--tokens", type=int, default=128)
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        pairs = make_pairs(Path(folder))
+        found = [report(name, *measure(pairs[name], arguments.repeats, arguments.tokens)) for name in arguments.pairs]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

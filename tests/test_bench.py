@@ -1,0 +1,226 @@
+"""The benchmark on scripted engines, its files, and its hardware figures."""
+
+import csv
+import io
+import json
+import re
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from specdemo import report
+from specdemo.bench import available, bench, with_hardware
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError, FileError, RunError, SettingsError
+from specdemo.hardware import Bound, draft_extra, measure_bandwidth, measure_memory
+from specdemo.journal import Journal
+from specdemo.models.pairs import bundled_pair
+from specdemo.models.weights import pass_bytes
+from specdemo.records import ModelPair
+from specdemo.results import ALL, Bench, Cell, cells, headline
+from specdemo.settings import EngineName, GenerationSettings
+from specdemo.tasks import Task
+
+SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=61)
+TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
+METHODS = ("genai constant", "genai lookup", "traced constant", "traced auto")
+PAIR = ScriptedEngine().pair
+
+
+def load(name: EngineName) -> ScriptedEngine:
+    return ScriptedEngine(wrong=(7, 20), extra=0.002 if name == "genai" else 0.001)
+
+
+def run(journal: Journal | None = None, load=load, **options) -> list[Bench]:
+    options = {"methods": METHODS, "repeats": 3, **options}
+    return [state.bench for state in bench(load, PAIR, TASKS, SETTINGS, journal=journal, **options)]
+
+
+def test_every_method_runs_on_every_prompt_in_every_repeat() -> None:
+    states = list(bench(load, PAIR, TASKS, SETTINGS, methods=METHODS, repeats=3))
+    result = states[-1].bench
+    assert result.complete
+    assert {(row.engine, row.method, row.prompt, row.repeat) for row in result.rows} == {
+        (*method.split(), task.name, repeat) for method in METHODS for task in TASKS for repeat in range(3)
+    }
+    assert (states[-1].done, states[-1].total, states[-1].seconds_left) == (48, 48, 0)
+    assert set(result.engines) == {"genai", "traced"}
+    assert Bench.model_validate_json(result.model_dump_json()) == result
+
+
+def test_the_table_holds_what_the_script_says() -> None:
+    found = {(cell.engine, cell.method, cell.task): cell for cell in cells(run()[-1])}
+    assert len(found) == 4 * 3  # two kinds of tasks, and all
+    genai, traced = (found[engine, "constant", ALL] for engine in ("genai", "traced"))
+    assert traced.mean > genai.mean > 1  # whose passes cost more
+    for cell in (genai, traced):
+        assert cell.identical
+        assert cell.runs == cell.identical_runs == 12
+        assert (cell.repeats, cell.deviation) == (3, pytest.approx(0))
+        assert cell.plain_tokens_per_second == pytest.approx(100)
+        assert cell.acceptance_rate is not None
+    assert genai.mean_accepted_length == traced.mean_accepted_length
+
+
+def test_outputs_that_differ_are_told_wherever_a_speedup_is() -> None:
+    result = run(load=lambda name: ScriptedEngine(diverges_at=5))[-1]
+    assert not any(speedup["identical"] for speedup in headline(result)["speedups"].values())
+    for row in report.table(result):
+        assert row[report.COLUMNS.index("outputs")].startswith("0 of ")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "run.rows.jsonl")
+
+
+def test_a_stopped_run_goes_on_where_it_was(journal: Journal) -> None:
+    asked = count()
+    stopped = run(journal, stop=lambda: next(asked) > 1500)[-1]
+    assert 0 < len(stopped.rows) < 48
+    resumed = run(journal)
+    assert resumed[0].rows == stopped.rows
+    assert resumed[-1].complete
+    assert len({(row.engine, row.method, row.prompt, row.repeat) for row in resumed[-1].rows}) == 48
+    loaded: list[str] = []
+    assert run(journal, load=lambda name: loaded.append(name) or load(name))[-1].rows == resumed[-1].rows
+    assert not loaded  # nothing is left to do
+    assert set(run(journal)[-1].engines) == {"genai", "traced"}
+    assert len(run(journal, repeats=4)[-1].rows) == 64
+
+
+def test_a_crash_loses_no_finished_row(journal: Journal) -> None:
+    with pytest.raises(EngineError):
+        run(journal, load=lambda name: ScriptedEngine(fails_at=None if name == "genai" else 30))
+    with journal.path.open("a") as file:
+        file.write('{"row": {"engine": "tra')  # cut short
+    finished = run(journal)
+    assert len(finished[0].rows) == 24
+    assert finished[-1].complete
+
+
+def test_a_journal_of_something_else_is_not_mixed_in(journal: Journal) -> None:
+    run(journal, repeats=1)
+    with pytest.raises(FileError, match="another pair, other settings or prompts"):
+        list(bench(load, PAIR, TASKS[:1], SETTINGS, methods=METHODS, journal=journal))
+    journal.path.write_text(journal.path.read_text() + "{}x\n")
+    with pytest.raises(FileError, match=r"Line \d+ of .* is damaged"):
+        run(journal)
+
+
+def test_methods_are_those_that_engine_and_pair_can() -> None:
+    alone = PAIR.model_copy(update={"draft": None})
+    assert list(available(alone, SETTINGS)) == ["genai lookup", "traced lookup"]
+    assert {"traced auto", "traced heuristic", "genai confidence"} < set(available(PAIR, SETTINGS))
+    assert not {"genai auto", "genai heuristic"} & set(available(PAIR, SETTINGS))
+    with pytest.raises(SettingsError, match="There is no method 'genai auto'"):
+        run(methods=["genai auto"])
+
+
+def test_reports_agree_with_the_table(tmp_path: Path) -> None:
+    result = run()[-1]
+    files = report.write(result, tmp_path / "run.json")
+    assert [file.suffix for file in files] == [".json", ".md", ".csv", ".html"]
+    data = json.loads(files[0].read_text())
+    assert [Cell.model_validate(cell) for cell in data["table"]] == cells(result)
+    assert data["headline"] == headline(result)
+    rows = list(csv.DictReader(io.StringIO(files[2].read_text())))
+    assert [float(row["mean"]) for row in rows] == [cell.mean for cell in cells(result)]
+    markdown = files[1].read_text()
+    assert markdown.count("\n| scripted") == len(cells(result))
+    assert " ± 0.00 | identical |" in markdown
+
+
+def test_the_html_report_loads_nothing(tmp_path: Path) -> None:
+    text = report.to_html(run(repeats=1)[-1].model_copy(update={"tasks": tuple(TASKS)}))
+    head, _, rest = text.partition("Plotly.react")
+    own = text[: text.index("<script>")] + rest
+    assert not re.search(r"https?://|src=|@import|url\(", own)
+    assert "prefers-color-scheme: dark" in head
+    assert not re.search(r"<!-- \w+ -->", own)
+    assert len(text) > 1_000_000  # plotly.js is inside
+
+
+def test_names_cannot_break_the_html() -> None:
+    name = "</script><script>alert(1)</script>"
+    task = Task(name="1", task=name, prompt="Say")
+    result = [s.bench for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS[:1], repeats=1)][-1]
+    assert name not in report.to_html(result)
+
+
+def test_a_share_of_the_bound_is_of_what_memory_allows() -> None:
+    bound = Bound(
+        read_bandwidth=2e9, copy_bandwidth=1e9, array_bytes=1, threads=1, weights=10**7, cache_per_token=0, context=9
+    )
+    assert bound.tokens_per_second == 200
+    assert bound.share(100) == 0.5
+
+
+def test_bandwidth_is_measured() -> None:
+    assert all(1e8 < bandwidth < 1e13 for bandwidth in measure_bandwidth(2**24, 2))
+
+
+@pytest.mark.openvino
+def test_a_pass_reads_the_weights_once() -> None:
+    """The bundled target's embedding is its head too, so every weight takes part; its cache is 2 × 6 × 384 wide."""
+    pair = bundled_pair()
+    assert pair.target.path is not None
+    read = pass_bytes(pair.target.path, "f32", "f32")
+    assert read.weights == pytest.approx(4 * pair.target.parameters, rel=0.01)
+    assert read.cache_per_token == 2 * 6 * 384 * 4
+    narrow = pass_bytes(pair.target.path, "bf16", "u8")
+    assert narrow.weights == read.weights / 2
+    assert narrow.cache_per_token == read.cache_per_token / 4
+
+
+def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    return ScriptedEngine(fails_at=5 if pair.draft is None else None)
+
+
+@pytest.mark.openvino
+def test_the_draft_takes_memory_beyond_plain_decoding() -> None:
+    short = GenerationSettings(engine="traced", max_new_tokens=4)
+    uses = [measure_memory(bundled_pair(), "Once", short, side) for side in ("plain", "speculative")]
+    assert all(use.peak >= use.resident > 40e6 for use in uses)  # 48.8 MB of weights
+    extra = draft_extra(uses, "traced", "resident")
+    assert extra is not None
+    assert extra > 0
+    assert draft_extra(uses, "genai", "resident") is None
+
+
+def test_what_fails_in_a_child_is_told() -> None:
+    with pytest.raises(RunError, match="run again"):
+        measure_memory(PAIR, "Say", SETTINGS, "plain", scripted)
+
+
+@pytest.mark.openvino
+def test_hardware_is_added_to_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.hardware.ARRAY_BYTES", 2**24)
+    result = run(repeats=1, methods=["traced constant"])[-1]
+    real = result.model_copy(update={"header": result.header.model_copy(update={"pair": bundled_pair()})})
+    added = with_hardware(real, whole)
+    assert [(use.engine, use.side) for use in added.memory] == [("traced", "plain"), ("traced", "speculative")]
+    assert added.bound is not None
+    assert any("Memory bandwidth" in note for note in report.notes(added))
+    read = Bench.model_validate_json(added.model_dump_json())
+    assert (read.memory, read.bound) == (added.memory, added.bound)
+
+
+def whole(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+def test_an_unfinished_benchmark_says_so() -> None:
+    asked = count()
+    assert "Not finished" in next(report.notes(run(stop=lambda: next(asked) > 900)[-1]))
+
+
+def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
+    class Unknown(ScriptedEngine):
+        def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+            return []
+
+    result = run(load=lambda name: Unknown(), repeats=1)[-1]
+    assert result.complete
+    assert {(cell.engine, cell.method) for cell in cells(result)} == {tuple(way.split()) for way in METHODS[:3]}

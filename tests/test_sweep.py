@@ -1,0 +1,183 @@
+"""The sweep on the scripted engine, whose clocks are arithmetic, and once on the bundled pair."""
+
+from itertools import count
+
+import pytest
+
+from specdemo.costs import measure_costs
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.engines.traced import TracedEngine
+from specdemo.errors import PromptError, SettingsError
+from specdemo.models.pairs import bundled_pair
+from specdemo.records import Costs
+from specdemo.settings import GenerationSettings
+from specdemo.sweep import Candidate, Point, Sweep, SweepProgress, candidates, recommend, sweep
+from specdemo.trials import Interval, median_interval, trials
+from tests.conftest import PROMPTS
+
+LONG = GenerationSettings(ignore_eos=True, max_new_tokens=121)
+FEW = candidates(LONG, lookaheads=(1, 4, 8), thresholds=())
+
+
+def swept(engine: ScriptedEngine, **options) -> list[SweepProgress]:
+    return list(sweep(engine, ("Say", "Tell"), LONG, FEW, costs=measure_costs(engine), **options))
+
+
+def test_speedups_are_those_of_the_script_and_the_prediction_agrees() -> None:
+    engine = ScriptedEngine()  # always right: τ is the lookahead plus one
+    result = swept(engine)[-1].sweep
+    assert [point.candidate.name for point in result.points] == ["lookahead 1", "lookahead 4", "lookahead 8"]
+    assert result.acceptance == 1
+    assert result.prediction is not None
+    for point in result.points:
+        assert len(point.speedups) == 6  # two prompts, three repeats
+        assert point.identical
+        lookahead = int(point.candidate.value or 0)
+        assert point.speedup.middle == pytest.approx(result.prediction.predicted[lookahead - 1], rel=0.05)
+        assert point.draft_share is not None
+        assert point.draft_share + (point.verify_share or 0) + (point.other_share or 0) == pytest.approx(1)
+    assert result.recommendation.candidate is not None
+    assert result.recommendation.candidate.name == "lookahead 8"
+    assert "Choose lookahead 8" in result.recommendation.sentence
+    assert engine.requests == 0
+
+
+def test_progress_counts_every_run_and_holds_what_is_finished() -> None:
+    states = swept(ScriptedEngine())
+    assert [state.done for state in states] == list(range(19))
+    assert {state.total for state in states} == {18}
+    assert states[0].seconds_left is None
+    assert states[-1].seconds_left == 0
+    finished = [sum(len(point.speedups) for point in state.sweep.points) for state in states]
+    assert finished == list(range(19))
+    assert Sweep.model_validate_json(states[-1].sweep.model_dump_json()) == states[-1].sweep
+
+
+def test_a_draft_that_is_always_wrong_recommends_plain_decoding() -> None:
+    result = swept(ScriptedEngine(wrong=range(1000)))[-1].sweep
+    assert result.recommendation.candidate is None
+    assert result.recommendation.sentence.startswith("No setting beats plain decoding here: the best, lookahead 1")
+
+
+def test_stopping_keeps_what_is_finished() -> None:
+    engine, asked = ScriptedEngine(), count()
+    states = swept(engine, stop=lambda: next(asked) > 700)
+    assert 0 < states[-1].done < states[-1].total
+    assert states[-1].sweep.points
+    assert engine.requests == 0
+
+
+def test_the_order_is_shuffled_by_the_seed() -> None:
+    def order(seed: int) -> list[tuple[str, ...]]:
+        states = swept(ScriptedEngine(), seed=seed)
+        return [tuple(point.candidate.name for point in state.sweep.points) for state in states]
+
+    assert order(1) == order(1)
+    assert len({tuple(order(seed)) for seed in range(6)}) > 1
+
+
+def test_a_machine_that_slows_down_favours_nobody() -> None:
+    """Each speculative run is compared with the mean of its neighbours, so a steady drift cancels."""
+
+    class Slowing(ScriptedEngine):
+        def plain(self):
+            self.step, self.draft, self.extra = (1.05 * cost for cost in (self.step, self.draft, self.extra))
+            return super().plain()
+
+    steady, slowing = swept(ScriptedEngine())[-1].sweep, swept(Slowing())[-1].sweep
+    for point, other in zip(slowing.points, steady.points, strict=True):
+        assert point.speedup.middle == pytest.approx(other.speedup.middle, rel=0.03)
+
+
+def test_outputs_that_differ_are_told() -> None:
+    result = swept(ScriptedEngine(diverges_at=9))[-1].sweep
+    assert not any(point.identical for point in result.points)
+    assert "but outputs differ" in result.recommendation.sentence
+
+
+def test_a_text_that_ends_at_once_gives_no_trial() -> None:
+    engine = ScriptedEngine(words=(" the",))
+    assert list(trials(engine, "Say", [GenerationSettings()], None)) == [None]
+
+
+def test_what_can_be_tried() -> None:
+    def names(**values) -> list[str]:
+        settings = GenerationSettings(**values)
+        return [candidate.name for candidate in candidates(settings, (2,), (0.5,))]
+
+    assert names() == ["lookahead 2", "threshold 0.5"]
+    assert names(drafter="lookup") == ["lookahead 2"]
+    assert names(engine="traced") == ["lookahead 2", "threshold 0.5", "policy heuristic", "policy auto"]
+    assert "policy auto" not in names(engine="traced", kv_cache="off")
+    with pytest.raises(SettingsError, match="less than or equal to 16"):
+        candidates(LONG, (17,))
+    with pytest.raises(SettingsError, match="nothing to try"):
+        candidates(LONG, (), ())
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(PromptError):
+        list(sweep(ScriptedEngine(), (" ",), LONG, FEW))
+
+
+def point(name: str, low: float | None, middle: float, high: float | None, runs: int = 5) -> Point:
+    candidate = Candidate(kind="policy", name=name, value=None, settings=LONG)
+    return Point(
+        candidate=candidate,
+        speedup=Interval(low=low, middle=middle, high=high),
+        speedups=(middle,) * runs,
+        identical=True,
+        mean_accepted_length=2,
+        acceptance_rate=None,
+        token_acceptance=None,
+        draft_share=None,
+        verify_share=None,
+        other_share=None,
+    )
+
+
+def test_recommendations() -> None:
+    clear = recommend([point("a", 1.2, 1.3, 1.4), point("b", 1.1, 1.25, 1.3), point("c", 0.9, 1.0, 1.1)])
+    assert clear.candidate is not None
+    assert clear.sentence == (
+        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 runs, outputs identical. Not surely slower: b."
+    )
+    unsure = recommend([point("a", 0.9, 2.3, 2.5), point("b", 1.1, 1.2, 1.3)])
+    assert unsure.sentence.startswith("Choose b: 1.20×")
+    assert unsure.sentence.endswith("Not surely slower: a.")
+    for points, words in (
+        ([point("a", 0.9, 1.1, 1.3)], "No setting surely beats plain decoding here"),
+        ([point("a", 0.8, 0.9, 1.1)], "No setting beats plain decoding here"),
+        ([point("a", None, 1.5, None, 1)], "Too few runs to be sure"),
+        ([], "Nothing was measured yet"),
+    ):
+        assert recommend(points).candidate is None
+        assert recommend(points).sentence.startswith(words)
+
+
+def test_intervals_hold_the_median_and_narrow_with_more_runs() -> None:
+    assert median_interval([1.0, 1.2]) == Interval(middle=1.1)
+    few, many = median_interval([1.0, 1.1, 1.2, 1.3, 1.4]), median_interval([1.0, 1.1, 1.2, 1.3, 1.4] * 20)
+    for interval in (few, many):
+        assert interval.low is not None
+        assert interval.high is not None
+        assert interval.low <= interval.middle == 1.2 <= interval.high
+    assert (many.high or 0) - (many.low or 0) < (few.high or 0) - (few.low or 0)
+    assert median_interval([1, 2, 3]) == median_interval([1, 2, 3])
+
+
+@pytest.mark.openvino
+def test_the_bundled_pair_is_swept() -> None:
+    engine = TracedEngine(bundled_pair())
+    settings = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=24)
+    costs = Costs(plain_step=0.0015, draft_step=0.0003, verify=(0.0015,) * 17)
+    tried = candidates(settings, (2, 6), (0.4,))
+    *_, last = sweep(engine, PROMPTS[:1], settings, tried, repeats=1, costs=costs)
+    engine.close()
+    assert (last.done, last.total) == (5, 5)
+    names = [point.candidate.name for point in last.sweep.points]
+    assert names == ["lookahead 2", "lookahead 6", "threshold 0.4", "policy heuristic", "policy auto"]
+    assert all(point.identical and point.speedup.middle > 0 for point in last.sweep.points)
+    two, six = last.sweep.points[:2]
+    assert 1 < two.mean_accepted_length < six.mean_accepted_length < 7
+    assert last.sweep.prediction is not None

@@ -1,0 +1,73 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from specdemo.errors import FileError
+from specdemo.tasks import Task, bundled_tasks, limited, read_tasks
+
+
+def written(folder: Path, *lines: object) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+def test_every_known_format_is_read(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."], "reference": []},
+        {"task_id": "HumanEval/0", "prompt": "def f():", "entry_point": "f", "test": "assert f"},
+        "",
+        {"prompt": "Once"},
+        {"prompt": "Twice", "task": "openings"},
+    )
+    assert read_tasks(path) == [
+        Task(name="81", task="writing", prompt="Write a tale."),
+        Task(name="HumanEval/0", task="HumanEval", prompt="def f():"),
+        Task(name="4", task="prompts", prompt="Once"),
+        Task(name="5", task="openings", prompt="Twice"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "Line 2 of 'prompts.jsonl' is not JSON"),
+        ("[1]", "Line 2 of 'prompts.jsonl' does not fit"),
+        ({"turns": []}, "Line 2 of 'prompts.jsonl' does not fit"),
+        ({"prompt": " "}, "Line 2 of 'prompts.jsonl' has no prompt"),
+        ({"prompt": 3}, "Line 2 of 'prompts.jsonl' does not fit"),
+        ({"question_id": 1}, "Line 2 of 'prompts.jsonl' has no prompt"),
+        ({"turns": [" "]}, "Line 2 of 'prompts.jsonl' has no prompt"),
+        ({"task_id": "1", "prompt": "x"}, "names two prompts '1'"),
+    ],
+    ids=str,
+)
+def test_a_bad_line_is_named(line: object, message: str, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=message):
+        read_tasks(written(tmp_path, {"prompt": "x"}, line))
+
+
+def test_files_without_prompts(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="holds no prompts"):
+        read_tasks(written(tmp_path, ""))
+    with pytest.raises(FileError, match="Cannot read"):
+        read_tasks(tmp_path / "nothing")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FileError, match="Cannot read"):
+        read_tasks(tmp_path / "binary")
+
+
+def test_the_bundled_suite_has_several_kinds_of_tasks() -> None:
+    tasks = bundled_tasks()
+    assert len({task.task for task in tasks}) >= 5
+    assert len({task.name for task in tasks}) == len({task.prompt for task in tasks}) == len(tasks)
+
+
+def test_a_limit_takes_from_every_kind() -> None:
+    tasks = bundled_tasks()
+    kinds = {task.task for task in tasks}
+    assert {task.task for task in limited(tasks, len(kinds))} == kinds
+    assert limited(tasks, 1) == tasks[:1]
+    assert limited(tasks, None) == limited(tasks, 999) == tasks
