@@ -26,7 +26,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     """One JSON-serialisable object of schema 1."""
     return {
         "schema": SCHEMA,
-        **comparison.model_dump(mode="json", include={"pair", "prompt", "settings", "environment"}),
+        **comparison.model_dump(mode="json", include={"pair", "history", "prompt", "settings", "environment"}),
         **{side: _run_to_json(comparison.side(side)) for side in _SIDES},
         **comparison.model_dump(mode="json", include={"trace_source", "costs", "draft_agreement"}),
         "summary": {

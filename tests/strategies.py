@@ -13,6 +13,7 @@ from specdemo.records import (
     Round,
     Run,
     Token,
+    Turn,
     Verdict,
 )
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -59,6 +60,7 @@ environments = st.builds(Environment)
 comparisons = st.builds(
     Comparison,
     pair=st.builds(ModelPair, name=text, target=models, draft=st.none() | models, runtime=st.just(RuntimeSettings())),
+    history=st.lists(st.builds(Turn, prompt=text, answer=text), max_size=2).map(tuple),
     prompt=text,
     settings=st.builds(
         GenerationSettings,
