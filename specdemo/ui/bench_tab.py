@@ -8,6 +8,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from specdemo import report
 from specdemo.bench import REPEATS, available, bench, with_hardware
@@ -25,6 +26,10 @@ from specdemo.ui.session import Sessions, alert, notice
 from specdemo.ui.views import heading, view
 from specdemo.worker import Job
 
+_SUITE = Markup(
+    "<p>Prompts: {}. A file of your own holds JSON lines in the format of Spec-Bench, of HumanEval, or "
+    "<code>{{&quot;prompt&quot;: …}}</code>.</p>"
+)
 _START = "Run the benchmark"
 _FIRST = ("traced constant", "traced auto", "genai constant")
 
@@ -123,15 +128,13 @@ def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callab
                     info="loads every engine again in processes of their own",
                     elem_id="hardware",
                 )
-            file = gr.File(
-                label='Prompts of your own: JSON lines of Spec-Bench, HumanEval, or {"prompt": …}',
-                file_types=[".jsonl", ".json"],
-                height=90,
-                elem_id="suite",
-            )
             with gr.Row(elem_classes="actions"):
                 start = gr.Button(_START, variant="primary", elem_id="run-bench", scale=0, min_width=180)
                 halt = gr.Button("Stop", variant="stop", elem_id="stop-bench", visible=False, scale=0)
+                file = gr.UploadButton(
+                    "Prompts of your own", file_types=[".jsonl", ".json"], elem_id="suite", scale=0, min_width=220
+                )
+            suite = gr.HTML(str(_SUITE.format("the bundled suite")), elem_id="suite-name")
             message = gr.HTML(elem_id="bench-message", elem_classes="message")
         board = view("bench.html", "new Board(element)", elem_id="bench-board")
         files = gr.File(
@@ -146,6 +149,7 @@ def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callab
         **ENGINE,
     )
     halt.click(stop("bench"), **PRIVATE)
+    file.upload(lambda path: str(_SUITE.format(Path(path).name)), file, suite, **PRIVATE)
     pair.change(lambda used: gr.update(choices=_ways(used), value=_chosen(used)), pair, methods, **PRIVATE)
 
 

@@ -62,7 +62,7 @@ class Shelf:
             SpecdemoError: there is no such model, or a setting or device cannot be used.
         """
         models = self.models()
-        for name in filter(None, names):
+        for name in (names.target, *filter(None, [names.draft])):
             if name not in models:
                 raise UnknownNameError(f"There is no model {name!r} on this machine; choose one from the list.")
         settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
