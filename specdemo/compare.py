@@ -62,7 +62,7 @@ def race(
 ) -> Iterator[Progress]:
     """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
 
-    In a chat, `history` holds the turns before; then the turn before has warmed both sides up.
+    In a chat, `history` holds the turns before.
 
     `stop` is asked between any two rounds. Once it says True the comparison ends with what there is, or, if
     it comes before both sides have their first token, there is none.
@@ -72,12 +72,11 @@ def race(
     """
     lanes = [_Lane("plain", engine.plain()), _Lane("speculative", engine.speculative(settings, costs))]
     try:
-        if not history:
-            yield Phase("warming up")
-            # with prefix caching the prompt must be new when its prefill is timed
-            warm_up = WARM_UP_PROMPT if engine.pair.runtime.enable_prefix_caching else prompt
-            for lane in lanes:
-                lane.warm_up(warm_up, settings, stop)
+        yield Phase("warming up")
+        # with prefix caching the prompt must be new when its prefill is timed
+        warm_up = WARM_UP_PROMPT if engine.pair.runtime.enable_prefix_caching else prompt
+        for lane in lanes:
+            lane.warm_up(warm_up, settings, stop)
         for lane in lanes:
             if stop():
                 return

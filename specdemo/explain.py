@@ -50,6 +50,7 @@ def agreement(comparison: Comparison) -> str:
 
 def notes(comparison: Comparison) -> Iterator[str]:
     """How the proposals are known, and whatever else one should know to judge the figures."""
+    yield f"{comparison.pair.name}, {comparison.settings.engine} engine, on {comparison.environment.device}."
     yield _SOURCES[comparison.trace_source]
     if comparison.pair.translated and comparison.settings.drafter == "model":
         yield (
@@ -157,7 +158,7 @@ def _makeup(comparison: Comparison) -> str:
     if rate is not None:
         accepted = "of the draft's proposals were" if by_model else "of what prompt lookup proposed was"
         sentences.append(f"{percent(rate)} {accepted} accepted.")
-    if costs is not None and by_model:
+    if costs is not None and by_model and costs.draft_step is not None:
         calibrated.append(f"a draft step took {number(metrics.draft_cost(costs))} of a target step")
     if costs is not None and settings.policy == "constant":
         tokens = settings.num_assistant_tokens + 1

@@ -111,6 +111,7 @@ class Worker:
         self._stop, self._ready = self._context.Event(), self._context.Event()
         self._connection, theirs = self._context.Pipe()
         arguments = (self._factory, self._first, theirs, self._stop, self._ready)
+        self._first = None  # one that is started anew loads what it is asked for
         self._process = self._context.Process(target=_serve, args=arguments, daemon=True, name="specdemo engine")
         self._process.start()
         theirs.close()  # so that reading fails once the child is gone

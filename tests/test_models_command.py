@@ -76,14 +76,14 @@ def test_check_a_good_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "story-pair/target", "story-pair/draft") == 0
     text = capsys.readouterr().out
     assert "Tokenizers: the same." in text
-    assert "genai: can run it" in text
+    assert "genai engine: can run it" in text
 
 
 def test_check_a_mismatched_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "story-pair/target", FIXTURES / "llama" / "draft") == 0
     text = capsys.readouterr().out
-    assert "genai: cannot: Target and draft have different tokenizers" in text
-    assert "traced: can run it" in text
+    assert "genai engine: cannot: Target and draft have different tokenizers" in text
+    assert "traced engine: can run it" in text
 
 
 def test_check_what_no_engine_can_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,11 +20,13 @@ const settings = {
     localStorage.setItem(STORE, changed.toString());
   },
 
-  // Called when another pair is in use: `values` as JSON, the address carries what differs from `defaults`.
+  // Called when another pair is in use: `values` as JSON, the address carries what differs from `defaults`; with
+  // another target, everything.
   rememberPair(defaults, values) {
     const chosen = JSON.parse(values);
     const names = Object.keys(defaults);
-    this.remember(names, names.map((name) => defaults[name]), names.map((name) => chosen[name]));
+    const known = chosen.target === defaults.target ? defaults : {};
+    this.remember(names, names.map((name) => known[name]), names.map((name) => chosen[name]));
   },
 
   // What to start with: the address if it says anything, else what was last used here.

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model, write_json
 from specdemo.errors import FetchError, PairError, UsageError
-from specdemo.models.catalogue import Entry, Source, WeightFormat, catalogue, find
+from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
-from specdemo.models.convert import convert
+from specdemo.models.convert import convert, converted_folder
 from specdemo.models.download import download
 from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
@@ -65,6 +65,7 @@ def _convert_arguments(parser: argparse.ArgumentParser) -> None:
     formats = get_args(WeightFormat)
     parser.add_argument("--weight-format", choices=formats, default="int8", help="of the weights (default: int8)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to (default: among your models)")
+    add_models_dir(parser)
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
 
 
@@ -132,16 +133,11 @@ def _download(options: argparse.Namespace) -> None:
     missing = []
     for source, folder in zip(entry.sources, entry_folders(entry, options.models_dir), strict=True):
         if folder is None and source.format == "convert":
-            missing.append(f"python -m specdemo models convert {_conversion(source)}")
+            missing.append(f"python -m specdemo models convert {source.conversion}")
         elif source.repository is not None and source.format == "openvino":
             _download_repository(source.repository)
     if missing:
         raise FetchError(f"The rest of this pair is to be converted; run: {' && '.join(missing)}")
-
-
-def _conversion(source: Source) -> str:
-    trust = " --trust-remote-code" if source.trust_remote_code else ""
-    return f"{source.repository} --weight-format {source.weights}{trust}"
 
 
 def _download_repository(repository: str) -> None:
@@ -156,9 +152,8 @@ def _download_repository(repository: str) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
     with Console(stderr=True).status(f"converting {options.model}; this takes minutes"):
-        model = convert(
-            options.model, options.weight_format, options.output, trust_remote_code=options.trust_remote_code
-        )
+        folder = options.output or converted_folder(options.model, options.weight_format, options.models_dir)
+        model = convert(options.model, options.weight_format, folder, trust_remote_code=options.trust_remote_code)
     assert model is not None, "nobody stops it"
     print(f"{model.path}: {model.architecture}, {model.parameters / 1e6:.1f}M parameters, {model.weights}")
 
@@ -217,7 +212,7 @@ def _facts(described: Entry | Model) -> list[tuple[str, str]]:
     for role, source in zip(("target", "draft"), described.sources, strict=False):
         whence = source.repository or str(source.path)
         facts.append((role, f"{whence}, {source.weights}, ~{in_units(source.disk_bytes)}, {source.license}"))
-        facts += [("", f"to be converted: python -m specdemo models convert {_conversion(source)}")] * (
+        facts += [("", f"to be converted: python -m specdemo models convert {source.conversion}")] * (
             source.format == "convert"
         )
         facts += [("", "gated: accept its licence on the Hub, and set HF_TOKEN")] * source.gated
@@ -239,8 +234,7 @@ def _print_report(report: PairReport) -> None:
         console.print("Tokenizers: the same." if report.same_tokenizer else "Tokenizers: different.")
     for engine in report.engines:
         needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
-        verdict = "can run it" if engine.can_run else f"cannot: {engine.reason}"
-        console.print(escape(f"{engine.engine}: {verdict} Memory: ~{needed} needed, {free} free."))
+        console.print(escape(f"{engine.verdict} Memory: up to {needed} (estimate), {free} free."))
 
 
 def _count(parameters: int) -> str:

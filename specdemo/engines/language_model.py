@@ -38,6 +38,9 @@ class Sequence(Protocol):
     def read(self, ids: Ids[int]) -> Iterator[int]:
         """Take in most of a long text; yields in between how many of its tokens are read."""
 
+    def shared(self, ids: Ids[int]) -> int:
+        """How many of a text's first tokens are in the cache."""
+
 
 class LanguageModel:
     """A compiled model."""
@@ -97,9 +100,7 @@ class _Cached(ABC):
 
     def _advance(self, ids: Ids[int], last: int) -> Iterator[int]:
         """Take back what the text does not contain, then feed it until what is left fits one pass."""
-        kept = min(len(self._fed), len(ids) - last)
-        while self._fed[:kept] != ids[:kept]:
-            kept -= 1
+        kept = min(self.shared(ids), len(ids) - last)
         self._rollback(kept)
         self._fed = list(ids[:kept])
         while len(ids) - kept > _CHUNK:
@@ -108,6 +109,13 @@ class _Cached(ABC):
             kept = end
             self._fed = list(ids[:kept])
             yield kept
+
+    def shared(self, ids: Ids[int]) -> int:
+        """How many of a text's first tokens are in the cache."""
+        kept = min(len(self._fed), len(ids))
+        while self._fed[:kept] != ids[:kept]:
+            kept -= 1
+        return kept
 
     def forget(self) -> None:
         """Empty the cache."""
@@ -137,6 +145,10 @@ class _Uncached:
     def read(self, ids: Ids[int]) -> Iterator[int]:
         """Nothing that is read is kept."""
         return iter(())
+
+    def shared(self, ids: Ids[int]) -> int:
+        """Nothing is."""
+        return 0
 
 
 class _Stateful(_Cached):

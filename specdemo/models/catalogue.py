@@ -37,6 +37,12 @@ class Source(Record):
     trust_remote_code: bool = False
     path: Path | None = None
 
+    @property
+    def conversion(self) -> str:
+        """Arguments of `models convert` for this model."""
+        trust = " --trust-remote-code" if self.trust_remote_code else ""
+        return f"{self.repository} --weight-format {self.weights}{trust}"
+
 
 class Published(Record):
     """What somebody else has measured, in words, and where."""

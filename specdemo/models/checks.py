@@ -1,5 +1,6 @@
 """Whether a pair can run here, and with which engine, told before anything heavy is loaded."""
 
+from functools import lru_cache
 from pathlib import Path
 
 import openvino_genai
@@ -12,19 +13,28 @@ from specdemo.settings import EngineName
 
 
 class EngineReport(Record):
-    """Whether an engine can run the pair. `memory_needed` is an estimate in bytes; `reason` says why not."""
+    """Whether an engine can run the pair. `memory_needed` is an upper estimate in bytes.
+
+    `reason` says why not, or what to mind: too little memory by that estimate refuses nothing.
+    """
 
     engine: EngineName
     can_run: bool
     memory_needed: int
     reason: str | None = None
 
+    @property
+    def verdict(self) -> str:
+        """The report in a sentence or two."""
+        verdict = "can run it." if self.can_run else "cannot:"
+        return f"{self.engine} engine: {verdict} {self.reason or ''}".rstrip()
+
 
 class PairReport(Record):
     """What is known of a pair without loading it.
 
-    `same_tokenizer` is None for a target alone. `fits`: some engine can run it; `reason`: why not, or what to mind.
-    `memory_free` is in bytes, at the time of the check.
+    `same_tokenizer` is None for a target alone, and for an EAGLE-3 head, which has none. `fits`: some engine can run
+    it; `reason`: why not, or what to mind. `memory_free` is in bytes, at the time of the check.
     """
 
     target: Model
@@ -55,18 +65,20 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     names: tuple[EngineName, ...] = ("genai", "traced")
     for name in names:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
-        reason = _cannot(name, draft, difference) or _too_large(needed, free)
-        engines.append(EngineReport(engine=name, can_run=reason is None, memory_needed=needed, reason=reason))
+        refusal = _cannot(name, draft, difference)
+        remark = refusal or _translated(difference) or _too_large(needed, free)
+        engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
     return PairReport(
         target=target,
         draft=draft,
-        same_tokenizer=None if draft is None else difference is None,
+        same_tokenizer=None if draft is None or draft.eagle3 else difference is None,
         engines=tuple(engines),
         memory_free=free,
         reason=difference or next((engine.reason for engine in engines if engine.reason), None),
     )
 
 
+@lru_cache(maxsize=64)
 def _difference(target: Model, draft: Model) -> str | None:
     try:
         check_tokenizers(_tokenizer(target), _tokenizer(draft))
@@ -83,6 +95,12 @@ def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> 
     if engine == "genai":
         return difference
     return None if draft.detokenizer else difference  # the traced engine translates, in greedy decoding
+
+
+def _translated(difference: str | None) -> str | None:
+    if difference is None:
+        return None
+    return "In greedy decoding only: the draft has another tokenizer, so its text is encoded again for the target."
 
 
 def _too_large(needed: int, free: int) -> str | None:

@@ -57,6 +57,16 @@ def _check_device(device: str) -> None:
             raise DeviceError(f"{_NPU}; choose CPU or GPU.")
 
 
+def check_head_device(device: str) -> None:
+    """Check that an EAGLE-3 head's target can run there: GenAI asks its model for what only a real device tells.
+
+    Raises:
+        DeviceError: the device is one that chooses among others.
+    """
+    if device.partition(":")[0] in _VIRTUAL:
+        raise DeviceError(f"The target of an EAGLE-3 head cannot run on {device}; choose a device, such as CPU.")
+
+
 def draft_device(runtime: RuntimeSettings) -> str:
     """The device of the draft, which is the target's unless it has its own."""
     return runtime.draft_device or runtime.device

@@ -7,6 +7,7 @@ parameters, the stored precision, and whether the copy is whole.
 import json
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,17 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     Raises:
         FolderError: the folder is missing, empty, half copied or not OpenVINO IR; the message says which.
     """
+    stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
+    return _inspected(path, draft, stamps)
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else []
+
+
+@lru_cache(maxsize=512)
+def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model:
+    """The model, read anew only when a file of its folder has changed: a large network's XML takes a second."""
     if not path.is_dir():
         raise FolderError(f"There is no folder {str(path)!r}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():

@@ -3,17 +3,17 @@
 The page chooses from these names and nothing else: a name is compared with what was found, never made into a path.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specdemo.errors import FolderError, UnknownNameError
 from specdemo.models.catalogue import Entry, suggestion
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import inspect_folder
-from specdemo.models.pairs import bundled_models, pair_of
-from specdemo.models.places import models_dir
-from specdemo.records import Model, ModelPair, Record
-from specdemo.settings import RuntimeSettings
+from specdemo.models.pairs import bundled_models
+from specdemo.models.places import MODELS_VARIABLE, models_dir
+from specdemo.records import Model, Record
 
 
 class Unusable(Record):
@@ -37,8 +37,9 @@ def library(directory: Path | None = None) -> Library:
         FolderError: the directory that was named does not exist.
     """
     cached = [_named(folder, repository) for repository, folder in cached_folders().items()]
-    own, unusable = models_in(models_dir(directory)) if directory or models_dir().is_dir() else ([], ())
-    return Library(models=tuple(_distinct([*bundled_models(), *cached, *own])), unusable=tuple(unusable))
+    named = directory or os.environ.get(MODELS_VARIABLE)
+    own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], ())
+    return Library(models=tuple(distinct([*bundled_models(), *cached, *own])), unusable=tuple(unusable))
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
@@ -83,20 +84,6 @@ def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | N
     return tuple(local_folder(source, directory) for source in entry.sources)
 
 
-def entry_pair(entry: Entry, runtime: RuntimeSettings, directory: Path | None = None) -> ModelPair | None:
-    """The pair of a catalogue's entry if all of it is on this machine.
-
-    Raises:
-        FolderError: its target cannot write.
-    """
-    folders = entry_folders(entry, directory)
-    names = [source.repository or str(source.path) for source in entry.sources]
-    models = [_named(folder, name) for folder, name in zip(folders, names, strict=True) if folder is not None]
-    if len(models) < len(folders):
-        return None
-    return pair_of(*models, runtime=runtime).model_copy(update={"name": entry.name})
-
-
 def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
     """Folders that hold files, by name; a folder that holds only folders is an organisation."""
     for folder in _folders(directory):
@@ -115,7 +102,7 @@ def _named(folder: Path, name: str) -> Model:
     return inspect_folder(folder, draft=True).model_copy(update={"name": name})
 
 
-def _distinct(models: list[Model]) -> Iterator[Model]:
+def distinct(models: Iterable[Model]) -> Iterator[Model]:
     """The same models with a number after a name that came before."""
     seen: dict[str, int] = {}
     for model in models:

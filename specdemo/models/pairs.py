@@ -66,9 +66,12 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
         raise PairError(f"{target.name!r} is an EAGLE-3 head, which writes nothing alone; choose it as the draft.")
     if not target.detokenizer:
         raise FolderError(f"{target.name!r} has no detokenizer, so it can only be a draft; choose another target.")
-    bundled = target.path is not None and target.path.parent == BUNDLED
-    names = [model.name for model in (target, draft) if model is not None]
-    return ModelPair(name=BUNDLED.name if bundled else " + ".join(names), target=target, draft=draft, runtime=runtime)
+    if draft is not None and draft.name == target.name and draft.path != target.path:  # folders called alike
+        draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
+    models = [model for model in (target, draft) if model is not None]
+    bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
+    name = BUNDLED.name if bundled else " + ".join(model.name for model in models)
+    return ModelPair(name=name, target=target, draft=draft, runtime=runtime)
 
 
 def require_draft(pair: ModelPair) -> Model:

@@ -1,6 +1,7 @@
 """The catalogue, a download's progress, and what is known of a pair, as HTML."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from markupsafe import Markup
 
@@ -33,8 +34,8 @@ def cards_html(cards: Sequence[str]) -> str:
     return f'<div class="entries">{"".join(cards)}</div>'
 
 
-def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool) -> str:
-    """One entry; `here` says of each of its models whether it is on this machine."""
+def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, directory: Path | None = None) -> str:
+    """One entry; `here`: which of its models are on this machine; `directory`: where converted ones go."""
     models = Markup("").join(
         _MODEL.format(role=role, name=_title(source), facts=_facts(source))
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
@@ -54,7 +55,7 @@ def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool) -> str:
             models=models,
             needs=needs if entry.supported else "",
             notes=notes,
-            action=_action(entry, here, downloads=downloads),
+            action=_action(entry, here, downloads=downloads, directory=directory),
         )
     )
 
@@ -86,7 +87,8 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
     return found
 
 
-def _action(entry: Entry, here: Sequence[bool], *, downloads: bool) -> Markup:
+def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, directory: Path | None) -> Markup:
+    where = f" --models-dir {directory}" if directory is not None else ""
     if not entry.supported:
         return _NOTE.format(entry.reason or "")
     if all(here):
@@ -101,9 +103,7 @@ def _action(entry: Entry, here: Sequence[bool], *, downloads: bool) -> Markup:
         steps += _COMMAND.format(f"python -m specdemo models download {entry.name}")
     for source in missing:
         if source.format == "convert":
-            steps += _COMMAND.format(
-                f"python -m specdemo models convert {source.repository} --weight-format {source.weights}"
-            )
+            steps += _COMMAND.format(f"python -m specdemo models convert {source.conversion}{where}")
     return steps
 
 
@@ -146,6 +146,5 @@ def _remarks(report: PairReport) -> list[str]:
     lines = []
     for engine in report.engines:
         needed = in_units(engine.memory_needed)
-        verdict = "can run it" if engine.can_run else f"cannot: {engine.reason}"
-        lines.append(f"{engine.engine} engine: {verdict} Needs up to {needed} of memory (estimate), {free} are free.")
+        lines.append(f"{engine.verdict} It takes up to {needed} of memory (estimate); {free} are free.")
     return lines

@@ -17,7 +17,12 @@ def header_html(pair: ModelPair) -> str:
     runtime = pair.runtime
     target = f"target {_model(pair.target)} on {runtime.device}"
     draft = f"draft {_model(pair.draft)} on {draft_device(runtime)}" if pair.draft else "no draft"
-    return str(_HEADER.format(f"{pair.name} · {target} · {draft} · precision {runtime.precision}"))
+    return str(_HEADER.format(f"{pair.name} · {target} · {draft} · {_precision(runtime.precision)}"))
+
+
+def _precision(asked: str) -> str:
+    """As asked: what a device makes of it is told with every run."""
+    return "default precision" if asked == "default" else f"asked for {asked}"
 
 
 def _model(model: Model) -> str:

@@ -11,13 +11,14 @@ from specdemo.models.checks import check_pair
 from specdemo.models.devices import devices
 from specdemo.records import ModelPair
 from specdemo.ui.catalogue import report_html
-from specdemo.ui.compare_tab import ENGINE, PRIVATE, Stop
-from specdemo.ui.controls import RUNTIME, Control, control
+from specdemo.ui.compare_tab import ENGINE, PRIVATE, CompareTab, Stop
+from specdemo.ui.controls import RUNTIME, Control, control, first_drafter
 from specdemo.ui.header import header_html
-from specdemo.ui.session import Sessions, alert
+from specdemo.ui.session import Sessions, alert, notice
 from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
 from specdemo.ui.views import view
 
+_SUITED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
 _TYPED = ("cache_size", "inference_num_threads")
 _SAME = "Same as the target"
 _NO_DRAFT = "None: prompt lookup only"
@@ -38,8 +39,13 @@ class _Callbacks:
         self._shelf = shelf
 
     def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[list[Any]]:
-        """Load the pair that the controls name; updates of pair, header, message, buttons, address and controls."""
-        chosen = dict(zip(PAIR_NAMES, values, strict=True))
+        """Load the pair that the controls name.
+
+        Updates of pair, header, message, buttons, address, drafter, and of the controls that name the pair.
+        """
+        chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
+        if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _SUITED):
+            chosen |= self._suited(chosen["target"])  # the page may not have heard yet of what suits this target
         yield from self._load(request, before, engine, chosen)
 
     def use_entry(
@@ -48,12 +54,14 @@ class _Callbacks:
         """The same for a pair of the catalogue, on the devices that the controls name."""
         chosen = dict(zip(PAIR_NAMES, values, strict=True))
         try:
-            names = self._shelf.names_of(str(event.name))
+            names = self._shelf.names_of(_name(event))
         except SpecdemoError as error:
             yield self._outputs(message=alert(error), busy=False)
             return
-        runtime = self._shelf.suited(names.target).model_dump(exclude={"device", "draft_device"})
-        yield from self._load(request, before, engine, chosen | names._asdict() | runtime)
+        yield from self._load(request, before, engine, chosen | names._asdict() | self._suited(names.target))
+
+    def _suited(self, target: str) -> dict[str, Any]:
+        return self._shelf.suited(target).model_dump(include=set(_SUITED))
 
     def _load(
         self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]
@@ -61,32 +69,30 @@ class _Callbacks:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            engine = "genai" if pair.eagle3 else engine  # the other knows no such heads
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
                 yield self._outputs(message=message or gr.skip(), busy=True)
-            yield self._outputs(message=message, busy=False, pair=pair if not message else None)
+            if message:
+                yield self._outputs(message=message, busy=False)
+                return
+            yield self._outputs(message="", busy=False, pair=pair, forced=before.draft is None)
         except SpecdemoError as error:
             told = f"{error} {before.name} is still in use."
             yield self._outputs(message=alert(type(error)(told)), busy=False)
 
     @staticmethod
-    def _outputs(*, message: Any, busy: bool, pair: ModelPair | None = None) -> list[Any]:
+    def _outputs(*, message: Any, busy: bool, pair: ModelPair | None = None, forced: bool = False) -> list[Any]:
+        """`forced`: the drafter was prompt lookup for want of a draft, which this pair may have."""
         buttons = [gr.update(interactive=not busy), gr.update(visible=busy)]
         if pair is None:
-            return [gr.skip(), gr.skip(), message, *buttons, gr.skip(), *[gr.skip()] * len(PAIR_NAMES)]
-        values = values_of(pair)
-        return [
-            pair,
-            header_html(pair),
-            message,
-            *buttons,
-            json.dumps(values),
-            *(values[name] for name in PAIR_NAMES),
-        ]
+            return [gr.skip(), gr.skip(), message, *buttons, gr.skip(), gr.skip(), *[gr.skip()] * len(PAIR_NAMES)]
+        drafter, values = first_drafter(pair) if forced else gr.skip(), values_of(pair)
+        return [pair, header_html(pair), message, *buttons, json.dumps(values), drafter, *values.values()]
 
     def fetch(self, event: gr.EventData, request: gr.Request) -> Iterator[list[Any]]:
         """Download an entry's models; updates of its message, button, catalogue, and both lists of models."""
-        for message in self._shelf.download(str(request.session_hash), str(event.name)):
+        for message in self._shelf.download(str(request.session_hash), _name(event)):
             yield [message, gr.update(visible=True), *[gr.skip()] * 3]
         yield [gr.skip(), gr.update(visible=False), *self.refreshed()]
 
@@ -97,7 +103,7 @@ class _Callbacks:
 
     def suited(self, target: str) -> list[Any]:
         """Updates of the runtime settings to those that suit a target, but for the devices."""
-        settings = self._shelf.suited(target).model_dump(exclude={"device", "draft_device"})
+        settings = self._suited(target)
         return [settings.get(name, gr.skip()) for name in RUNTIME]
 
     def report(self, target: str, draft: str, cache_size: int) -> list[Any]:
@@ -111,15 +117,25 @@ class _Callbacks:
             return [alert(error)]
 
 
+def _name(event: gr.EventData) -> str:
+    """The catalogue entry that a button belongs to; a forged event may name none."""
+    return str(getattr(event, "name", ""))
+
+
+def _waiting() -> list[Any]:
+    """Message and buttons from the click until the load's turn comes."""
+    return [notice("Waiting for the machine …"), gr.update(interactive=False), gr.update(visible=False)]
+
+
 def models_tab(
     sessions: Sessions,
     shelf: Shelf,
     pair: gr.State,
     header: gr.HTML,
-    engine: Control,
+    compare: CompareTab,
     stop: Callable[[str], Stop],
 ) -> ModelsTab:
-    """The tab's contents. `engine`: the control that names it; `stop` makes what ends one of the tab's actions."""
+    """The tab's contents; `stop` makes what ends one of its actions."""
     callbacks = _Callbacks(sessions, shelf)
     with gr.Tab("Models") as tab:
         in_use = gr.Textbox(visible=False)
@@ -133,9 +149,10 @@ def models_tab(
         progress = gr.HTML(elem_id="download", elem_classes="message")
         cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
         catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
-    outputs = [pair, header, message, use, cancel, in_use, *controls]
-    inputs = [pair, engine, *controls]
+    outputs = [pair, header, message, use, cancel, in_use, compare.controls["drafter"], *controls]
+    inputs = [pair, compare.controls["engine"], *controls]
     loading: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
+    gr.on([use.click, catalogue.select], _waiting, outputs=[message, use, cancel], **PRIVATE)
     use.click(callbacks.use, inputs, outputs, **loading)
     catalogue.select(callbacks.use_entry, inputs, outputs, **loading)
     cancel.click(stop("load"), **PRIVATE)

@@ -94,7 +94,7 @@ def build_page(
             compare = compare_tab(callbacks, used, pair, stop("run"))
             tune_tab(sessions, used, compare, stop)
             bench_tab(sessions, used, pair, stop)
-            models = models_tab(sessions, shelf, used, header, compare.controls["engine"], stop)
+            models = models_tab(sessions, shelf, used, header, compare, stop)
         _remember(page, shelf, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
         page.unload(stop(None))

@@ -47,6 +47,8 @@ def _pair(shelf: Shelf, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError
     if not named:
         return shelf.default, None
     start = values_of(shelf.default)
+    if "target" in named:  # a link that names another target says all that differs from what suits that
+        start |= shelf.suited(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
     values = start | named
     try:
         runtime = {name: values[name] for name in RuntimeSettings.model_fields}

@@ -97,7 +97,7 @@ class Sessions:
                     feed.add(progress)
                     begun = True
                     if isinstance(progress, Comparison):
-                        turn = Turn(prompt=prompt, answer=answer(progress.plain.text)) if chat else None
+                        turn = _turn(prompt, progress) if chat else None
                         yield Update(feed.everything, "", anatomy(progress), turn)
                     elif monotonic() >= due:
                         due = monotonic() + UPDATE_SECONDS
@@ -157,6 +157,12 @@ class Sessions:
         """
         progress = self._worker.compare(pair, prompt, settings)
         return schema.to_json([item for item in progress if isinstance(item, Comparison)][-1])
+
+
+def _turn(prompt: str, comparison: Comparison) -> Turn | None:
+    """The turn that a chat can go on from: not one that was stopped, or cut off while the model was thinking."""
+    said = answer(comparison.plain.text)
+    return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
 
 
 def first_used(pair: ModelPair) -> ModelPair:

@@ -8,7 +8,7 @@ from specdemo.errors import SpecdemoError, UnknownNameError
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import check_devices
 from specdemo.models.download import DownloadProgress, download, local_folder
-from specdemo.models.library import entry_folders, library
+from specdemo.models.library import distinct, entry_folders, library
 from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
@@ -52,8 +52,9 @@ class Shelf:
 
     def models(self) -> dict[str, Model]:
         """Every model by its name, the default pair's first."""
-        first = {model.name: model for model in (self.default.target, self.default.draft) if model is not None}
-        return first | {model.name: model for model in library(self._directory).models if model.name not in first}
+        first = {model.path: model for model in (self.default.target, self.default.draft) if model is not None}
+        rest = (model for model in library(self._directory).models if model.path not in first)
+        return {model.name: model for model in distinct([*first.values(), *rest])}
 
     def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
         """The pair of these names with these runtime settings.
@@ -94,7 +95,7 @@ class Shelf:
 
     def _card(self, entry: Entry) -> str:
         here = [local_folder(source, self._directory) is not None for source in entry.sources]
-        return card_html(entry, here, downloads=self.downloads)
+        return card_html(entry, here, downloads=self.downloads, directory=self._directory)
 
     def download(self, visitor: str, entry_name: str) -> Iterator[str]:
         """Fetch what is missing of an entry, yielding messages; what was fetched stays when it is stopped."""
@@ -104,6 +105,7 @@ class Shelf:
         try:
             entry = find(entry_name)
             with self._visitors.busy(visitor, "download") as cancelled:
+                yield notice("Asking the Hub …")
                 for source in entry.sources:
                     if source.repository is None or source.format != "openvino" or local_folder(source):
                         continue

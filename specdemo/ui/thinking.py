@@ -18,9 +18,11 @@ class Thinking:
         return before or self._inside()
 
     def _inside(self) -> bool:
-        return self._text.rfind(_BEGIN) > self._text.rfind(_END)
+        return self._text.lstrip().startswith(_BEGIN) and _END not in self._text
 
 
 def answer(text: str) -> str:
-    """A text without what was thought before it, or instead of it."""
-    return text.rpartition(_END)[2].partition(_BEGIN)[0].strip()
+    """A text without what was thought before it, where a template may have begun; empty if it is all thought."""
+    if text.lstrip().startswith(_BEGIN) and _END not in text:
+        return ""
+    return text.partition(_END)[2].strip() if _END in text else text.strip()

@@ -14,7 +14,7 @@ from specdemo.engines.genai.config import Kind
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.tokenizer import Tokenizer, folder_of
 from specdemo.errors import CacheError, LoadError, PairError
-from specdemo.models.devices import check_devices, draft_device, properties
+from specdemo.models.devices import check_devices, check_head_device, draft_device, properties
 from specdemo.models.pairs import require_draft
 from specdemo.records import ModelPair
 
@@ -33,6 +33,8 @@ class Pipelines:
         """
         self.pair = pair
         check_devices(pair.runtime)
+        if pair.eagle3:
+            check_head_device(pair.runtime.device)
         self._device, self._draft_device = pair.runtime.device, draft_device(pair.runtime)
         self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None

@@ -22,10 +22,10 @@ from specdemo.sampling import Logits, Probabilities, distribution, entropy, gree
 from specdemo.settings import GenerationSettings
 from specdemo.verification import Uniform, Verified, judge, rejection_sample
 
-NewDrafter = Callable[[int, GenerationSettings, Uniform], Drafter]
-"""Makes a drafter for a text of at most so many tokens."""
-NewSequence = Callable[[int, GenerationSettings], ModelSequence]
-"""Makes a sequence of the target for a text of at most so many tokens."""
+NewDrafter = Callable[[Sequence[int], int, GenerationSettings, Uniform], Drafter]
+"""Makes a drafter for a text that grows to at most so many tokens."""
+NewSequence = Callable[[Sequence[int], int, GenerationSettings], ModelSequence]
+"""Makes a sequence of the target for a text that grows to at most so many tokens."""
 NewPolicy = Callable[[GenerationSettings], LookaheadPolicy]
 """Makes the lookahead policy of one request."""
 
@@ -72,8 +72,9 @@ class TracedDecoder:
         self.finish_reason = None
         capacity = self._prompt_length + settings.max_new_tokens
         with self._resetting():
-            self._target = self._new_target(capacity, settings)
-            self._drafter = self._new_drafter(capacity, settings, self._random) if self._new_drafter else None
+            self._target = self._new_target(self._text, capacity, settings)
+            if self._new_drafter is not None:
+                self._drafter = self._new_drafter(self._text, capacity, settings, self._random)
             began = perf_counter()
             if self._drafter is not None:
                 self._drafter.read(self._text)

@@ -1,6 +1,7 @@
 """A pair decoded by our own loop. One compiled target serves both sides; each request has caches of its own."""
 
 from collections.abc import Generator
+from collections.abc import Sequence as Ids
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -25,6 +26,8 @@ from specdemo.verification import Uniform
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on a text of its own."""
 
+_KEPT = 2  # texts whose caches are kept: that of the warm-up, and that of the chat
+
 _CALIBRATION = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64)
 
 
@@ -46,7 +49,7 @@ class TracedEngine:
         self._tokenizer = Tokenizer(pair.target)
         self._target: LanguageModel | None = _load(pair.target, pair.runtime, pair.runtime.device)
         self._draft: LanguageModel | None = None
-        self._kept: dict[_Role, ModelSequence] = {}
+        self._kept: dict[_Role, list[ModelSequence]] = {}
         self._draft_tokenizer: Tokenizer | None = None
         if pair.draft is not None:
             self._draft = _load(pair.draft, pair.runtime, draft_device(pair.runtime))
@@ -114,21 +117,22 @@ class TracedEngine:
         assert model is not None, "a closed engine decodes nothing"
         return model
 
-    def _sequence(self, role: _Role, capacity: int, settings: GenerationSettings) -> ModelSequence:
-        """A sequence of a model, which with prefix caching is the one of the text before."""
-        keep = self.pair.runtime.enable_prefix_caching and settings.kv_cache == "on"
-        if keep and role in self._kept:
-            return self._kept[role]
-        sequence = self._model(role).sequence(capacity, kv_cache=settings.kv_cache == "on")
-        if keep:
-            self._kept[role] = sequence
-        return sequence
+    def _sequence(self, role: _Role, text: Ids[int], capacity: int, settings: GenerationSettings) -> ModelSequence:
+        """A sequence of a model for this text; with prefix caching one that holds some of it, if there is one."""
+        model, cached = self._model(role), settings.kv_cache == "on"
+        if not (self.pair.runtime.enable_prefix_caching and cached):
+            return model.sequence(capacity, kv_cache=cached)
+        kept = self._kept.setdefault(role, [])
+        if len(kept) < _KEPT:
+            kept.append(model.sequence(capacity))
+            return kept[-1]
+        return max(kept, key=lambda sequence: sequence.shared(text))
 
-    def _new_drafter(self, capacity: int, settings: GenerationSettings, random: Uniform) -> Drafter:
+    def _new_drafter(self, text: Ids[int], capacity: int, settings: GenerationSettings, random: Uniform) -> Drafter:
         vocabulary = self._model("speculative").vocabulary
         if settings.drafter == "lookup":
             return LookupDrafter(vocabulary, settings)
-        sequence = self._sequence("draft", capacity, settings)
+        sequence = self._sequence("draft", text, capacity, settings)
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         drafter = ModelDrafter(sequence, vocabulary, context, settings, random)
         if self._draft_tokenizer is None:
