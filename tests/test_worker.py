@@ -179,7 +179,9 @@ def test_loading_is_reported_and_can_be_broken_off() -> None:
 
 @pytest.mark.openvino
 def test_memory_does_not_grow_over_twenty_switches() -> None:
-    pairs = [bundled_pair(cache_size=size) for size in (1, 2)]  # 50 MB of weights, so that a leak would show
+    pairs = [
+        bundled_pair(inference_num_threads=threads) for threads in (1, 2)
+    ]  # 50 MB of weights, so that a leak would show
     worker = Worker(load_engine)
     resident = []
     for switch in range(24):

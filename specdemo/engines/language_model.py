@@ -87,18 +87,14 @@ class _Cached(ABC):
 
     def logits(self, ids: Ids[int], last: int = 1) -> Logits:
         """Logits after each of the last tokens of a text."""
-        for _ in self._advance(ids, last):
+        for _ in self.read(ids, last):
             pass
         kept = len(self._fed)
         result = self._feed(ids[kept:], kept)
         self._fed = list(ids)
         return result[-last:]
 
-    def read(self, ids: Ids[int]) -> Iterator[int]:
-        """Take in most of a long text."""
-        return self._advance(ids, 1)
-
-    def _advance(self, ids: Ids[int], last: int) -> Iterator[int]:
+    def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
         """Take back what the text does not contain, then feed it until what is left fits one pass."""
         kept = min(self.shared(ids), len(ids) - last)
         self._rollback(kept)

@@ -5,13 +5,17 @@ token counter, one clock and one set of charts serve both sides. Rates and count
 derives them.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from specdemo.records.base import Record as Record
+from specdemo.records.costs import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
+from specdemo.records.costs import Costs as Costs
+from specdemo.records.costs import Spread as Spread
+from specdemo.records.costs import StepCosts as StepCosts
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 TraceSource = Literal["measured", "replayed", "counts only"]
@@ -22,16 +26,6 @@ FinishReason = Literal["stop", "length", "cancelled"]
 """End-of-text token, token limit, or the user's Stop."""
 
 Side = Literal["plain", "speculative"]
-
-
-TIMED_LOOKAHEAD = 4
-"""Proposals in the rounds whose mean draft step is called the draft's step cost."""
-
-
-class Record(BaseModel):
-    """Base of all records: frozen, and read from JSON without complaint about derived extras."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class Verdict(StrEnum):
@@ -170,64 +164,6 @@ class Environment(Record):
     kv_cache_precision: str
     draft_inference_precision: str = "unknown"
     threads: int | None
-
-
-class Spread(Record):
-    """Lower quartile, median and upper quartile of something measured several times."""
-
-    low: float
-    middle: float
-    high: float
-
-
-class StepCosts(Record):
-    """Seconds of steps after a text of `context` tokens.
-
-    `passes[i]` is of a target pass over `i + 1` tokens; `draft` of one draft step, the mean of a round with four, and
-    `first_draft` of a round with a single one. Both are None where the pair has no draft.
-    """
-
-    context: int
-    passes: tuple[Spread, ...] = Field(min_length=1)
-    draft: Spread | None
-    first_draft: Spread | None = None
-
-
-class Costs(Record):
-    """Step costs of a pair, measured apart from any run.
-
-    `plain_step` and `draft_step` are median seconds; `verify[i]` is the median of a target pass over
-    `i + 1` tokens, so `verify[0]` equals `plain_step`. None where the pair has no draft. A round's first draft step
-    takes longer than the others, since the target's pass has just evicted the draft from the processor's caches: that
-    is `first_draft_step`, where it was measured. All are those of the first of `contexts`, which holds what was
-    measured after texts of several lengths, with the spread of each figure.
-    """
-
-    plain_step: float = Field(gt=0)
-    draft_step: float | None = Field(gt=0)
-    verify: tuple[float, ...] = Field(min_length=1)
-    first_draft_step: float | None = None
-    contexts: tuple[StepCosts, ...] = ()
-
-    @property
-    def later_draft_step(self) -> float | None:
-        """Seconds of a round's draft steps after the first; None where the pair has no draft."""
-        if self.draft_step is None or self.first_draft_step is None:
-            return self.draft_step
-        later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
-        return max(later, 0.1 * self.draft_step)  # two medians, so their difference may be too small by noise
-
-    @classmethod
-    def of(cls, contexts: Sequence[StepCosts]) -> Self:
-        """The costs that were measured after texts of these lengths, at least one."""
-        passes, draft, first = contexts[0].passes, contexts[0].draft, contexts[0].first_draft
-        return cls(
-            plain_step=passes[0].middle,
-            draft_step=draft and draft.middle,
-            verify=tuple(spread.middle for spread in passes),
-            first_draft_step=first and first.middle,
-            contexts=tuple(contexts),
-        )
 
 
 class Turn(Record):
