@@ -89,14 +89,23 @@ def open_tab(page: Page, name: str) -> None:
         page.locator(".overflow-dropdown").get_by_role("button", name=name, exact=True).click()
 
 
-def run(page: Page, *, skip: bool = True) -> None:
-    """Run and wait for the result; without `skip`, watch the playback."""
+def run(page: Page) -> None:
+    """Run, and wait for the result."""
+    start(page)
+    finish(page)
+
+
+def start(page: Page) -> None:
+    """Click Run."""
     page.evaluate("document.querySelector('.race').dataset.state = 'before'")  # playing may be over in a moment
     page.click("#run")
+
+
+def finish(page: Page) -> None:
+    """Wait for the result of what was started, without watching its playback."""
     page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
-    if skip:
-        expect(page.locator("#run")).to_have_text("Run", timeout=WAIT)
-        page.click(".skip")
+    expect(page.locator("#run")).to_have_text("Run")
+    page.click(".skip")
     page.wait_for_selector(".race[data-state=done]")
 
 

@@ -138,6 +138,18 @@ def test_auth_takes_a_name_and_a_password(auth: str, capsys: pytest.CaptureFixtu
     assert "--auth takes USER:PASSWORD" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "downloads"), [((), None), (("--downloads",), True), (("--no-downloads",), False)], ids=str
+)
+def test_who_serves_says_whether_visitors_may_download(
+    options: tuple[str, ...], downloads: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: asked.update(given))
+    assert main(["serve", *options]) == 0
+    assert asked["downloads"] is downloads
+
+
 def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         build_parser().parse_args(["compare", "--help"])

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from specdemo.models.catalogue import catalogue, find
 from specdemo.records import Turn
-from tests.browser import ROOT, WAIT, App, downloaded, open_tab, run, started
+from tests.browser import ROOT, App, downloaded, finish, open_tab, run, start, started
 from tests.hub import Hub
 from tests.test_chat import chat_pair
 
@@ -65,6 +65,10 @@ def models_tab(page: Page) -> Page:
     return page
 
 
+def is_no_wider_than(page: Page, width: int) -> bool:
+    return page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def card(page: Page, name: str) -> Locator:
     return page.locator(f".catalogue [data-name='{name}']")
 
@@ -91,6 +95,9 @@ def test_the_catalogue_says_what_is_here_and_what_to_do_for_the_rest(visit) -> N
             expect(card(page, entry.name).locator(".badge.no")).to_have_text("not supported")
             expect(card(page, entry.name)).to_contain_text(str(entry.reason))
             expect(card(page, entry.name).locator("button, code")).to_have_count(0)
+    page.click("#runtime button")
+    expect(page.locator("#cache_size")).to_be_visible()
+    assert is_no_wider_than(page, 1440)
 
 
 def test_a_download_is_stopped_gone_on_with_and_used(visit, app: App, hub: Hub) -> None:
@@ -111,12 +118,12 @@ def test_a_download_is_stopped_gone_on_with_and_used(visit, app: App, hub: Hub) 
     expect(fetch).to_have_text("Download 5.5 GB")
     hub.stall_after.clear()
     fetch.click()
-    expect(page.locator("#download")).to_have_text(f"{ENTRY.title} is on this machine.", timeout=WAIT)
+    expect(page.locator("#download")).to_have_text(f"{ENTRY.title} is on this machine.")
     assert hub.ranges == [f"{WEIGHTS} from {first}"]
     expect(fetch).to_have_text("Use this pair")
     fetch.click()
     name = " + ".join(str(source.repository) for source in ENTRY.sources)
-    expect(page.locator("#header")).to_contain_text(name, timeout=WAIT)
+    expect(page.locator("#header")).to_contain_text(name)
     open_tab(page, "Compare")
     run(page)
     assert downloaded(page).pair.name == name
@@ -129,7 +136,7 @@ def test_a_pair_from_the_lists_is_used_on_every_tab_and_remembered(visit, app: A
     expect(page.locator("#report")).to_contain_text("llama")
     page.click("#use")
     header = page.locator("#header")
-    expect(header).to_contain_text("llama/target + llama/draft", timeout=WAIT)
+    expect(header).to_contain_text("llama/target + llama/draft")
     shown = str(header.text_content())
     for tab in ("Anatomy", "Compare"):
         open_tab(page, tab)
@@ -154,7 +161,7 @@ def test_a_pair_that_cannot_be_loaded_leaves_the_one_before_in_use(visit) -> Non
         choose(page, target=target)
         page.click("#use")
         alert = page.locator("#pair-message [role=alert]")
-        expect(alert).to_contain_text(reason, timeout=WAIT)
+        expect(alert).to_contain_text(reason)
         expect(alert).to_contain_text("llama/target + llama/draft is still in use.")
         expect(page.locator("#header")).to_contain_text("llama/target + llama/draft")
         expect(page.locator("#use")).to_be_enabled()
@@ -165,25 +172,22 @@ def test_a_pair_that_cannot_be_loaded_leaves_the_one_before_in_use(visit) -> Non
     assert downloaded(page).pair == before.pair
 
 
-@pytest.mark.parametrize(
-    ("link", "message"),
-    [
+def test_a_link_to_what_is_not_here_says_so_and_starts_with_the_default(browser: Browser, visit) -> None:
+    context = browser.new_context()
+    for link, message in (
         ("target=../../etc", "There is no model '../../etc' on this machine"),
         ("device=TPU", "This machine has no device 'TPU'; choose one of"),
-    ],
-)
-def test_a_link_to_what_is_not_here_says_so_and_starts_with_the_default(visit, link: str, message: str) -> None:
-    page = visit(f"/#{link}")
-    expect(page.locator("#message [role=alert]")).to_contain_text(f"The link's pair cannot be used. {message}")
-    expect(page.locator("#header")).to_contain_text("story-pair ·")
+    ):
+        page = visit(f"/#{link}", context=context)
+        expect(page.locator("#message [role=alert]")).to_contain_text(f"The link's pair cannot be used. {message}")
+        expect(page.locator("#header")).to_contain_text("story-pair ·")
+    context.close()
 
 
-@pytest.fixture(scope="module", params=["--no-downloads", "SPACE_ID"])
-def closed(request, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """The app without downloads: by its option, or as a Space."""
-    option = [request.param] if request.param.startswith("--") else []
-    environment = {} if option else {request.param: "somebody/specdemo"}
-    with serving(tmp_path_factory.mktemp("closed"), hub, *option, **environment) as app:
+@pytest.fixture(scope="module")
+def closed(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """The app as a Space starts it, without downloads."""
+    with serving(tmp_path_factory.mktemp("closed"), hub, SPACE_ID="somebody/specdemo") as app:
         yield app
 
 
@@ -208,6 +212,10 @@ def test_a_chat_goes_on_from_turn_to_turn(visit) -> None:
     expect(for_chats).to_have_count(0)
     models_tab(page)
     choose(page, target="chat/target", draft="chat/draft")
+    expect(page.locator("#report table")).to_be_visible()
+    page.click("#runtime button")
+    expect(page.locator("#cache_size")).to_be_visible()
+    assert is_no_wider_than(page, 390)
     page.click("#use")
     expect(page.locator("#header")).to_contain_text("chat/target + chat/draft")
     open_tab(page, "Compare")
@@ -223,7 +231,7 @@ def test_a_chat_goes_on_from_turn_to_turn(visit) -> None:
     run(page)
     assert downloaded(page).history == (first,)
     assert page.locator("#conversation :is(b, hr), .race :is(.text b, hr)").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert is_no_wider_than(page, 390)
     page.click("#anew")
     expect(page.locator("#conversation li")).to_have_count(0)
     run(page)
@@ -236,16 +244,7 @@ def test_a_chat_goes_on_from_turn_to_turn(visit) -> None:
 def test_two_visitors_run_their_own_pairs(visit) -> None:
     pages = {"story-pair": visit(), "llama/target + llama/draft": visit(LLAMA)}
     for page in pages.values():
-        page.click("#run")
+        start(page)
     for name, page in pages.items():
-        page.wait_for_selector(".race[data-state=done]")
+        finish(page)
         assert downloaded(page).pair.name == name
-
-
-@pytest.mark.parametrize("width", [390, 1440])
-def test_the_models_tab_is_no_wider_than_the_window(visit, width: int) -> None:
-    page = models_tab(visit(LLAMA, width=width))
-    expect(page.locator("#report table")).to_be_visible()
-    page.click("#runtime button")
-    expect(page.locator("#cache_size")).to_be_visible()
-    assert page.evaluate("document.documentElement.scrollWidth") == width
