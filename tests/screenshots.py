@@ -3,7 +3,7 @@
     python -m tests.screenshots
 
 The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it, the
-run's anatomy, and the catalogue.
+run's anatomy, a sweep, a benchmark, and the catalogue.
 """
 
 import shutil
@@ -42,6 +42,23 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
         page.click(".anatomy .forward")
     page.wait_for_timeout(800)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-anatomy.png", full_page=True)
+    page.click("button[role=tab] >> text=Tune")
+    page.fill("#longest input[type=number]", "6")
+    page.click("#sweep")
+    page.wait_for_selector("#stop-sweep")
+    page.wait_for_selector("#stop-sweep", state="hidden", timeout=300_000)
+    page.click("#measure")
+    page.wait_for_selector("#stop-costs")
+    page.wait_for_selector("#stop-costs", state="hidden", timeout=120_000)
+    page.wait_for_timeout(800)
+    page.screenshot(path=PICTURES / f"{size}-{scheme}-tune.png", full_page=True)
+    page.click("button[role=tab] >> text=Benchmark")
+    page.fill("#limit input[type=number]", "3")
+    page.click("#run-bench")
+    page.wait_for_selector("#stop-bench")
+    page.wait_for_selector("#stop-bench", state="hidden", timeout=300_000)
+    page.wait_for_timeout(800)
+    page.screenshot(path=PICTURES / f"{size}-{scheme}-benchmark.png", full_page=True)
     page.click("button[role=tab] >> text=Models")
     page.wait_for_selector(".catalogue .entry")
     page.wait_for_selector("#report table")
