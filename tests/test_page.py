@@ -409,7 +409,7 @@ def test_nothing_is_wider_than_the_window(visit, width: int) -> None:
     page.click("button[role=tab] >> text=Compare")
     cut = page.evaluate("""() => [...document.querySelectorAll('main *')].filter(e => {
         const box = e.getBoundingClientRect();
-        return box.width && (box.left < 0 || box.right > innerWidth) && !e.closest('.text, svg');
+        return box.width && (box.left < 0 || box.right > innerWidth) && !e.closest('.text, svg, .visually-hidden');
     }).map(e => e.outerHTML.slice(0, 80))""")
     assert cut == []
 
