@@ -14,6 +14,7 @@ from specdemo.engines import load_engine
 from specdemo.models.pairs import ASSETS, bundled_pair
 from specdemo.ui.page import build_page, launch_options
 from specdemo.worker import Job, Worker
+from tests.browser import open_tab
 
 PICTURES = ASSETS / "screenshots"
 SIZES = {"wide": (1360, 900), "phone": (390, 844)}
@@ -36,13 +37,13 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
     page.wait_for_selector(".race[data-state=done]", timeout=60_000)
     page.wait_for_timeout(500)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-done.png", full_page=True)
-    page.click("button[role=tab] >> text=Anatomy")
+    open_tab(page, "Anatomy")
     page.wait_for_selector(".anatomy .step")
     for _ in range(3):
         page.click(".anatomy .forward")
     page.wait_for_timeout(800)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-anatomy.png", full_page=True)
-    page.click("button[role=tab] >> text=Tune")
+    open_tab(page, "Tune")
     page.fill("#longest input[type=number]", "6")
     page.click("#sweep")
     page.wait_for_selector("#stop-sweep")
@@ -52,14 +53,14 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
     page.wait_for_selector("#stop-costs", state="hidden", timeout=120_000)
     page.wait_for_timeout(800)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-tune.png", full_page=True)
-    page.click("button[role=tab] >> text=Benchmark")
+    open_tab(page, "Benchmark")
     page.fill("#limit input[type=number]", "3")
     page.click("#run-bench")
     page.wait_for_selector("#stop-bench")
     page.wait_for_selector("#stop-bench", state="hidden", timeout=300_000)
     page.wait_for_timeout(800)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-benchmark.png", full_page=True)
-    page.click("button[role=tab] >> text=Models")
+    open_tab(page, "Models")
     page.wait_for_selector(".catalogue .entry")
     page.wait_for_selector("#report table")
     page.wait_for_timeout(500)

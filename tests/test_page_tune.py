@@ -1,0 +1,91 @@
+"""The Tune and Benchmark tabs as a visitor meets them: the real app on the real pair in headless Chromium."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from specdemo.costs import MAX_LOOKAHEAD
+from tests.browser import ROOT, App, open_tab, set_slider, started
+
+pytestmark = [pytest.mark.openvino, pytest.mark.browser]
+SHORT = "/#engine=traced&max_new_tokens=16&ignore_eos=true"
+
+
+@pytest.fixture(scope="module")
+def app(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    with started(tmp_path_factory.mktemp("elsewhere"), ROOT / "app.py") as app:
+        yield app
+
+
+def rows(page: Page, board: str) -> list[list[str]]:
+    cells = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    return page.locator(f"#{board} tbody tr").evaluate_all(cells)
+
+
+def points(page: Page, board: str, chart: str) -> list[int]:
+    """Number of points of each of a chart's traces."""
+    page.wait_for_function(f"document.querySelector('#{board} .chart.{chart}')?.data?.length")
+    return page.evaluate(f"document.querySelector('#{board} .chart.{chart}').data.map(trace => trace.x.length)")
+
+
+def test_a_sweep_a_stop_and_what_steps_cost(visit) -> None:
+    page = visit(SHORT)
+    open_tab(page, "Tune")
+    page.fill("#sweep-prompts textarea", "Once upon a time")
+    set_slider(page, "longest", 2)
+    page.uncheck("#thresholds input")
+    page.click("#sweep")
+    tried = ["lookahead 1", "lookahead 2", "policy heuristic", "policy auto"]
+    expect(page.locator("#sweep-board tbody td:last-child")).to_have_text(["3"] * len(tried))
+    found = rows(page, "sweep-board")
+    assert [row[0] for row in found] == tried
+    assert [row[-2:] for row in found] == [["identical", "3"]] * len(tried)
+    expect(page.locator("#sweep-board .recommendation")).to_contain_text("identical")
+    assert points(page, "sweep-board", "speedup") == [MAX_LOOKAHEAD, MAX_LOOKAHEAD, 2]
+
+    set_slider(page, "longest", 16)
+    set_slider(page, "repeats", 10)
+    page.click("#sweep")
+    expect(page.locator("#sweep-message progress")).to_be_visible()
+    page.click("#stop-sweep")
+    expect(page.locator("#sweep-message")).to_contain_text("what is finished stays")
+    expect(page.locator("#sweep")).to_be_enabled()
+
+    page.click("#measure")
+    expect(page.locator("#stop-costs")).to_be_visible()
+    expect(page.locator("#stop-costs")).to_be_hidden()
+    assert points(page, "costs-board", "verify") == [MAX_LOOKAHEAD + 1] * 3
+    set_slider(page, "alpha", 0)
+    expect(page.locator("#costs-board .expectation")).to_contain_text("At α = 0.00 no lookahead is predicted")
+    assert page.evaluate("document.documentElement.scrollWidth") == 1440
+
+
+def test_a_benchmark_and_its_reports(visit, tmp_path: Path) -> None:
+    page = visit(width=390)
+    open_tab(page, "Benchmark")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(json.dumps({"prompt": "Say"}) + "\n{}\n")
+    page.set_input_files("#suite input, input[type=file] >> nth=-1", broken)
+    expect(page.locator("#suite-name")).to_contain_text("broken.jsonl")
+    page.click("#run-bench")
+    expect(page.locator("#bench-message [role=alert]")).to_contain_text("ine 2")
+
+    own = tmp_path / "own.jsonl"
+    own.write_text(json.dumps({"task_id": "mine", "prompt": "Once upon a time"}) + "\n")
+    page.set_input_files("#suite input, input[type=file] >> nth=-1", own)
+    expect(page.locator("#suite-name")).to_contain_text("own.jsonl")
+    set_slider(page, "bench-tokens", 16)
+    page.click("#run-bench")
+    expect(page.locator("#reports")).to_be_visible()
+    expect(page.locator("#run-bench")).to_have_text("Run the benchmark")
+    found = rows(page, "bench-board")
+    methods = {(row[3], row[4]) for row in found}
+    assert methods == {("genai", "constant"), ("traced", "constant"), ("traced", "auto")}
+    assert {row[6] for row in found} == {"identical"}
+    assert {row[-1] for row in found} == {"3"}
+    for kind in ("json", "md", "csv", "html"):
+        expect(page.locator("#reports")).to_contain_text(f".{kind}")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
