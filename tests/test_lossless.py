@@ -1,7 +1,7 @@
 """Speculative sampling keeps the target's distribution: exactly, and in draws on the bundled pair."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import lcm, sqrt
 from unittest import mock
@@ -16,6 +16,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter
 from specdemo.models.pairs import bundled_pair
+from specdemo.records import Turn
 from specdemo.sampling import Logits, Probabilities, distribution, draw
 from specdemo.settings import GenerationSettings
 from specdemo.verification import Uniform, Verified, rejection_sample
@@ -99,11 +100,14 @@ class Scripted:
         rows = [self.probabilities(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
         return np.log(np.maximum(rows, 1e-30)).astype(np.float32)
 
+    def read(self, ids: Sequence[int]) -> Iterator[int]:
+        return iter(())
+
 
 class Tokenless:
     """A tokenizer for texts that nobody reads."""
 
-    def encode_prompt(self, prompt: str, settings: GenerationSettings) -> list[int]:
+    def encode_prompt(self, prompt: str, settings: GenerationSettings, history: Sequence[Turn]) -> list[int]:
         return [0]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -151,12 +155,12 @@ def joint(decoder: TracedDecoder, chosen: GenerationSettings) -> dict[tuple[int,
 
 
 def scripted_decoder(*, speculate: bool = True) -> TracedDecoder:
-    def drafter(capacity: int, chosen: GenerationSettings, random: Uniform) -> Drafter:
+    def drafter(text: Sequence[int], capacity: int, chosen: GenerationSettings, random: Uniform) -> Drafter:
         if chosen.drafter == "lookup":
             return LookupDrafter(3, chosen)
         return ModelDrafter(Scripted(factor=5), 3, None, chosen, random)
 
-    return TracedDecoder(Tokenless(), lambda capacity, chosen: Scripted(factor=1), drafter if speculate else None)
+    return TracedDecoder(Tokenless(), lambda *_: Scripted(factor=1), drafter if speculate else None)
 
 
 WAYS = {
@@ -204,6 +208,9 @@ class Remembered:
                 self._rows[text] = self._sequence.logits(list(text))[0].copy()
         return np.stack([self._rows[text] for text in texts])
 
+    def read(self, ids: Sequence[int]) -> Iterator[int]:
+        return iter(())
+
 
 DRAWS = 20_000
 PROMPT = "Once upon a time there was a"
@@ -216,15 +223,14 @@ SETTINGS = GenerationSettings(
 def remembering() -> TracedEngine:
     engine = TracedEngine(bundled_pair())
     target, draft = (Remembered(model.sequence(64)) for model in (engine._target, engine._draft))
-    engine._new_target = lambda capacity, settings: target
-    engine._draft.sequence = lambda capacity, kv_cache: draft
+    engine._sequence = lambda role, text, capacity, settings: draft if role == "draft" else target
     engine._tokenizer.decode = lambda ids: ""  # the texts do not matter here
     return engine
 
 
 def exact(engine: TracedEngine) -> list[Counter[int]]:
     """Distributions of the first three tokens of plain sampling, by going through all texts."""
-    target = engine._new_target(64, SETTINGS)
+    target = engine._sequence("plain", (), 64, SETTINGS)
     texts = {(): 1.0}
     prompt = engine._tokenizer.encode(PROMPT)
     positions = []
