@@ -1,12 +1,13 @@
 """Retake the pictures in `assets/screenshots`.
 
-    python -m tests.screenshots
+    python -m tests.screenshots [wide-light phone-dark …]
 
 The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it, the
 run's anatomy, a sweep, a benchmark, and the catalogue.
 """
 
 import shutil
+import sys
 
 from playwright.sync_api import Browser, sync_playwright
 
@@ -76,9 +77,8 @@ def main() -> None:
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for size in SIZES:
-            for scheme in ("light", "dark"):
-                take(browser, url, size, scheme)
+        for name in sys.argv[1:] or [f"{size}-{scheme}" for size in SIZES for scheme in ("light", "dark")]:
+            take(browser, url, *name.split("-"))
         browser.close()
     app.close()
     worker.close()
