@@ -88,7 +88,7 @@ def test_the_catalogue_says_what_is_here_and_what_to_do_for_the_rest(visit) -> N
     half = card(page, "dolly-v2-12b")
     expect(half.locator("button")).to_have_text("Download the draft, 1.6 GB")
     expect(half.locator("code")).to_have_text(
-        "python -m specdemo models convert databricks/dolly-v2-12b --weight-format int8"
+        "python -m specdemo models convert databricks/dolly-v2-12b --weight-format int8 --models-dir DIR"
     )
     for entry in catalogue():
         if not entry.supported:

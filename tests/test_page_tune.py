@@ -34,7 +34,7 @@ def points(page: Page, board: str, chart: str) -> list[int]:
 def widest(page: Page) -> float:
     """How far to the right anything on the page reaches."""
     edges = "parts => Math.max(...parts.map(part => part.getBoundingClientRect().right))"
-    return page.locator(".card, button, input").evaluate_all(edges)
+    return page.locator(".card, .sheet, .sheet button").evaluate_all(edges)
 
 
 def test_a_sweep_a_stop_and_what_steps_cost(visit) -> None:

@@ -1,7 +1,6 @@
 """The catalogue, a download's progress, and what is known of a pair, as HTML."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -34,8 +33,8 @@ def cards_html(cards: Sequence[str]) -> str:
     return f'<div class="entries">{"".join(cards)}</div>'
 
 
-def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, directory: Path | None = None) -> str:
-    """One entry; `here`: which of its models are on this machine; `directory`: where converted ones go."""
+def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
+    """One entry; `here`: which of its models are on this machine; `own_directory`: converted ones go to one."""
     models = Markup("").join(
         _MODEL.format(role=role, name=_title(source), facts=_facts(source))
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
@@ -55,7 +54,7 @@ def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, directory:
             models=models,
             needs=needs if entry.supported else "",
             notes=notes,
-            action=_action(entry, here, downloads=downloads, directory=directory),
+            action=_action(entry, here, downloads=downloads, own_directory=own_directory),
         )
     )
 
@@ -87,8 +86,8 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
     return found
 
 
-def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, directory: Path | None) -> Markup:
-    where = f" --models-dir {directory}" if directory is not None else ""
+def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
+    where = " --models-dir DIR" if own_directory else ""  # which one is no visitor's business
     if not entry.supported:
         return _NOTE.format(entry.reason or "")
     if all(here):

@@ -95,7 +95,7 @@ class Shelf:
 
     def _card(self, entry: Entry) -> str:
         here = [local_folder(source, self._directory) is not None for source in entry.sources]
-        return card_html(entry, here, downloads=self.downloads, directory=self._directory)
+        return card_html(entry, here, downloads=self.downloads, own_directory=self._directory is not None)
 
     def download(self, visitor: str, entry_name: str) -> Iterator[str]:
         """Fetch what is missing of an entry, yielding messages; what was fetched stays when it is stopped."""
