@@ -84,9 +84,8 @@ class Auto:
         seconds = self._first_draft + (proposed - 1) * self._draft + float(self._passes[min(proposed, self._cap)])
         self._earned.add(accepted + 1, seconds)
         if self._probing:
-            lost = (
-                seconds + self._first_draft - (accepted + 1) * self._plain
-            )  # a draft that rested has text to read first
+            # a draft that rested has text to read first
+            lost = seconds + self._first_draft - (accepted + 1) * self._plain
             self._wait = max(lost, 0) / (_PROBING * self._plain)
         self._rounds += 1
         if self._probing or self._rounds <= _EAGER or self._rounds % _EVERY == 0:

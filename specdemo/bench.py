@@ -12,9 +12,10 @@ from time import perf_counter
 from typing import Any
 
 from specdemo.costs import measure_costs
+from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError
-from specdemo.hardware import SIDES, Loader, load_pair, measure_bound, measure_memory
+from specdemo.hardware import SIDES, Loader, measure_bound, measure_memory
 from specdemo.journal import Journal
 from specdemo.records import ModelPair
 from specdemo.results import Bench, EngineFacts, Entry, Header, Row
@@ -134,7 +135,7 @@ def bench(
             engine.close()
 
 
-def with_hardware(result: Bench, load: Loader = load_pair) -> Bench:
+def with_hardware(result: Bench, load: Loader = load_engine) -> Bench:
     """The same with memory use on every engine that ran, and the bound that memory's bandwidth sets.
 
     Raises:

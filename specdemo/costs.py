@@ -13,6 +13,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
+from specdemo.compare import WARM_UP_PROMPT
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError
 from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
@@ -20,7 +21,7 @@ from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
 MAX_LOOKAHEAD = 16
 CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
-_WORDS = ["Quick", "foxes", "jump", "over", "lazy", "dogs", "while", "seven", "wizards", "mix", "black", "quartz"]
+_WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens that an engine may decode to time its passes
 _WARM_UP = 2
 _PASSES = 8

@@ -76,6 +76,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
+def parameters(count: int) -> str:
+    """A number of parameters for people: 1.1M, 7.0B."""
+    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
+
+
 def milliseconds(seconds: float | None) -> str:
     """Seconds as milliseconds with two decimals."""
     return "–" if seconds is None else f"{seconds * 1000:.2f} ms"

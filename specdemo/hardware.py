@@ -124,13 +124,8 @@ def _timed(pool: ThreadPoolExecutor, work: Callable[[Part], object], parts: list
     return perf_counter() - began
 
 
-def load_pair(name: EngineName, pair: ModelPair) -> Engine:
-    """Load a pair in the engine of this name."""
-    return load_engine(name, pair)
-
-
 def measure_memory(
-    pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader = load_pair
+    pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader = load_engine
 ) -> MemoryUse:
     """What one side takes, in a child process, where nothing else counts. Plain decoding loads no draft.
 

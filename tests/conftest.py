@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from specdemo.engines.genai import GenAIEngine
 from specdemo.models.pairs import bundled_pair
-from tests.browser import FLAGS, WAIT, App
+from tests.browser import FLAGS, ROOT, WAIT, App, started
 
 PROMPTS = (
     "Once upon a time there was a fox who",
@@ -51,6 +51,13 @@ def browser(chromium: str) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def app(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """`app.py`, as a Space starts it."""
+    with started(tmp_path_factory.mktemp("elsewhere"), ROOT / "app.py") as app:
+        yield app
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ run's anatomy, a sweep, a benchmark, and the catalogue.
 import shutil
 import sys
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from specdemo.engines import load_engine
 from specdemo.models.pairs import ASSETS, bundled_pair
@@ -46,19 +46,13 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
     page.screenshot(path=PICTURES / f"{size}-{scheme}-anatomy.png", full_page=True)
     open_tab(page, "Tune")
     page.fill("#longest input[type=number]", "6")
-    page.click("#sweep")
-    page.wait_for_selector("#stop-sweep")
-    page.wait_for_selector("#stop-sweep", state="hidden", timeout=300_000)
-    page.click("#measure")
-    page.wait_for_selector("#stop-costs")
-    page.wait_for_selector("#stop-costs", state="hidden", timeout=120_000)
+    measure(page, "#sweep", "#stop-sweep")
+    measure(page, "#measure", "#stop-costs")
     page.wait_for_timeout(800)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-tune.png", full_page=True)
     open_tab(page, "Benchmark")
     page.fill("#limit input[type=number]", "3")
-    page.click("#run-bench")
-    page.wait_for_selector("#stop-bench")
-    page.wait_for_selector("#stop-bench", state="hidden", timeout=300_000)
+    measure(page, "#run-bench", "#stop-bench")
     page.wait_for_timeout(800)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-benchmark.png", full_page=True)
     open_tab(page, "Models")
@@ -67,6 +61,13 @@ def take(browser: Browser, url: str, size: str, scheme: str) -> None:
     page.wait_for_timeout(500)
     page.screenshot(path=PICTURES / f"{size}-{scheme}-models.png", full_page=size == "wide")
     context.close()
+
+
+def measure(page: Page, start: str, stop: str) -> None:
+    """Press a button, and wait until there is nothing to stop."""
+    page.click(start)
+    page.wait_for_selector(stop)
+    page.wait_for_selector(stop, state="hidden", timeout=300_000)
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """The page as a visitor meets it: the real app on the real pair in headless Chromium."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,17 +11,10 @@ from playwright.sync_api import Browser, Page, expect
 from specdemo import schema
 from specdemo.records import Verdict
 from specdemo.ui.tokens import round_html
-from tests.browser import ROOT, WAIT, App, downloaded, run, set_slider, started
+from tests.browser import WAIT, App, downloaded, run, set_slider
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
 LONG = "/?max_new_tokens=2000&ignore_eos=true"
-
-
-@pytest.fixture(scope="module")
-def app(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """`app.py`, as a Space starts it."""
-    with started(tmp_path_factory.mktemp("elsewhere"), ROOT / "app.py") as app:
-        yield app
 
 
 def kinds(page: Page, side: str, kind: str) -> list[str]:

@@ -1,23 +1,16 @@
 """The Tune and Benchmark tabs as a visitor meets them: the real app on the real pair in headless Chromium."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from specdemo.costs import MAX_LOOKAHEAD
-from tests.browser import ROOT, App, open_tab, set_slider, started
+from tests.browser import open_tab, set_slider
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
 SHORT = "/#engine=traced&max_new_tokens=16&ignore_eos=true"
-
-
-@pytest.fixture(scope="module")
-def app(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    with started(tmp_path_factory.mktemp("elsewhere"), ROOT / "app.py") as app:
-        yield app
 
 
 def rows(page: Page, board: str) -> list[list[str]]:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model, write_json
 from specdemo.errors import FetchError, PairError, UsageError
+from specdemo.figures import parameters
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
 from specdemo.models.convert import convert, converted_folder
@@ -187,7 +188,7 @@ def _print_library(found: Library) -> None:
     table = Table("name", "architecture", "parameters", "weights", "on disk", title="On this machine")
     for model in found.models:
         size = in_units(model.weight_bytes or 0)
-        table.add_row(model.name, model.architecture, _count(model.parameters), model.weights, size)
+        table.add_row(model.name, model.architecture, parameters(model.parameters), model.weights, size)
     console = Console()
     console.print(table)
     for folder in found.unusable:
@@ -200,7 +201,7 @@ def _facts(described: Entry | Model) -> list[tuple[str, str]]:
             ("name", described.name),
             ("folder", str(described.path)),
             ("architecture", described.architecture),
-            ("parameters", _count(described.parameters)),
+            ("parameters", parameters(described.parameters)),
             ("precision", described.weights),
             ("on disk", in_units(described.weight_bytes or 0)),
             ("vocabulary", f"{described.vocabulary} tokens"),
@@ -235,7 +236,3 @@ def _print_report(report: PairReport) -> None:
     for engine in report.engines:
         needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
         console.print(escape(f"{engine.verdict} Memory: up to {needed} (estimate), {free} free."))
-
-
-def _count(parameters: int) -> str:
-    return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"

@@ -15,9 +15,9 @@ from specdemo.errors import UnknownNameError
 from specdemo.models.memory import memory_needed
 from specdemo.models.pairs import ASSETS
 from specdemo.records import Record
+from specdemo.settings import RuntimeSettings
 
 WeightFormat = Literal["int4", "int8", "fp16"]
-_CACHE_GB = 1  # what `RuntimeSettings` starts with
 
 
 class Source(Record):
@@ -79,7 +79,7 @@ class Entry(Record):
     def memory_bytes(self) -> int:
         """What the pair takes in memory with GenAI's engine, an estimate."""
         draft = self.draft.disk_bytes if self.draft is not None else 0
-        return memory_needed(self.target.disk_bytes, draft, _CACHE_GB, "genai")
+        return memory_needed(self.target.disk_bytes, draft, RuntimeSettings().cache_size, "genai")
 
 
 @cache

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import openvino_genai
 
-from specdemo.errors import FolderError, LoadError, PairError
+from specdemo.errors import LoadError, PairError
 from specdemo.models.memory import in_units, memory_free, memory_needed
+from specdemo.models.pairs import check_target
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Record
 from specdemo.settings import EngineName
@@ -54,11 +55,10 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     """Compare the tokenizers, and the memory that the pair needs with what is free; `cache_size` is in GB.
 
     Raises:
-        FolderError: the target has no detokenizer, so that it cannot write.
+        FolderError, PairError: the target cannot write.
         LoadError: OpenVINO refused a tokenizer.
     """
-    if not target.detokenizer:
-        raise FolderError(f"{target.name!r} has no detokenizer, so it can only be a draft; choose another target.")
+    check_target(target)
     difference = _difference(target, draft) if draft is not None and not draft.eagle3 else None
     free = memory_free()
     engines = []

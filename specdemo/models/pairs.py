@@ -59,19 +59,28 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
     """A pair of two models, or a target alone for prompt lookup.
 
     Raises:
-        FolderError: the target has no detokenizer, so that it cannot write.
-        PairError: the target is an EAGLE-3 head.
+        FolderError, PairError: what `check_target` raises.
     """
-    if target.eagle3:
-        raise PairError(f"{target.name!r} is an EAGLE-3 head, which writes nothing alone; choose it as the draft.")
-    if not target.detokenizer:
-        raise FolderError(f"{target.name!r} has no detokenizer, so it can only be a draft; choose another target.")
+    check_target(target)
     if draft is not None and draft.name == target.name and draft.path != target.path:  # folders called alike
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
     models = [model for model in (target, draft) if model is not None]
     bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
     name = BUNDLED.name if bundled else " + ".join(model.name for model in models)
     return ModelPair(name=name, target=target, draft=draft, runtime=runtime)
+
+
+def check_target(model: Model) -> None:
+    """Check that a model can write.
+
+    Raises:
+        FolderError: it has no detokenizer.
+        PairError: it is an EAGLE-3 head.
+    """
+    if model.eagle3:
+        raise PairError(f"{model.name!r} is an EAGLE-3 head, which writes nothing alone; choose it as the draft.")
+    if not model.detokenizer:
+        raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")
 
 
 def require_draft(pair: ModelPair) -> Model:

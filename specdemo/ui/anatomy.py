@@ -15,6 +15,7 @@ from specdemo.explain import walk_through
 from specdemo.figures import number
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
 from specdemo.ui.charts import base_figure, to_json
+from specdemo.ui.tables import table_html
 
 _ROW = Markup(
     '<li class="step" data-number="{number}" data-text="{text}"><b>{number}</b><span class="chips">{chips}</span>'
@@ -23,11 +24,7 @@ _ROW = Markup(
 _CHIP = Markup(
     '<span class="chip {kind}" title="{name}"><span class="token {kind}">{text}</span><small>{details}</small></span>'
 )
-_TABLE = Markup(
-    "<table><thead><tr><th>lookahead</th><th>target passes</th><th>draft passes</th><th>τ</th></tr></thead>"
-    "<tbody>{rows}</tbody></table>"
-)
-_TABLE_ROW = Markup("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>")
+_COLUMNS = ("lookahead", "target passes", "draft passes", "τ")
 
 
 def anatomy(comparison: Comparison) -> str:
@@ -109,17 +106,17 @@ def _passes_table(comparison: Comparison) -> Markup:
     for name, passes in metrics.alternative_passes(comparison):
         tokens = len(comparison.draft_agreement or ())
         rows.append((name, passes.target, passes.draft, tokens / passes.target if passes.target else None))
-    body = Markup("").join(
-        _TABLE_ROW.format(name, target, "not known" if draft is None else draft, number(length))
+    body = [
+        (name, str(target), "not known" if draft is None else str(draft), number(length))
         for name, target, draft, length in rows
-    )
+    ]
     why = (
         "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy decoding. The "
         "oracle ends every round at the draft's first mismatch, so it proposes nothing in vain."
         if comparison.draft_agreement is not None
         else "What another lookahead would have taken is known only for a draft model in greedy decoding."
     )
-    return _TABLE.format(rows=body) + Markup("<p>{}</p>").format(why)
+    return table_html(_COLUMNS, body) + Markup("<p>{}</p>").format(why)
 
 
 def timeline(run: Run) -> go.Figure:

@@ -6,7 +6,8 @@ from markupsafe import Markup
 from specdemo import report
 from specdemo.results import Bench
 from specdemo.ui.charts import base_figure
-from specdemo.ui.tune import board, table_html
+from specdemo.ui.tables import table_html
+from specdemo.ui.tune import board
 
 _COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-refused", "--sd-mute", "--sd-ink")
 
@@ -17,7 +18,7 @@ def bench_board(result: Bench) -> str:
         return board({}, {})
     lines = [note for note in report.notes(result) if note]
     html = {
-        "table": table_html(report.COLUMNS, report.table(result)),
+        "table": str(table_html(report.COLUMNS, report.table(result))),
         "notes": str(Markup("").join(Markup("<p>{}</p>").format(line) for line in lines)),
     }
     speedups, lengths, *_ = report.charts(result)

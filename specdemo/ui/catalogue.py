@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from specdemo.figures import parameters
 from specdemo.models.catalogue import Entry, Source
 from specdemo.models.checks import PairReport
 from specdemo.models.download import DownloadProgress
 from specdemo.models.memory import in_units, memory_free
 from specdemo.records import Model
-from specdemo.ui.header import size
 from specdemo.ui.session import progress_html
+from specdemo.ui.tables import table_html
 
 _CARD = Markup(
     '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'
@@ -22,10 +23,6 @@ _NOTE = Markup("<p>{}</p>")
 _PUBLISHED = Markup('<p class="published">{text} (<a href="{url}" target="_blank" rel="noreferrer">source</a>).</p>')
 _BUTTON = Markup('<button type="button" data-action="{action}">{text}</button>')
 _COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
-_TABLE = Markup("<table><thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>{remarks}")
-_ROW = Markup("<tr><th>{name}</th>{cells}</tr>")
-_CELL = Markup("<td>{}</td>")
-_HEAD = Markup("<th>{}</th>")
 
 
 def cards_html(cards: Sequence[str]) -> str:
@@ -96,8 +93,8 @@ def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_director
     steps = Markup("")
     fetched = [source for source in missing if source.format == "openvino"]
     if fetched and downloads:
-        size_ = in_units(sum(source.disk_bytes for source in fetched))
-        steps += _BUTTON.format(action="download", text=f"Download {_which(entry, fetched)}{size_}")
+        size = in_units(sum(source.disk_bytes for source in fetched))
+        steps += _BUTTON.format(action="download", text=f"Download {_which(entry, fetched)}{size}")
     elif fetched:
         steps += _COMMAND.format(f"python -m specdemo models download {entry.name}")
     for source in missing:
@@ -121,13 +118,10 @@ def download_html(repository: str, progress: DownloadProgress) -> str:
 def report_html(report: PairReport) -> str:
     """What is known of a pair without loading it."""
     models = [model for model in (report.target, report.draft) if model is not None]
-    heads = Markup("").join(_HEAD.format(role) for role in ("target", "draft")[: len(models)])
-    rows = Markup("").join(
-        _ROW.format(name=name, cells=Markup("").join(_CELL.format(value) for value in values))
-        for name, *values in zip(_ROWS, *map(_values, models), strict=True)
-    )
+    rows = zip(_ROWS, *map(_values, models), strict=True)
+    table = table_html(("", "target", "draft")[: len(models) + 1], rows, titled=True)
     remarks = Markup("").join(_NOTE.format(text) for text in _remarks(report))
-    return str(_TABLE.format(heads=heads, rows=rows, remarks=remarks))
+    return str(table + remarks)
 
 
 _ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat template")
@@ -137,7 +131,7 @@ def _values(model: Model) -> tuple[str, ...]:
     known = (model.vocabulary, model.context_length)
     vocabulary, context = (f"{number:,}" if number else "not known" for number in known)
     template = "yes" if model.chat_template else "no"
-    return model.architecture, size(model.parameters), model.weights, vocabulary, context, template
+    return model.architecture, parameters(model.parameters), model.weights, vocabulary, context, template
 
 
 def _remarks(report: PairReport) -> list[str]:

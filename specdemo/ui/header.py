@@ -2,6 +2,7 @@
 
 from markupsafe import Markup
 
+from specdemo.figures import parameters
 from specdemo.models.devices import draft_device
 from specdemo.records import Model, ModelPair
 
@@ -26,9 +27,4 @@ def _precision(asked: str) -> str:
 
 
 def _model(model: Model) -> str:
-    return f"{size(model.parameters)} {model.weights}"
-
-
-def size(parameters: int) -> str:
-    """A number of parameters for people: 1.1M, 7B."""
-    return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"
+    return f"{parameters(model.parameters)} {model.weights}"

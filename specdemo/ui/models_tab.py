@@ -184,7 +184,8 @@ def model_choices(shelf: Shelf) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 def _controls(shelf: Shelf) -> list[Control]:
     values, (targets, drafts) = values_of(shelf.default), model_choices(shelf)
-    usable = [(f"{device.name}: {device.full_name}", device.name) for device in devices() if device.reason is None]
+    found = devices()
+    usable = [(f"{device.name}: {device.full_name}", device.name) for device in found if device.reason is None]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
     titles = {"target": ("Target", "its output counts"), "draft": ("Draft", "it proposes")}
     made: dict[str, Control] = {}
@@ -206,7 +207,7 @@ def _controls(shelf: Shelf) -> list[Control]:
     with gr.Row(elem_classes="controls"):
         for name in choices:
             add(name)
-    for device in devices():
+    for device in found:
         if device.reason is not None:
             gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")
     with gr.Accordion("Runtime", open=False, elem_id="runtime"), gr.Row(elem_classes="controls"):

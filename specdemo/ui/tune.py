@@ -12,11 +12,8 @@ from specdemo.records import Costs
 from specdemo.settings import Drafter
 from specdemo.sweep import COLUMNS, Point, Sweep, table
 from specdemo.ui.charts import base_figure
+from specdemo.ui.tables import table_html
 
-_TABLE = Markup("<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>")
-_HEAD = Markup("<th>{}</th>")
-_ROW = Markup("<tr>{}</tr>")
-_CELL = Markup("<td>{}</td>")
 _SENTENCE = Markup("<p><b>{}</b></p>")
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
 
@@ -27,12 +24,6 @@ def board(html: Mapping[str, str], charts: Mapping[str, go.Figure | None]) -> st
     return json.dumps({"html": html, "charts": figures}, ensure_ascii=False)
 
 
-def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts."""
-    body = Markup("").join(_ROW.format(Markup("").join(_CELL.format(cell) for cell in row)) for row in rows)
-    return str(_TABLE.format(head=Markup("").join(_HEAD.format(name) for name in head), rows=body))
-
-
 def sweep_board(sweep: Sweep) -> str:
     """All that a sweep has found so far."""
     constant = [point for point in sweep.points if point.candidate.kind == "lookahead"]
@@ -41,7 +32,7 @@ def sweep_board(sweep: Sweep) -> str:
         "recommendation": str(Markup("<p><b>{}</b></p>").format(sweep.recommendation.sentence))
         if sweep.points
         else "",
-        "table": table_html(COLUMNS, list(table(sweep))) if sweep.points else "",
+        "table": str(table_html(COLUMNS, table(sweep))) if sweep.points else "",
     }
     charts = {
         "speedup": _speedup_figure(constant, sweep.prediction) if constant else None,
