@@ -11,6 +11,7 @@ import pytest
 from specdemo import schema
 from specdemo.cli import build_parser, main
 from specdemo.cli import sweep as sweep_module
+from specdemo.cli.options import chosen_settings
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.sweep import Sweep, sweep
 from tests.conftest import PROMPTS
@@ -158,6 +159,14 @@ def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureF
     for name, field in {**GenerationSettings.model_fields, **RuntimeSettings.model_fields}.items():
         assert f"--{name.replace('_', '-')}" in help_
         assert field.description in help_
+
+
+def test_what_is_on_to_begin_with_can_be_switched_off() -> None:
+    off = ["--no-apply-chat-template", "--no-enable-thinking", "--no-model-cache", "--no-dynamic-split-fuse"]
+    options = build_parser().parse_args(["compare", "Say", *off])
+    settings, runtime = (chosen_settings(options, kind) for kind in (GenerationSettings, RuntimeSettings))
+    assert not any([settings.apply_chat_template, settings.enable_thinking])
+    assert not any([runtime.model_cache, runtime.dynamic_split_fuse])
 
 
 def test_terminal_settings_are_the_page_settings() -> None:

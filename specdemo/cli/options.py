@@ -142,7 +142,7 @@ def write_json(value: Any, path: str) -> None:
 def _kind(field: FieldInfo) -> dict[str, Any]:
     annotation = field.annotation
     if annotation is bool:
-        return {"action": "store_true"}
+        return {"action": argparse.BooleanOptionalAction}  # some are on to begin with
     if get_origin(annotation) is Literal:
         return {"choices": get_args(annotation)}
     if get_origin(annotation) in (Union, UnionType):
