@@ -11,7 +11,8 @@ as in any renewal process whose reward for its time is to be the highest; m abov
 passes. R is the product of the chances of the proposals so far, each learnt from the draft's own probability and the
 verdicts. Everything learnt fades, so that a change in the text is noticed.
 
-Rounds begin short, and each proposal that is accepted lets them grow, since a draft may be sure of itself and wrong.
+It begins with what the rounds taught in which draft steps were timed. Without any, rounds begin short, and each
+proposal that is accepted lets them grow, since a draft may be sure of itself and wrong.
 Where not even a first proposal pays, rounds are plain, apart from probes of one proposal. A probe that loses time is
 followed by so many plain rounds that probing takes no more than a small share of the time.
 
@@ -63,6 +64,9 @@ class Auto:
         self._reach, self._confidences = 1.0, list[float]()
         self._needed: list[float] = []
         self._price()
+        for step in costs.drafted:
+            self._confidences = [_log_odds(probability) for probability in step.probabilities]
+            self.learn(len(self._confidences), step.accepted)
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """While another proposal pays."""

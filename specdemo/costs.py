@@ -66,14 +66,16 @@ def measure_contexts(
                 seconds[tokens] += _seconds(engine, text, tokens)
             except PromptError:  # the longer ones do not fit either
                 return
-        draft = [seconds / TIMED_LOOKAHEAD for seconds in engine.draft_seconds(text, TIMED_LOOKAHEAD)]
-        first = engine.draft_seconds(text, 1)
+        rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
+        draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
+        first = [step.seconds for step in engine.draft_rounds(text, 1)]
         finished.append(
             StepCosts(
                 context=engine.count_tokens(text),
                 passes=tuple(map(spread, seconds.values())),
                 draft=spread(draft) if draft else None,
                 first_draft=spread(first) if first else None,
+                rounds=tuple(rounds),
             )
         )
     yield CostProgress(len(texts) * len(order), len(texts) * len(order), _costs(finished))

@@ -10,7 +10,7 @@ from specdemo.auto import Auto
 from specdemo.errors import SettingsError
 from specdemo.lookahead import Constant, LookaheadPolicy, Planned, passes, policy_for
 from specdemo.predict import predict
-from specdemo.records import Costs
+from specdemo.records import Costs, DraftRound, Spread, StepCosts
 from specdemo.settings import GenerationSettings
 
 PLAIN, DRAFT = 0.010, 0.002
@@ -133,3 +133,24 @@ def test_predicted_best_is_what_simulation_finds() -> None:
     assert prediction is not None
     measured = [rate(Constant(n), independent(0.8), COSTS, 20_000) for n in range(1, 17)]
     assert prediction.predicted == pytest.approx(measured, rel=0.03)
+
+
+def taught(rounds: list[tuple[bool, float]]) -> Costs:
+    """Costs of which the measuring saw these proposals, one a round."""
+    drafted = (DraftRound(seconds=DRAFT, probabilities=(sure,), accepted=right) for right, sure in rounds)
+    passes_ = tuple(Spread(low=step, middle=step, high=step) for step in VERIFY)
+    draft = Spread(low=DRAFT, middle=DRAFT, high=DRAFT)
+    return Costs.of([StepCosts(context=16, passes=passes_, draft=draft, rounds=tuple(drafted))])
+
+
+def test_it_begins_with_what_was_learnt_while_costs_were_measured() -> None:
+    def useless() -> Iterator[tuple[bool, float]]:
+        return iter(lambda: (False, 0.9), None)
+
+    costs = taught([(False, 0.9)] * 30)
+    timed = costs.contexts[0].model_copy(update={"rounds": (DraftRound(seconds=DRAFT),) * 30})
+    untaught = rate(Auto(COSTS, 16), useless(), COSTS, 127)
+    assert rate(Auto(costs, 16), useless(), COSTS, 127) > untaught
+    assert rate(Auto(Costs.of([timed]), 16), useless(), COSTS, 127) == untaught  # without verdicts, nothing is learnt
+    policy = Auto(taught([(True, 0.9)] * 30), 16)
+    assert next(n for n in count() if not policy.goes_on(n, lambda: 0.9)) > 4

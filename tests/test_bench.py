@@ -17,7 +17,7 @@ from specdemo.hardware import Bound, draft_extra, measure_bandwidth, measure_mem
 from specdemo.journal import Journal
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
-from specdemo.records import ModelPair
+from specdemo.records import DraftRound, ModelPair
 from specdemo.results import ALL, Bench, Cell, cells, headline
 from specdemo.settings import EngineName, GenerationSettings
 from specdemo.tasks import Task
@@ -218,7 +218,7 @@ def test_an_unfinished_benchmark_says_so() -> None:
 
 def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
     class Unknown(ScriptedEngine):
-        def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
+        def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
             return []
 
     result = run(load=lambda name: Unknown(), repeats=1)[-1]

@@ -7,7 +7,7 @@ makes a race possible: two decoders, advanced by turns.
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, Protocol
 
-from specdemo.records import Costs, Environment, FinishReason, ModelPair, Round, TraceSource, Turn
+from specdemo.records import Costs, DraftRound, Environment, FinishReason, ModelPair, Round, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 
 PREFILL_CHUNK = 512
@@ -90,8 +90,8 @@ class Engine(Protocol):
     def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
         """Seconds of one target pass over so many tokens after another, at a text about as long as the prompt."""
 
-    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
-        """Seconds that the draft takes for so many proposals in each of some rounds; empty without a draft.
+    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
+        """What the draft takes for so many proposals in each of some rounds; empty without a draft.
 
         A draft on its own is faster: there no target pass evicts its weights from the caches.
         """

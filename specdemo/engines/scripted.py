@@ -12,6 +12,7 @@ from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
     Costs,
+    DraftRound,
     DraftToken,
     Environment,
     FinishReason,
@@ -72,9 +73,9 @@ class ScriptedEngine:
         """Its tokens are words."""
         return len(text.split())
 
-    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
-        """Seconds of so many draft steps."""
-        return [lookahead * self.draft]
+    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
+        """A round of so many draft steps."""
+        return [DraftRound(seconds=lookahead * self.draft)]
 
     def close(self) -> None:
         """There is nothing to free."""

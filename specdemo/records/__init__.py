@@ -14,6 +14,7 @@ from pydantic import Field
 from specdemo.records.base import Record as Record
 from specdemo.records.costs import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
 from specdemo.records.costs import Costs as Costs
+from specdemo.records.costs import DraftRound as DraftRound
 from specdemo.records.costs import Spread as Spread
 from specdemo.records.costs import StepCosts as StepCosts
 from specdemo.settings import GenerationSettings, RuntimeSettings

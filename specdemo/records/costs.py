@@ -19,17 +19,30 @@ class Spread(Record):
     high: float
 
 
+class DraftRound(Record):
+    """What the draft did in a round: its seconds and, where the engine knows, how sure it was of its proposals.
+
+    `probabilities` are the draft's, of every proposal, or empty; `accepted` is how many proposals were.
+    """
+
+    seconds: float
+    probabilities: tuple[float, ...] = ()
+    accepted: int = 0
+
+
 class StepCosts(Record):
     """Seconds of steps after a text of `context` tokens.
 
     `passes[i]` is of a target pass over `i + 1` tokens; `draft` of one draft step, the mean of a round with four, and
-    `first_draft` of a round with a single one. Both are None where the pair has no draft.
+    `first_draft` of a round with a single one. Both are None where the pair has no draft. `rounds` are
+    those with four.
     """
 
     context: int
     passes: tuple[Spread, ...] = Field(min_length=1)
     draft: Spread | None
     first_draft: Spread | None = None
+    rounds: tuple[DraftRound, ...] = ()
 
 
 class Costs(Record):
@@ -55,6 +68,11 @@ class Costs(Record):
             return self.draft_step
         later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
         return max(later, 0.1 * self.draft_step)  # two medians, so their difference may be too small by noise
+
+    @property
+    def drafted(self) -> tuple[DraftRound, ...]:
+        """Rounds of which the verdicts are known."""
+        return tuple(step for context in self.contexts[:1] for step in context.rounds if step.probabilities)
 
     @classmethod
     def of(cls, contexts: Sequence[StepCosts]) -> Self:

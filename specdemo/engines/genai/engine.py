@@ -15,7 +15,7 @@ from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.environment import describe_environment
 from specdemo.errors import EngineError
 from specdemo.models.pairs import require_draft
-from specdemo.records import Costs, ModelPair
+from specdemo.records import Costs, DraftRound, ModelPair
 from specdemo.settings import GenerationSettings
 
 _CALIBRATION = GenerationSettings(ignore_eos=True, max_new_tokens=64)
@@ -71,8 +71,8 @@ class GenAIEngine:
         """Number of the target's tokens that this text is."""
         return len(self.pipelines.tokenizer.encode(text))
 
-    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
-        """Seconds that the draft takes for so many proposals, by the counters that come with `generate()`."""
+    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
+        """Rounds with so many proposals, timed by the counters that come with `generate()`, without verdicts."""
         if self.pair.draft is None:
             return []
         pipeline = self.pipelines.get("model")
@@ -87,7 +87,7 @@ class GenAIEngine:
         counters = result.extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
         rounds = (microseconds[i : i + lookahead] for i in range(0, len(microseconds) - lookahead + 1, lookahead))
-        return [sum(batch) / 1e6 for batch in rounds]
+        return [DraftRound(seconds=sum(batch) / 1e6) for batch in rounds]
 
     def close(self) -> None:
         """Free all models."""

@@ -19,7 +19,7 @@ from specdemo.errors import PairError, SettingsError
 from specdemo.lookahead import policy_for
 from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.pairs import require_draft
-from specdemo.records import Costs, Model, ModelPair
+from specdemo.records import Costs, DraftRound, Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.verification import Uniform
 
@@ -95,14 +95,18 @@ class TracedEngine:
         """Number of the target's tokens that this text is."""
         return len(self._tokenizer.encode(text))
 
-    def draft_seconds(self, prompt: str, lookahead: int) -> list[float]:
-        """Seconds that the draft takes for so many proposals, round after round."""
+    def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
+        """Rounds with so many proposals."""
         if self._draft is None or self.pair.translated:  # a proposal is then not one step
             return []
         settings = _CALIBRATION.model_copy(update={"num_assistant_tokens": lookahead})
         with closing(steps(self.speculative(settings), prompt, settings)) as rounds:
             return [
-                step.draft_seconds
+                DraftRound(
+                    seconds=step.draft_seconds,
+                    probabilities=tuple(token.draft_probability or 0 for token in step.proposed),
+                    accepted=len(step.committed) - 1,
+                )
                 for step in islice(rounds, 1, None)
                 if step.draft_seconds is not None and step.proposed and len(step.proposed) == lookahead
             ]
