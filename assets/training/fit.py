@@ -70,17 +70,17 @@ def from_text(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
 
 
 def from_teacher(teacher: LlamaForCausalLM) -> Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor]:
-    """Loss of a draft: half its cross-entropy with the teacher's distribution, half with the teacher's greedy choice.
+    """Loss of a draft: cross-entropy with a teacher that half follows its distribution and half is greedy.
 
-    The first raises acceptance where the target samples, the second where it is greedy.
+    The first raises acceptance where the target samples, the second where it does not.
     """
 
     def loss(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            taught = logits(teacher, ids[:, :-1]).float()
-        ours = logits(model, ids[:, :-1]).float()
-        sampled = functional.cross_entropy(ours, taught.softmax(-1))
-        return (sampled + functional.cross_entropy(ours, taught.argmax(-1))) / 2
+            taught = logits(teacher, ids[:, :-1]).float().softmax(-1).div_(2)
+            likeliest = taught.argmax(-1, keepdim=True)
+            taught.scatter_add_(1, likeliest, torch.full_like(likeliest, 0.5, dtype=taught.dtype))
+        return functional.cross_entropy(logits(model, ids[:, :-1]).float(), taught)
 
     return loss
 

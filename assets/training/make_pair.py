@@ -36,7 +36,8 @@ def prepare(recipe: dict[str, Any], corpus: Path, given: Path | None, work: Path
     """Token files of all domains and the tokenizer, unless they are there."""
     marker = work / "tokenizer"
     if not marker.exists():
-        texts = {name: split(sources(name, corpus), recipe["held_out"]) for name in DOMAINS}
+        kept = recipe.get("documents")
+        texts = {name: split(sources(name, corpus)[:kept], recipe["held_out"]) for name in DOMAINS}
         if given:
             tokenizer = AutoTokenizer.from_pretrained(given)
         else:
