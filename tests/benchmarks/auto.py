@@ -1,6 +1,6 @@
 """The automatic lookahead against plain decoding, every constant lookahead, the other policies and the oracle.
 
-    python -m tests.benchmarks.auto [--pairs bundled costlier …] [--repeats 7] [--tokens 128]
+    python -m tests.benchmarks.auto [--pairs bundled costlier …] [--ways auto plain …] [--repeats 7] [--tokens 128]
 
 For each pair (see `tests.benchmarks.pairs`) and each bundled prompt, all ways of decoding run in random order, again
 and again, in one process on the traced engine. Every run's seconds are of its own clock. Figures are ratios of
@@ -38,6 +38,7 @@ from specdemo.records import Costs, ModelPair, Run
 from specdemo.settings import GenerationSettings
 from tests.benchmarks.pairs import make_pairs
 
+WAYS = ("plain", "constant", "heuristic", "confidence", "auto", "oracle")
 LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 CONFIDENT = ("auto", "confidence")  # ask for the draft's probability while the clock runs
 GOALS = {"best constant": 0.98, "heuristic": 1.0, "confidence": 1.0, "oracle": 0.85, "plain": 0.97}
@@ -72,8 +73,8 @@ def decoders(
     return ways
 
 
-def measure(pair: ModelPair, repeats: int, tokens: int) -> tuple[Runs, bool, Costs]:
-    """The runs of every way on every prompt, whether all outputs were identical, and the step costs before."""
+def measure(pair: ModelPair, repeats: int, tokens: int, wanted: set[str]) -> tuple[Runs, bool, Costs]:
+    """Runs of the ways wanted on every prompt, whether all outputs were identical, and the step costs before."""
     engine, random, runs, identical = TracedEngine(pair), Random(0), Runs(), True
     costs = measure_costs(engine)
     assert costs is not None
@@ -81,8 +82,8 @@ def measure(pair: ModelPair, repeats: int, tokens: int) -> tuple[Runs, bool, Cos
     prompts = {prompt: ways(prompt) for prompt in bundled_prompts()}
     for repeat in range(-1, repeats):  # one more, to warm up
         for prompt, decoded in prompts.items():
-            texts = set()
-            for name in random.sample(sorted(decoded), len(decoded)):
+            texts, chosen = set(), [name for name in sorted(decoded) if name.split()[0] in wanted]
+            for name in random.sample(chosen, len(chosen)):
                 decoder, settings = decoded[name]
                 run = run_alone(decoder, prompt, settings)
                 texts.add(run.token_ids)
@@ -138,7 +139,7 @@ def report(pair: str, runs: Runs, identical: bool, costs: Costs) -> dict[str, ob
     total = {name: sum(median(each[name, prompt]) for prompt in prompts) for name in names}
     steady, given = by_step_medians(runs), by_given_costs(runs, costs)
     constants = [name for name in names if name.startswith("constant")]
-    best = min(constants, key=total.__getitem__)
+    best = min(constants, key=total.__getitem__, default=None)
     found: dict[str, object] = {"pair": pair, "identical": identical, "constant": best}
     print(f"{pair}: outputs {'identical' if identical else 'differ'}; speedup over plain: ", end="")
     print(", ".join(f"{name} {total['plain'] / total[name]:.2f}" for name in sorted(names, key=total.__getitem__)))
@@ -149,6 +150,8 @@ def report(pair: str, runs: Runs, identical: bool, costs: Costs) -> dict[str, ob
     print("|---|---|---|---|---|---|---|")
     for name, goal in GOALS.items():
         other = best if name == "best constant" else name
+        if other not in names:
+            continue
         ratios = [
             [theirs / ours for theirs, ours in zip(each[other, prompt], each["auto", prompt], strict=True)]
             for prompt in prompts
@@ -182,12 +185,14 @@ def main() -> None:
     """Measure and print a table for each pair, and at the end one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", nargs="+", default=["bundled", "costlier", "contrary", "costlier contrary"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="auto and plain are always measured")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=128)
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
-        pairs = make_pairs(Path(folder))
-        found = [report(name, *measure(pairs[name], arguments.repeats, arguments.tokens)) for name in arguments.pairs]
+        pairs, repeats, tokens = make_pairs(Path(folder)), arguments.repeats, arguments.tokens
+        ways = {*arguments.ways, "auto", "plain"}
+        found = [report(name, *measure(pairs[name], repeats, tokens, ways)) for name in arguments.pairs]
     print(json.dumps(found))
 
 
