@@ -13,6 +13,9 @@ verdicts. Everything learnt fades, so that a change in the text is noticed.
 
 It begins with what the rounds taught in which draft steps were timed. Without any, rounds begin short, and each
 proposal that is accepted lets them grow, since a draft may be sure of itself and wrong.
+Passes keep their length where a change would cost more than superfluous tokens do (see `specdemo.width`), so up to
+that length another proposal costs a draft step only.
+
 Where not even a first proposal pays, rounds are plain, apart from probes of one proposal. A probe that loses time is
 followed by so many plain rounds that probing takes no more than a small share of the time.
 
@@ -28,6 +31,7 @@ from math import exp, log
 import numpy as np
 
 from specdemo.records import Costs
+from specdemo.width import Width, rising
 
 _OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: one plus so many times those of the draft's probability
 _OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # before anything is known, and at most
@@ -37,6 +41,7 @@ _SURE, _UNSURE = 0.999, 0.01  # the draft's probabilities beyond which it is not
 _MEMORY = 0.98  # of a verdict, that remains after the next one
 _ROUND_MEMORY = 0.95  # of a round's tokens and seconds
 _PROBING = 0.015  # of the time
+_GROWING = 0.5  # of what a change of the passes' length costs, that the proposal pays which asks for it
 _EAGER, _EVERY = 8, 4  # after so many rounds, prices are computed anew only every few, since that takes time
 
 
@@ -51,10 +56,8 @@ class Auto:
         self._passes = rising(np.array(costs.verify))
         self._plain = float(self._passes[0])
         self._cap = min(cap, len(self._passes) - 1)
-        k, m = np.ogrid[: self._cap, 1 : self._cap + 1]
-        longer = self._passes[np.minimum(k + m, self._cap)] - self._passes[k] + m * self._draft
-        longer = longer + np.where(k == 0, self._first_draft - self._draft, 0.0)
-        self._more = np.where(k + m <= self._cap, longer, np.inf)  # seconds of m more proposals than k
+        self._change = costs.length_change or 0.0
+        self._width, self._fed = Width(costs), 1  # the same choices as the decoder's
         self._powers = np.arange(self._cap)
         self._chance = _Chance()
         self._first, self._later = _Mean(1.4, 2), _Mean(3.2, 4)
@@ -67,6 +70,7 @@ class Auto:
         for step in costs.drafted:
             self._confidences = [_log_odds(probability) for probability in step.probabilities]
             self.learn(len(self._confidences), step.accepted)
+        self._width, self._fed = Width(costs), 1
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """While another proposal pays."""
@@ -85,11 +89,13 @@ class Auto:
         for index in range(min(accepted + 1, proposed)):
             (self._later if index else self._first).add(index < accepted, 1)
         self._trusted += 2 * accepted
-        seconds = self._first_draft + (proposed - 1) * self._draft + float(self._passes[min(proposed, self._cap)])
+        before, self._fed = self._fed, self._width.of(proposed + 1)
+        seconds = float(self._passes[min(self._fed - 1, self._cap)]) + self._change * (before != self._fed)
+        seconds += self._first_draft + (proposed - 1) * self._draft
         self._earned.add(accepted + 1, seconds)
         if self._probing:
-            # a draft that rested has text to read first
-            lost = seconds + self._first_draft - (accepted + 1) * self._plain
+            # a draft that rested has text to read first, and plain passes have another length
+            lost = seconds + self._first_draft + self._change - (accepted + 1) * self._plain
             self._wait = max(lost, 0) / (_PROBING * self._plain)
         self._rounds += 1
         if self._probing or self._rounds <= _EAGER or self._rounds % _EVERY == 0:
@@ -103,13 +109,22 @@ class Auto:
         if not self._probing or self._wait <= 0:
             return True
         self._wait -= 1
+        self._fed = self._width.of(1)
         self._earned.add(1, self._plain)
         return False
 
     def _price(self) -> None:
         """For each number of proposals, how likely they must all be accepted for more to pay."""
+        tokens = np.arange(1, self._cap + 2)
+        filled = self._passes[np.clip(tokens, self._fed, len(tokens)) - 1]
+        filled = filled + _GROWING * self._change * (tokens > self._fed)
+        passes = np.minimum(filled, self._passes[: len(tokens)] + self._change)
+        k, m = np.ogrid[: self._cap, 1 : self._cap + 1]
+        more = passes[np.minimum(k + m, self._cap)] - passes[k] + m * self._draft  # seconds that m more than k take
+        more[0] += self._first_draft - self._draft
+        more[k + m > self._cap] = np.inf
         gains = np.cumsum(self._later.value**self._powers)
-        needed = (self._more / gains).min(axis=1) * max(self._earned.value, 1 / self._plain)
+        needed = (more / gains).min(axis=1) * max(self._earned.value, 1 / self._plain)
         self._needed = (needed / self._later.value).tolist()
         self._needed[0] = float(needed[0]) / self._first.value
 
@@ -165,11 +180,3 @@ class _Chance:
 def _log_odds(probability: float) -> float:
     bounded = min(max(probability, _UNSURE), _SURE)
     return log(bounded / (1 - bounded))
-
-
-def rising(passes: np.ndarray) -> np.ndarray:
-    """Seconds of passes made to rise with their length: none takes longer than a longer one.
-
-    A pass could be padded to that, and whatever else the machine does only adds to what is measured.
-    """
-    return np.minimum.accumulate(passes[::-1])[::-1]

@@ -23,6 +23,7 @@ CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
 _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens that an engine may decode to time its passes
+_TURNS = (4, 5)  # lengths of passes that take turns, to see what a change costs
 _WARM_UP = 2
 _PASSES = 8
 _FEWEST = 3
@@ -69,6 +70,8 @@ def measure_contexts(
         rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
         draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
         first = [step.seconds for step in engine.draft_rounds(text, 1)]
+        turns = _seconds(engine, text, *_TURNS)
+        changes = [spread(turns[i::2]).middle - spread(seconds[n]).middle for i, n in enumerate(_TURNS) if turns]
         finished.append(
             StepCosts(
                 context=engine.count_tokens(text),
@@ -76,6 +79,7 @@ def measure_contexts(
                 draft=spread(draft) if draft else None,
                 first_draft=spread(first) if first else None,
                 rounds=tuple(rounds),
+                length_change=max(float(np.mean(changes)), 0) if changes else None,
             )
         )
     yield CostProgress(len(texts) * len(order), len(texts) * len(order), _costs(finished))
@@ -108,10 +112,10 @@ def _fits(engine: Engine, text: str) -> bool:
     return limit is None or engine.count_tokens(text) + _ROOM <= limit
 
 
-def _seconds(engine: Engine, text: str, tokens: int) -> list[float]:
+def _seconds(engine: Engine, text: str, *tokens: int) -> list[float]:
     """Seconds of some passes, warm-up left out; fewer where they are slow."""
     seconds: list[float] = []
-    with closing(engine.pass_seconds(text, tokens)) as passes:
+    with closing(engine.pass_seconds(text, *tokens)) as passes:
         for one in islice(passes, _WARM_UP, None):
             seconds.append(one)
             if len(seconds) >= _PASSES or (len(seconds) >= _FEWEST and sum(seconds) > _SECONDS):

@@ -15,6 +15,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo.predict",
         "specdemo.sampling",
         "specdemo.verification",
+        "specdemo.width",
         "specdemo.lookahead",
         "specdemo.figures",
         "specdemo.explain",

@@ -37,8 +37,9 @@ def test_a_cache_changes_nothing(model: LanguageModel) -> None:
         last = int(random.integers(1, min(len(text), 17)))
         expected = whole.logits(text, last).copy()
         assert expected.shape == (last, model.vocabulary)
+        width = int(random.integers(0, 30))  # what is fed beyond the text must not count
         for sequence in cached:
-            np.testing.assert_allclose(sequence.logits(text, last), expected, atol=2e-4)
+            np.testing.assert_allclose(sequence.logits(text, last, width), expected, atol=2e-4)
 
 
 def test_a_long_text_is_fed_in_chunks(model: LanguageModel) -> None:
@@ -79,3 +80,8 @@ def test_a_draft_with_more_or_fewer_logits_is_compared_among_the_targets_tokens(
     settings = GenerationSettings(repetition_penalty=1.5)
     assert draft_agreement(Fixed(3, 1, 9), [1, 0, 0], 1, settings, 2) == (True, True)
     assert draft_agreement(Fixed(3, 1), [2, 0, 1], 1, settings, 3) == (True, False)
+
+
+def test_how_two_tokens_are_best_fed_is_found_out(model: LanguageModel) -> None:
+    assert model.feeds_singly in (True, False)
+    assert model.paged or not model.feeds_singly

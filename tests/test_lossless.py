@@ -96,7 +96,7 @@ class Scripted:
         number = sum((index + 2) * (token + 1) for index, token in enumerate(text)) * self._factor
         return np.array(self.CHOICES[number % len(self.CHOICES)], float)
 
-    def logits(self, ids: Sequence[int], last: int = 1) -> Logits:
+    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
         rows = [self.probabilities(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
         return np.log(np.maximum(rows, 1e-30)).astype(np.float32)
 
@@ -201,7 +201,7 @@ class Remembered:
         self._sequence = sequence
         self._rows: dict[tuple[int, ...], Logits] = {}
 
-    def logits(self, ids: list[int], last: int = 1) -> Logits:
+    def logits(self, ids: list[int], last: int = 1, width: int = 0) -> Logits:
         texts = [tuple(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
         for text in texts:
             if text not in self._rows:

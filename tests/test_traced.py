@@ -16,7 +16,7 @@ from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.explain import notes
 from specdemo.lookahead import Constant, Planned, passes
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
-from specdemo.records import Comparison, Costs, Run, Verdict
+from specdemo.records import Comparison, Costs, Run, Spread, StepCosts, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
 
@@ -30,7 +30,12 @@ def traced() -> Iterator[TracedEngine]:
     engine.close()
 
 
-COSTS = Costs(plain_step=0.0015, draft_step=0.0003, verify=tuple(0.0015 * (1 + 0.04 * n) for n in range(17)))
+def _spread(seconds: float) -> Spread:
+    return Spread(low=seconds, middle=seconds, high=seconds)
+
+
+PASSES = tuple(_spread(0.0015 * (1 + 0.04 * n)) for n in range(17))
+COSTS = Costs.of([StepCosts(context=16, passes=PASSES, draft=_spread(0.0003), length_change=0.0005)])
 
 
 def settings(**values) -> GenerationSettings:
@@ -51,6 +56,7 @@ DRAFTERS = {
     "constant 16": {"num_assistant_tokens": 16},
     "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence"},
+    "auto": {"policy": "auto"},
     "lookup": {"drafter": "lookup"},
 }
 

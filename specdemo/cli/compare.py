@@ -44,7 +44,7 @@ def _compare(options: argparse.Namespace) -> None:
         engine = load_engine(settings.engine, pair)
     comparison = None
     with status.status("measuring step costs") as busy:
-        costs = measure_costs(engine) if settings.policy == "auto" else None  # only it must know them beforehand
+        costs = measure_costs(engine) if settings.policy != "constant" else None  # where lengths vary
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):
                 comparison = progress

@@ -87,8 +87,11 @@ class Engine(Protocol):
     def count_tokens(self, text: str) -> int:
         """Number of the target's tokens that this text is."""
 
-    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
-        """Seconds of one target pass over so many tokens after another, at a text about as long as the prompt."""
+    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
+        """Seconds of one target pass over so many tokens after another, at a text about as long as the prompt.
+
+        Several numbers take turns; an engine that cannot do that yields nothing then.
+        """
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
         """What the draft takes for so many proposals in each of some rounds; empty without a draft.

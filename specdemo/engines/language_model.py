@@ -11,29 +11,32 @@ Taking back copies nothing:
   attention mask become 0, and position ids continue from the accepted length.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from collections.abc import Sequence as Ids
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from statistics import median
+from time import perf_counter
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import openvino
 from openvino import _offline_transformations
 
+from specdemo.engines.sequences import Paged, Stateful, Uncached
 from specdemo.errors import LoadError
 from specdemo.sampling import Logits
 
-_CHUNK = 256  # tokens fed in one pass, which bounds the memory that logits of a long prompt take
-_BLOCK = 32  # positions in a block of OpenVINO's paged attention on CPU
+_READ, _FED, _CYCLES = 16, 5, 8  # of the trial that decides how to feed: tokens before it and in it, repetitions
 
 
 class Sequence(Protocol):
     """One text and its cache."""
 
-    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        """Logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call."""
+    def logits(self, ids: Ids[int], last: int = 1, width: int = 0) -> Logits:
+        """Logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call.
+
+        A pass may be made to feed as many tokens as the one before, `width`, where a change of length costs time.
+        """
 
     def read(self, ids: Ids[int]) -> Iterator[int]:
         """Take in most of a long text; yields in between how many of its tokens are read."""
@@ -70,180 +73,29 @@ class LanguageModel:
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> Sequence:
         """A new, empty sequence with room for so many tokens; it grows if that is not enough."""
-        cached = _Paged(self._compiled, capacity) if self.paged else _Stateful(self._compiled)
-        return cached if kv_cache else _Uncached(cached)
+        cached = Paged(self._compiled, capacity) if self.paged else Stateful(self._compiled)
+        return cached if kv_cache else Uncached(cached)
+
+    @cached_property
+    def feeds_singly(self) -> bool:
+        """Whether amid passes over one token, two tokens take longer in one pass than in two; measured at first use.
+
+        They can, since for another length than before every operation is prepared anew.
+        """
+        if not self.paged:
+            return False
+        sequence, text = self.sequence(_READ + _FED), [0] * (_READ + _FED)
+        singly, together = list[float](), list[float]()
+        for _ in range(_CYCLES):
+            for first, seconds in ((1, singly), (2, together)):
+                sequence.logits(text[:_READ])
+                began = perf_counter()
+                for end in range(_READ + first, _READ + _FED + 1):
+                    sequence.logits(text[:end])
+                seconds.append(perf_counter() - began)
+        return median(singly[1:]) < median(together[1:])
 
     @property
     def vocabulary(self) -> int:
         """Number of logits at each position."""
         return int(self._compiled.outputs[0].get_partial_shape()[-1].get_length())
-
-
-class _Cached(ABC):
-    """Finds what of a text is in the cache already. Subclasses feed the rest."""
-
-    def __init__(self) -> None:
-        self._fed: list[int] = []
-
-    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        """Logits after each of the last tokens of a text."""
-        for _ in self.read(ids, last):
-            pass
-        kept = len(self._fed)
-        result = self._feed(ids[kept:], kept)
-        self._fed = list(ids)
-        return result[-last:]
-
-    def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
-        """Take back what the text does not contain, then feed it until what is left fits one pass."""
-        kept = min(self.shared(ids), len(ids) - last)
-        self._rollback(kept)
-        self._fed = list(ids[:kept])
-        while len(ids) - kept > _CHUNK:
-            end = min(kept + _CHUNK, len(ids) - last)
-            self._feed(ids[kept:end], kept)
-            kept = end
-            self._fed = list(ids[:kept])
-            yield kept
-
-    def shared(self, ids: Ids[int]) -> int:
-        """How many of a text's first tokens are in the cache."""
-        kept = min(len(self._fed), len(ids))
-        while self._fed[:kept] != ids[:kept]:
-            kept -= 1
-        return kept
-
-    def forget(self) -> None:
-        """Empty the cache."""
-        self._fed.clear()
-        self._rollback(0)
-
-    @abstractmethod
-    def _rollback(self, kept: int) -> None:
-        """Keep only so many tokens."""
-
-    @abstractmethod
-    def _feed(self, ids: Ids[int], past: int) -> Logits:
-        """Append to the past tokens; logits after each, shape (len(ids), vocabulary)."""
-
-
-class _Uncached:
-    """Feeds the whole text every time."""
-
-    def __init__(self, sequence: "_Cached") -> None:
-        self._sequence = sequence
-
-    def logits(self, ids: Ids[int], last: int = 1) -> Logits:
-        """Logits after each of the last tokens of a text."""
-        self._sequence.forget()
-        return self._sequence.logits(ids, last)
-
-    def read(self, ids: Ids[int]) -> Iterator[int]:
-        """Nothing that is read is kept."""
-        return iter(())
-
-    def shared(self, ids: Ids[int]) -> int:
-        """Nothing is."""
-        return 0
-
-
-class _Stateful(_Cached):
-    """The cache is the model's state."""
-
-    def __init__(self, compiled: openvino.CompiledModel) -> None:
-        super().__init__()
-        self._names = {name for port in compiled.inputs for name in port.get_names()}
-        self._request = compiled.create_infer_request()
-        self._mask = np.zeros(0, np.int64)
-        self._live = np.zeros(0, np.int64)  # where each token that counts lies in the cache
-
-    def _rollback(self, kept: int) -> None:
-        if kept:
-            self._mask[self._live[kept:]] = 0
-        else:
-            self._request.reset_state()
-            self._mask = self._mask[:0]
-        self._live = self._live[:kept]
-
-    def _feed(self, ids: Ids[int], past: int) -> Logits:
-        positions = np.arange(past, past + len(ids), dtype=np.int64)
-        self._live = np.append(self._live, len(self._mask) + np.arange(len(ids)))
-        self._mask = np.append(self._mask, np.ones(len(ids), np.int64))
-        values = {
-            "input_ids": np.array([ids], np.int64),
-            "attention_mask": self._mask[None],
-            "position_ids": positions[None],
-            "beam_idx": np.zeros(1, np.int32),
-        }
-        self._request.infer({name: values[name] for name in values.keys() & self._names}, share_outputs=True)
-        logits: Logits = self._request.get_tensor("logits").data[0]
-        return logits
-
-
-class _Paged(_Cached):
-    """The cache lies in blocks that belong to this sequence.
-
-    Inputs are set once and share memory with arrays that are written to before each pass: setting a tensor
-    takes longer than writing a number, and a draft step is short. OpenVINO does not own that memory, so every
-    such array is an attribute.
-    """
-
-    def __init__(self, compiled: openvino.CompiledModel, capacity: int) -> None:
-        super().__init__()
-        self._request = compiled.create_infer_request()
-        self._ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
-        self._past = self._share("past_lens", [0], np.int32)
-        self._end = self._share("subsequence_begins", [0, 0], np.int32)
-        self._context = self._share("max_context_len", 0, np.int32)
-        self._inputs: dict[int, tuple[_Shared, _Shared]] = {}  # by number of tokens: ids and positions
-        self._length = self._capacity = 0
-        self._reserve(capacity)
-
-    def _rollback(self, kept: int) -> None:
-        """Nothing to do: what lies past the kept positions is overwritten."""
-
-    def _reserve(self, capacity: int) -> None:
-        """Make room for so many tokens, keeping what is cached."""
-        cached, blocks = self._capacity // _BLOCK, -(-capacity // _BLOCK)
-        self._capacity = blocks * _BLOCK
-        for port in self._ports:
-            shape = port.get_partial_shape()
-            shape[0] = blocks
-            grown = openvino.Tensor(port.get_element_type(), shape.to_shape())
-            if cached:
-                begin, end = [0] * len(shape), [cached, *grown.shape[1:]]
-                self._request.get_tensor(port).copy_to(openvino.Tensor(grown, begin, end))
-            self._request.set_tensor(port, grown)
-        self._blocks = self._share("block_indices", range(blocks), np.int32)
-        self._block_ends = self._share("block_indices_begins", [0, blocks], np.int32)
-
-    def _feed(self, ids: Ids[int], past: int) -> Logits:
-        count = len(ids)
-        if past + count > self._capacity:
-            self._reserve(2 * (past + count))
-        if count not in self._inputs:
-            self._inputs[count] = _Shared(count), _Shared(count)
-        tokens, positions = self._inputs[count]
-        if count != self._length:
-            self._request.set_tensor("input_ids", tokens.tensor)
-            self._request.set_tensor("position_ids", positions.tensor)
-            self._length = count
-        tokens.array[:] = ids
-        positions.array[:] = np.arange(past, past + count)
-        self._past[0], self._end[1], self._context[...] = past, count, past + count
-        self._request.infer(share_outputs=True)
-        logits: Logits = self._request.get_output_tensor(0).data.reshape(count, -1)
-        return logits
-
-    def _share(self, name: str, values: Any, kind: Any) -> npt.NDArray[Any]:
-        array = np.array(values, kind)
-        self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
-        return array
-
-
-class _Shared:
-    """An array of token ids or positions, and a tensor on the same memory."""
-
-    def __init__(self, count: int) -> None:
-        self.array = np.zeros(count, np.int64)
-        self.tensor = openvino.Tensor(self.array, shared_memory=True)

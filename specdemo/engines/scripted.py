@@ -6,6 +6,7 @@ arithmetic and pass only on paper, unless `real_time` makes it sleep them.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from time import sleep
 
 from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
@@ -64,10 +65,10 @@ class ScriptedEngine:
         """A decoder with the draft."""
         return _ScriptedDecoder(self, speculates=True)
 
-    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of passes over so many tokens."""
-        while True:
-            yield self.step + (tokens - 1) * self.extra
+        for count in cycle(tokens):
+            yield self.step + (count - 1) * self.extra
 
     def count_tokens(self, text: str) -> int:
         """Its tokens are words."""

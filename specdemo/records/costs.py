@@ -35,7 +35,8 @@ class StepCosts(Record):
 
     `passes[i]` is of a target pass over `i + 1` tokens; `draft` of one draft step, the mean of a round with four, and
     `first_draft` of a round with a single one. Both are None where the pair has no draft. `rounds` are
-    those with four.
+    those with four. `length_change` is what a pass takes longer if the pass before had another length; None where
+    the engine cannot tell.
     """
 
     context: int
@@ -43,6 +44,7 @@ class StepCosts(Record):
     draft: Spread | None
     first_draft: Spread | None = None
     rounds: tuple[DraftRound, ...] = ()
+    length_change: float | None = None
 
 
 class Costs(Record):
@@ -68,6 +70,11 @@ class Costs(Record):
             return self.draft_step
         later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
         return max(later, 0.1 * self.draft_step)  # two medians, so their difference may be too small by noise
+
+    @property
+    def length_change(self) -> float | None:
+        """Seconds that a target pass takes longer if the one before had another length; None if not known."""
+        return self.contexts[0].length_change if self.contexts else None
 
     @property
     def drafted(self) -> tuple[DraftRound, ...]:

@@ -27,7 +27,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from specdemo import metrics
-from specdemo.auto import rising
 from specdemo.compare import run_alone
 from specdemo.costs import measure_costs
 from specdemo.engines.base import Decoder, prefilled
@@ -36,6 +35,7 @@ from specdemo.lookahead import Planned, passes
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Costs, ModelPair, Run
 from specdemo.settings import GenerationSettings
+from specdemo.width import rising
 from tests.benchmarks.pairs import make_pairs
 
 WAYS = ("plain", "constant", "heuristic", "confidence", "auto", "oracle")

@@ -51,18 +51,21 @@ class GenAIEngine:
             require_draft(self.pair)
         return GenAIDecoder(self.pipelines, settings.drafter)
 
-    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of plain steps, or of rounds of prompt lookup.
 
         Those cost no draft, and GenAI fills up short proposals, so that each passes exactly `lookahead + 1` tokens
-        through the target.
+        through the target, whose number cannot change within a request.
         """
+        if len(tokens) > 1:
+            return
+        (count,) = tokens
         limit = self.pair.target.context_length
         room = _MOST_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
         settings = _CALIBRATION.model_copy(update={"max_new_tokens": min(room, _MOST_TOKENS)})
-        if tokens > 1:
-            settings = settings.model_copy(update={"drafter": "lookup", "num_assistant_tokens": tokens - 1})
-        decoder = self.speculative(settings) if tokens > 1 else self.plain()
+        if count > 1:
+            settings = settings.model_copy(update={"drafter": "lookup", "num_assistant_tokens": count - 1})
+        decoder = self.speculative(settings) if count > 1 else self.plain()
         with closing(steps(decoder, prompt, settings)) as rounds:
             for step in islice(rounds, 1, None):  # the first is the prefill
                 yield step.seconds

@@ -17,10 +17,11 @@ from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
 from specdemo.lookahead import LookaheadPolicy, policy_for
-from specdemo.records import Alternative, DraftToken, FinishReason, Round, Token, TraceSource, Turn
+from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Round, Token, TraceSource, Turn
 from specdemo.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
 from specdemo.settings import GenerationSettings
 from specdemo.verification import Uniform, Verified, judge, rejection_sample
+from specdemo.width import Width
 
 NewDrafter = Callable[[Sequence[int], int, GenerationSettings, Uniform], Drafter]
 """Makes a drafter for a text that grows to at most so many tokens."""
@@ -41,14 +42,19 @@ class TracedDecoder:
         target: NewSequence,
         drafter: NewDrafter | None,
         policy: NewPolicy = policy_for,
+        costs: Costs | None = None,
         reset: Callable[[], None] = lambda: None,
     ) -> None:
-        """`reset` is called after a failure: whatever the caches hold is not to be relied on."""
+        """With step costs, passes get lengths that cost the least.
+
+        `reset` is called after a failure: whatever the caches hold is not to be relied on.
+        """
         self._tokenizer = tokenizer
         self._ends = tokenizer.ends()
         self._new_target = target
         self._new_drafter = drafter
         self._new_policy = policy
+        self._costs = costs
         self._reset = reset
         self._settings = GenerationSettings()
         self._text: list[int] = []
@@ -69,6 +75,7 @@ class TracedDecoder:
         self._random: Uniform = np.random.default_rng(settings.seed)
         if self._new_drafter is not None:
             self._policy = self._new_policy(settings)
+        self._width = Width(self._costs)
         self.finish_reason = None
         capacity = self._prompt_length + settings.max_new_tokens
         with self._resetting():
@@ -124,7 +131,7 @@ class TracedDecoder:
         assert self._target is not None
         drafted = perf_counter()
         ids = [proposal.id for proposal in proposals]
-        logits = self._target.logits(self._text + ids, len(ids) + 1)
+        logits = self._target.logits(self._text + ids, len(ids) + 1, self._width.of(len(ids) + 1))
         verified = perf_counter()
         accepted, own = self._verify(proposals, logits)
         committed = self._cut([*ids[:accepted], own])

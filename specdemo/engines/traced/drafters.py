@@ -66,11 +66,14 @@ class ModelDrafter:
         context: int | None,
         settings: GenerationSettings,
         random: Uniform,
+        singly: bool = False,
     ) -> None:
         """A drafter on the draft's sequence, which proposes nothing beyond its `context` of so many tokens.
 
-        `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad otherwise.
+        `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad otherwise. After
+        a round that was accepted whole the draft has two tokens to read: in two passes, `singly`, or in one.
         """
+        self._singly = singly
         self._sequence = sequence
         self._vocabulary = vocabulary
         self._context = context
@@ -87,6 +90,8 @@ class ModelDrafter:
         ids, proposals = list(text), list[Proposal]()
         if self._context is not None:
             limit = min(limit, self._context - len(ids))
+        if self._singly and limit and len(ids) - self._sequence.shared(ids) == 2:
+            self._sequence.logits(ids[:-1])
         while len(proposals) < limit and policy.goes_on(len(proposals), lambda: _confidence(proposals)):
             proposals.append(self._choose(self._sequence.logits(ids)[0], ids))
             ids.append(proposals[-1].id)

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from collections.abc import Sequence as Ids
 from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 from time import perf_counter
 from typing import Literal
 
@@ -78,17 +78,17 @@ class TracedEngine:
         policy = policy or partial(policy_for, costs=costs)
         policy(settings)  # complains before anything is started
         target = partial(self._sequence, "speculative")
-        return TracedDecoder(self._tokenizer, target, self._new_drafter, policy, self._kept.clear)
+        return TracedDecoder(self._tokenizer, target, self._new_drafter, policy, costs, self._kept.clear)
 
-    def pass_seconds(self, prompt: str, tokens: int) -> Generator[float]:
+    def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of target passes that verify so many tokens, again and again at the same text."""
         text = self._tokenizer.encode(prompt)
-        sequence = self._model("plain").sequence(len(text) + tokens)
-        longer = [*text, *(text * tokens)[:tokens]]
+        sequence = self._model("plain").sequence(len(text) + max(tokens))
         sequence.logits(text)
-        while True:
+        for count in cycle(tokens):
+            longer = [*text, *(text * count)[:count]]
             began = perf_counter()
-            sequence.logits(longer, tokens)
+            sequence.logits(longer, count)
             yield perf_counter() - began
 
     def count_tokens(self, text: str) -> int:
@@ -138,7 +138,7 @@ class TracedEngine:
             return LookupDrafter(vocabulary, settings)
         sequence = self._sequence("draft", text, capacity, settings)
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        drafter = ModelDrafter(sequence, vocabulary, context, settings, random)
+        drafter = ModelDrafter(sequence, vocabulary, context, settings, random, self._model("draft").feeds_singly)
         if self._draft_tokenizer is None:
             return drafter
         return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
