@@ -56,7 +56,6 @@ DRAFTERS = {
     "constant 16": {"num_assistant_tokens": 16},
     "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence"},
-    "auto": {"policy": "auto"},
     "lookup": {"drafter": "lookup"},
 }
 
@@ -241,7 +240,7 @@ def test_a_draft_proposes_nothing_beyond_its_context(foreign) -> None:
 
 def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(traced) -> None:
     class Broken:
-        def logits(self, ids: list[int], last: int = 1) -> np.ndarray:
+        def logits(self, ids: list[int], last: int = 1, width: int = 0) -> np.ndarray:
             raise RuntimeError("out of memory")
 
     decoder = traced.speculative(settings())
