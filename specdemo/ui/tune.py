@@ -7,6 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from specdemo.figures import percent
 from specdemo.predict import FORMULAS, Prediction, predict
 from specdemo.records import Costs
 from specdemo.settings import Drafter
@@ -139,7 +140,21 @@ def prediction_board(costs: Costs, acceptance: float, drafter: Drafter) -> str:
 def costs_board(costs: Costs, acceptance: float, drafter: Drafter) -> str:
     """Measured step costs, and what they let one expect at this acceptance."""
     html, figure = _expectation(costs, acceptance, drafter)
-    return board({"expectation": html}, {"verify": _verify_figure(costs), "prediction": figure})
+    texts = {"expectation": html, "change": _length_change(costs)}
+    return board(texts, {"verify": _verify_figure(costs), "prediction": figure})
+
+
+def _length_change(costs: Costs) -> str:
+    if costs.length_change is None:
+        return ""
+    share = percent(costs.length_change / costs.plain_step)
+    return str(
+        Markup(
+            "A pass takes {} ms more ({} of a plain step) if the one before it had another length, since every "
+            "operation is prepared anew. Policies that vary the lookahead pay that; the traced engine keeps a length where "
+            "superfluous tokens cost less."
+        ).format(f"{costs.length_change * 1000:.2f}", share)
+    )
 
 
 def _verify_figure(costs: Costs) -> go.Figure:
