@@ -64,7 +64,7 @@ def test_step_costs_and_what_they_let_one_expect() -> None:
         known.contexts
     )
     assert "Predicted, not measured" in shown["html"]["expectation"]
-    assert shown["html"]["change"] == ""  # this engine does not tell
+    assert shown["html"]["change"] == ""  # it costs nothing in a scripted engine
     told = known.contexts[0].model_copy(update={"length_change": 0.25 * known.plain_step})
     shown = json.loads(costs_board(known.model_copy(update={"contexts": (told,)}), 0.8, "model"))
     assert "(25 % of a plain step) if the one before it had another length" in shown["html"]["change"]

@@ -145,14 +145,14 @@ def costs_board(costs: Costs, acceptance: float, drafter: Drafter) -> str:
 
 
 def _length_change(costs: Costs) -> str:
-    if costs.length_change is None:
+    if not costs.length_change:
         return ""
     share = percent(costs.length_change / costs.plain_step)
     return str(
         Markup(
             "A pass takes {} ms more ({} of a plain step) if the one before it had another length, since every "
-            "operation is prepared anew. Policies that vary the lookahead pay that; the traced engine keeps a length where "
-            "superfluous tokens cost less."
+            "operation is prepared anew. Policies that vary the lookahead pay that; the traced engine keeps a length "
+            "where superfluous tokens cost less."
         ).format(f"{costs.length_change * 1000:.2f}", share)
     )
 
