@@ -16,7 +16,7 @@ from specdemo.models.pairs import BUNDLED, bundled_prompts, pair_from_folders
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
-LOOKAHEADS = (2, 3, 4, 5, 6, 8)
+LOOKAHEADS = (2, 3, 4, 5, 6, 8, 10, 12)
 
 
 def main() -> None:
