@@ -38,11 +38,12 @@ _OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # before anything is known, and at
 _DRIFT = 1.01  # by which they grow with every verdict
 _TRUSTED = 1  # proposals in a round before any was accepted; each that is allows two more
 _SURE, _UNSURE = 0.999, 0.01  # the draft's probabilities beyond which it is not believed
+_NO_NEWS = 0.02  # a verdict so near to what was expected teaches nothing
 _MEMORY = 0.98  # of a verdict, that remains after the next one
 _ROUND_MEMORY = 0.95  # of a round's tokens and seconds
 _PROBING = 0.015  # of the time
 _GROWING = 0.5  # of what a change of the passes' length costs, that the proposal pays which asks for it
-_EAGER, _EVERY = 8, 4  # after so many rounds, prices are computed anew only every few, since that takes time
+_EAGER, _EVERY = 8, 8  # after so many rounds, prices are computed anew only every few, since that takes time
 
 
 class Auto:
@@ -70,7 +71,8 @@ class Auto:
         for step in costs.drafted:
             self._confidences = [_log_odds(probability) for probability in step.probabilities]
             self.learn(len(self._confidences), step.accepted)
-        self._width, self._fed = Width(costs), 1
+        self._width, self._fed, self._rounds = Width(costs), 1, 0
+        self._price()
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """While another proposal pays."""
@@ -86,8 +88,8 @@ class Auto:
         """Learn from the proposals that were judged: the accepted ones and the first after them."""
         for index, confidence in enumerate(self._confidences[: accepted + 1]):
             self._chance.learn(confidence, index < accepted)
-        for index in range(min(accepted + 1, proposed)):
-            (self._later if index else self._first).add(index < accepted, 1)
+        self._first.add(min(accepted, 1), 1)
+        self._later.add_run(max(accepted - 1, 0), failed=0 < accepted < proposed)
         self._trusted += 2 * accepted
         before, self._fed = self._fed, self._width.of(proposed + 1)
         seconds = float(self._passes[min(self._fed - 1, self._cap)]) + self._change * (before != self._fed)
@@ -145,6 +147,14 @@ class _Mean:
         self.above = above + self.memory * self.above
         self.below = below + self.memory * self.below
 
+    def add_run(self, right: int, *, failed: bool) -> None:
+        """So many successes one after the other, and then a failure or not."""
+        kept = self.memory**right
+        added = (1 - kept) / (1 - self.memory)
+        self.above, self.below = added + kept * self.above, added + kept * self.below
+        if failed:
+            self.add(0, 1)
+
 
 @dataclass
 class _Chance:
@@ -165,6 +175,8 @@ class _Chance:
 
     def learn(self, confidence: float, accepted: bool) -> None:
         chance = self.of(confidence)
+        if abs(accepted - chance) < _NO_NEWS:  # nearly always so where the draft is good, and this takes time
+            return
         offset = self.var_offset + self.covariance * confidence
         slope = self.covariance + self.var_slope * confidence
         weight = chance * (1 - chance)
