@@ -24,6 +24,7 @@ CONTEXTS = (16, 256, 1024)
 _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens that an engine may decode to time its passes
 _TURNS = (4, 5)  # lengths of passes that take turns, to see what a change costs
+_REPEATS = 3
 _WARM_UP = 2
 _PASSES = 8
 _FEWEST = 3
@@ -70,8 +71,6 @@ def measure_contexts(
         rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
         draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
         first = [step.seconds for step in engine.draft_rounds(text, 1)]
-        turns = _seconds(engine, text, *_TURNS)
-        changes = [spread(turns[i::2]).middle - spread(seconds[n]).middle for i, n in enumerate(_TURNS) if turns]
         finished.append(
             StepCosts(
                 context=engine.count_tokens(text),
@@ -79,7 +78,7 @@ def measure_contexts(
                 draft=spread(draft) if draft else None,
                 first_draft=spread(first) if first else None,
                 rounds=tuple(rounds),
-                length_change=max(float(np.mean(changes)), 0) if changes else None,
+                length_change=_length_change(engine, text),
             )
         )
     yield CostProgress(len(texts) * len(order), len(texts) * len(order), _costs(finished))
@@ -110,6 +109,19 @@ def _fits(engine: Engine, text: str) -> bool:
     models = filter(None, (engine.pair.target, engine.pair.draft))
     limit = min((model.context_length for model in models if model.context_length is not None), default=None)
     return limit is None or engine.count_tokens(text) + _ROOM <= limit
+
+
+def _length_change(engine: Engine, text: str) -> float | None:
+    """What passes take longer in turns than apart, each measured next to the other, again and again."""
+    turns, apart = list[float](), list[float]()
+    for _ in range(_REPEATS):
+        for index, tokens in enumerate(_TURNS):
+            mixed = _seconds(engine, text, *_TURNS)[index::2]
+            if not mixed:
+                return None
+            turns.append(spread(mixed).middle)
+            apart.append(spread(_seconds(engine, text, tokens)).middle)
+    return max(spread(turns).middle - spread(apart).middle, 0)
 
 
 def _seconds(engine: Engine, text: str, *tokens: int) -> list[float]:
