@@ -299,3 +299,12 @@ def test_confidence_is_the_probability_that_is_shown(traced) -> None:
     run = run_alone(traced.speculative(settings(), policy=lambda _: Listening(3)), PROMPTS[0], settings())
     shown = [draft.draft_probability for step in run.rounds for draft in step.proposed]
     assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)
+
+
+def test_a_draft_rests_in_plain_rounds(traced) -> None:
+    decoder = traced.speculative(settings(), policy=lambda _: Planned((3, 3)))
+    prefilled(decoder, PROMPTS[0], settings())
+    while decoder.finish_reason is None:
+        decoder.step()
+    drafted = decoder._drafter._sequence.shared(decoder._text)
+    assert drafted <= len(decoder._text) - 50  # two rounds of the 64 tokens asked it

@@ -90,9 +90,9 @@ class ModelDrafter:
         ids, proposals = list(text), list[Proposal]()
         if self._context is not None:
             limit = min(limit, self._context - len(ids))
-        if self._singly and limit and len(ids) - self._sequence.shared(ids) == 2:
-            self._sequence.logits(ids[:-1])
         while len(proposals) < limit and policy.goes_on(len(proposals), lambda: _confidence(proposals)):
+            if self._singly and not proposals and len(ids) - self._sequence.shared(ids) == 2:
+                self._sequence.logits(ids[:-1])
             proposals.append(self._choose(self._sequence.logits(ids)[0], ids))
             ids.append(proposals[-1].id)
         return proposals
