@@ -111,7 +111,8 @@ class Auto:
         if not self._probing or self._wait <= 0:
             return True
         self._wait -= 1
-        self._fed = self._width.of(1)
+        if self._fed > 1:
+            self._fed = self._width.of(1)
         self._earned.add(1, self._plain)
         return False
 
