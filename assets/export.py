@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python assets/export.py SOURCE assets/story-pair
 
-SOURCE holds `target/` and `draft/` in Hugging Face format. Run it in the environment that
-`export-requirements.txt` describes.
+SOURCE holds `target/` and `draft/` in Hugging Face format, or one of them: the other stays as it is. Run it in the
+environment that `export-requirements.txt` describes.
 """
 
 import argparse
@@ -25,15 +25,19 @@ def export(source: Path, destination: Path, weights: str, *options: str) -> None
 
 
 def main() -> None:
-    """Export both models of the pair."""
+    """Export what there is of a pair."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("destination", type=Path)
     parser.add_argument("--target-weights", choices=WEIGHTS, default="fp32")
     parser.add_argument("--draft-weights", choices=WEIGHTS, default="int8")
     arguments = parser.parse_args()
-    export(arguments.source / "target", arguments.destination / "target", arguments.target_weights)
-    export(arguments.source / "draft", arguments.destination / "draft", arguments.draft_weights)
+    weights = {"target": arguments.target_weights, "draft": arguments.draft_weights}
+    found = [role for role in weights if (arguments.source / role).is_dir()]
+    if not found:
+        parser.error(f"{arguments.source} has neither target/ nor draft/")
+    for role in found:
+        export(arguments.source / role, arguments.destination / role, weights[role])
 
 
 if __name__ == "__main__":
