@@ -78,7 +78,7 @@ def measure_contexts(
                 draft=spread(draft) if draft else None,
                 first_draft=spread(first) if first else None,
                 rounds=tuple(rounds),
-                length_change=_length_change(engine, text),
+                length_change=None if index else _length_change(engine, text),  # it hardly depends on the text
             )
         )
     yield CostProgress(len(texts) * len(order), len(texts) * len(order), _costs(finished))
