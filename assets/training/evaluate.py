@@ -6,10 +6,9 @@ from statistics import mean
 
 import numpy as np
 import torch
-from torch.nn import functional
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from fit import DEVICE, logits
+from fit import DEVICE, from_text, logits
 from own_text import continued
 
 LENGTH, MOST = 384, 64  # tokens of a window, and windows of a domain
@@ -26,7 +25,7 @@ def loss(model: LlamaForCausalLM, text: np.ndarray) -> float:
     with torch.inference_mode():
         for start in starts:
             ids = torch.from_numpy(text[start : start + length + 1].astype(np.int64))[None].to(DEVICE)
-            losses.append(functional.cross_entropy(logits(model, ids[:, :-1]).float(), ids[:, 1:].flatten()).item())
+            losses.append(from_text(model, ids).item())
     return mean(losses)
 
 

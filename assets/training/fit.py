@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,9 @@ def llama(shape: dict[str, int], vocabulary: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).to(DEVICE)
 
 
-def half() -> AbstractContextManager[None]:
-    """Products in bfloat16."""
-    return torch.autocast(DEVICE, dtype=torch.bfloat16)
-
-
 def logits(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
-    """Logits [tokens, vocabulary] of the token after each of `ids` [batch, length]."""
-    with half():
+    """Logits [tokens, vocabulary] of the token after each of `ids` [batch, length]; products are in bfloat16."""
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
         return model(input_ids=ids, use_cache=False).logits.flatten(0, 1)
 
 

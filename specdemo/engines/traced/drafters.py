@@ -87,14 +87,12 @@ class ModelDrafter:
 
     def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
         """Decode with the draft until the policy has enough."""
-        ids, proposals = list[int](), list[Proposal]()
+        ids, proposals = list(text), list[Proposal]()
         if self._context is not None:
             limit = min(limit, self._context - len(text))
         while len(proposals) < limit and policy.goes_on(len(proposals), lambda: _confidence(proposals)):
-            if not proposals:
-                ids += text
-                if self._singly and len(ids) - self._sequence.shared(ids) == 2:
-                    self._sequence.logits(ids[:-1])
+            if self._singly and not proposals and len(ids) - self._sequence.shared(ids) == 2:
+                self._sequence.logits(ids[:-1])
             proposals.append(self._choose(self._sequence.logits(ids)[0], ids))
             ids.append(proposals[-1].id)
         return proposals
