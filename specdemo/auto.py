@@ -13,6 +13,7 @@ verdicts. Everything learnt fades, so that a change in the text is noticed.
 
 It begins with what the rounds taught in which draft steps were timed. Without any, rounds begin short, and each
 proposal that is accepted lets them grow, since a draft may be sure of itself and wrong.
+
 Passes keep their length where a change would cost more than superfluous tokens do (see `specdemo.width`), so up to
 that length another proposal costs a draft step only.
 
@@ -31,7 +32,7 @@ from math import exp, log
 import numpy as np
 
 from specdemo.records import Costs
-from specdemo.width import Width, rising
+from specdemo.width import rising
 
 _OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: one plus so many times those of the draft's probability
 _OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # before anything is known, and at most
@@ -43,7 +44,7 @@ _MEMORY = 0.98  # of a verdict, that remains after the next one
 _ROUND_MEMORY = 0.95  # of a round's tokens and seconds
 _PROBING = 0.015  # of the time
 _GROWING = 0.5  # of what a change of the passes' length costs, that the proposal pays which asks for it
-_EAGER, _EVERY = 8, 8  # after so many rounds, prices are computed anew only every few, since that takes time
+_EVERY = 8  # rounds after which prices are computed anew, which takes time
 
 
 class Auto:
@@ -58,21 +59,28 @@ class Auto:
         self._plain = float(self._passes[0])
         self._cap = min(cap, len(self._passes) - 1)
         self._change = costs.length_change or 0.0
-        self._width, self._fed = Width(costs), 1  # the same choices as the decoder's
+        self._fed = 1
         self._powers = np.arange(self._cap)
+        self._prices = [self._seconds_of_more(fed) for fed in range(self._cap + 2)]
         self._chance = _Chance()
         self._first, self._later = _Mean(1.4, 2), _Mean(3.2, 4)
         self._earned = _Mean(1, self._plain, _ROUND_MEMORY)
         self._trusted, self._rounds = _TRUSTED, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._reach, self._confidences = 1.0, list[float]()
-        self._needed: list[float] = []
+        self._needed = list[float]()
         self._price()
+        self._study(costs)
+
+    def _study(self, costs: Costs) -> None:
+        """Learn from the rounds in which draft steps were timed."""
         for step in costs.drafted:
             self._confidences = [_log_odds(probability) for probability in step.probabilities]
-            self.learn(len(self._confidences), step.accepted)
-        self._width, self._fed, self._rounds = Width(costs), 1, 0
+            self.learn(len(self._confidences), step.accepted, len(self._confidences) + 1)
+        self._fed, self._rounds = 1, 0
         self._price()
+        if costs.drafted and self._needed[0] >= 1:
+            self._rest(self._first_draft + float(self._passes[1]) + self._change - self._plain)
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """While another proposal pays."""
@@ -84,50 +92,56 @@ class Auto:
         self._reach *= self._chance.of(self._confidences[-1])
         return self._reach > self._needed[proposed]
 
-    def learn(self, proposed: int, accepted: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
         """Learn from the proposals that were judged: the accepted ones and the first after them."""
+        before, self._fed = self._fed, min(fed, self._cap + 1)
+        if not proposed:
+            self._wait -= 1
+            self._earned.add(1, self._plain)
+            return
         for index, confidence in enumerate(self._confidences[: accepted + 1]):
             self._chance.learn(confidence, index < accepted)
         self._first.add(min(accepted, 1), 1)
         self._later.add_run(max(accepted - 1, 0), failed=0 < accepted < proposed)
         self._trusted += 2 * accepted
-        before, self._fed = self._fed, self._width.of(proposed + 1)
-        seconds = float(self._passes[min(self._fed - 1, self._cap)]) + self._change * (before != self._fed)
+        changed = before != self._fed
+        seconds = float(self._passes[self._fed - 1]) + self._change * changed
         seconds += self._first_draft + (proposed - 1) * self._draft
         self._earned.add(accepted + 1, seconds)
         if self._probing:
-            # a draft that rested has text to read first, and plain passes have another length
-            lost = seconds + self._first_draft + self._change - (accepted + 1) * self._plain
-            self._wait = max(lost, 0) / (_PROBING * self._plain)
+            self._rest(seconds - (accepted + 1) * self._plain)
         self._rounds += 1
-        if self._probing or self._rounds <= _EAGER or self._rounds % _EVERY == 0:
+        if changed or self._rounds % _EVERY == 0:
             self._price()
+
+    def _rest(self, lost: float) -> None:
+        """Stay plain until a probe that loses so many seconds is a small share of the time."""
+        lost += self._first_draft + self._change  # a draft that rested has text to read; plain passes are shorter
+        self._wait = max(lost, 0) / (_PROBING * self._plain)
 
     def _begins(self) -> bool:
         """Whether the round proposes anything."""
         self._reach = 1.0
         self._confidences.clear()
         self._probing = self._needed[0] >= 1
-        if not self._probing or self._wait <= 0:
-            return True
-        self._wait -= 1
-        if self._fed > 1:
-            self._fed = self._width.of(1)
-        self._earned.add(1, self._plain)
-        return False
+        return not self._probing or self._wait <= 0
+
+    def _seconds_of_more(self, fed: int) -> np.ndarray:
+        """What m more proposals than k take, after a pass over so many tokens; shape (cap, cap), by k and m - 1."""
+        tokens = np.arange(1, self._cap + 2)
+        filled = self._passes[np.clip(tokens, fed, len(tokens)) - 1]
+        filled = filled + _GROWING * self._change * (tokens > fed)
+        passes = np.minimum(filled, self._passes[: len(tokens)] + self._change)
+        k, m = np.ogrid[: self._cap, 1 : self._cap + 1]
+        more = np.asarray(passes[np.minimum(k + m, self._cap)] - passes[k] + m * self._draft)
+        more[0] += self._first_draft - self._draft
+        more[k + m > self._cap] = np.inf
+        return more
 
     def _price(self) -> None:
         """For each number of proposals, how likely they must all be accepted for more to pay."""
-        tokens = np.arange(1, self._cap + 2)
-        filled = self._passes[np.clip(tokens, self._fed, len(tokens)) - 1]
-        filled = filled + _GROWING * self._change * (tokens > self._fed)
-        passes = np.minimum(filled, self._passes[: len(tokens)] + self._change)
-        k, m = np.ogrid[: self._cap, 1 : self._cap + 1]
-        more = passes[np.minimum(k + m, self._cap)] - passes[k] + m * self._draft  # seconds that m more than k take
-        more[0] += self._first_draft - self._draft
-        more[k + m > self._cap] = np.inf
-        gains = np.cumsum(self._later.value**self._powers)
-        needed = (more / gains).min(axis=1) * max(self._earned.value, 1 / self._plain)
+        gains = (self._later.value**self._powers).cumsum()
+        needed = (self._prices[self._fed] / gains).min(axis=1) * max(self._earned.value, 1 / self._plain)
         self._needed = (needed / self._later.value).tolist()
         self._needed[0] = float(needed[0]) / self._first.value
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle, islice
+from random import Random
+from time import perf_counter
 
 import numpy as np
 
@@ -25,10 +27,12 @@ _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens that an engine may decode to time its passes
 _TURNS = (4, 5)  # lengths of passes that take turns, to see what a change costs
 _REPEATS = 3
+_LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _WARM_UP = 2
-_PASSES = 8
-_FEWEST = 3
-_SECONDS = 0.1
+_PASSES = 8  # of each length, where lengths take turns
+_VISITS, _AT_LEAST = 6, 2  # of all lengths, with a few passes each time; fewer where that takes so many seconds
+_FEW = 2
+_ENOUGH = 1.5
 
 
 @dataclass(frozen=True)
@@ -51,21 +55,21 @@ def measure_contexts(
 ) -> Iterator[CostProgress]:
     """Measure plain, draft and verification steps after texts of several lengths; nothing for those too long.
 
-    Passes over 2 to 17 tokens are measured up and down again, plain steps before, between and after, so that a
-    machine that grows faster or slower meanwhile favours neither. Once `stop` says True, what is finished stands.
+    Passes over 1 to 17 tokens are visited again and again, each time in another order, so that a machine that grows
+    faster or slower meanwhile favours none. Once `stop` says True, what is finished stands.
     """
     shortest, *longer = (_text(engine, tokens) for tokens in contexts)
     texts = [shortest, *(text for text in longer if _fits(engine, text))]
-    order = [1, *range(2, MAX_LOOKAHEAD + 2), 1, *range(MAX_LOOKAHEAD + 1, 1, -1), 1]
+    each = _VISITS * len(_LENGTHS)
     finished: list[StepCosts] = []
     for index, text in enumerate(texts):
-        seconds: dict[int, list[float]] = {tokens: [] for tokens in sorted(set(order))}
-        for done, tokens in enumerate(order):
+        seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
+        for done, tokens in enumerate(_order()):
             if stop():
                 return
-            yield CostProgress(index * len(order) + done, len(texts) * len(order), _costs(finished))
+            yield CostProgress(index * each + done, len(texts) * each, _costs(finished))
             try:
-                seconds[tokens] += _seconds(engine, text, tokens)
+                seconds[tokens] += _seconds(engine, text, tokens, passes=_FEW)
             except PromptError:  # the longer ones do not fit either
                 return
         rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
@@ -81,7 +85,7 @@ def measure_contexts(
                 length_change=None if index else _length_change(engine, text),  # it hardly depends on the text
             )
         )
-    yield CostProgress(len(texts) * len(order), len(texts) * len(order), _costs(finished))
+    yield CostProgress(len(texts) * each, len(texts) * each, _costs(finished))
 
 
 def contexts_task(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[CostProgress]:
@@ -111,25 +115,29 @@ def _fits(engine: Engine, text: str) -> bool:
     return limit is None or engine.count_tokens(text) + _ROOM <= limit
 
 
+def _order() -> Iterator[int]:
+    """Lengths of passes in the order of their visits."""
+    random, began = Random(0), perf_counter()
+    for visit in range(_VISITS):
+        if visit >= _AT_LEAST and perf_counter() - began > _ENOUGH:
+            return
+        yield from random.sample(_LENGTHS, len(_LENGTHS))
+
+
 def _length_change(engine: Engine, text: str) -> float | None:
     """What passes take longer in turns than apart, each measured next to the other, again and again."""
     turns, apart = list[float](), list[float]()
     for _ in range(_REPEATS):
         for index, tokens in enumerate(_TURNS):
-            mixed = _seconds(engine, text, *_TURNS)[index::2]
+            mixed = _seconds(engine, text, *_TURNS, passes=_PASSES)[index::2]
             if not mixed:
                 return None
             turns.append(spread(mixed).middle)
-            apart.append(spread(_seconds(engine, text, tokens)).middle)
+            apart.append(spread(_seconds(engine, text, tokens, passes=_PASSES // 2)).middle)
     return max(spread(turns).middle - spread(apart).middle, 0)
 
 
-def _seconds(engine: Engine, text: str, *tokens: int) -> list[float]:
-    """Seconds of some passes, warm-up left out; fewer where they are slow."""
-    seconds: list[float] = []
-    with closing(engine.pass_seconds(text, *tokens)) as passes:
-        for one in islice(passes, _WARM_UP, None):
-            seconds.append(one)
-            if len(seconds) >= _PASSES or (len(seconds) >= _FEWEST and sum(seconds) > _SECONDS):
-                break
-    return seconds
+def _seconds(engine: Engine, text: str, *tokens: int, passes: int) -> list[float]:
+    """Seconds of so many passes, after others that warm up."""
+    with closing(engine.pass_seconds(text, *tokens)) as seconds:
+        return list(islice(seconds, _WARM_UP, _WARM_UP + passes))

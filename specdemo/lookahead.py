@@ -27,8 +27,10 @@ class LookaheadPolicy(Protocol):
         `confidence` computes the draft's probability of what it last proposed, and is called only if needed.
         """
 
-    def learn(self, proposed: int, accepted: int) -> None:
-        """A round ended: how many tokens were proposed, and how many of them accepted."""
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """A round ended: how many tokens were proposed, if any, how many of them accepted, and how many the target's
+        pass fed, of which some may be superfluous. The first is the prefill's.
+        """
 
 
 @dataclass
@@ -41,7 +43,7 @@ class Constant:
         """Until the lookahead is reached."""
         return proposed < self.lookahead
 
-    def learn(self, proposed: int, accepted: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
         """Nothing to learn."""
 
 
@@ -55,8 +57,10 @@ class Heuristic:
         """Until the present lookahead is reached."""
         return proposed < self.lookahead
 
-    def learn(self, proposed: int, accepted: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
         """Adapt the lookahead."""
+        if not proposed:
+            return
         if accepted == proposed:
             self.lookahead += _HEURISTIC_GAIN
         else:
@@ -74,7 +78,7 @@ class Confidence:
         """While the last proposal was likely enough; the unlikely one is still verified."""
         return not proposed or (proposed < self.cap and confidence() >= self.threshold)
 
-    def learn(self, proposed: int, accepted: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
         """Nothing to learn."""
 
 
@@ -94,7 +98,7 @@ class Planned:
             self.round += 1
         return self.round < len(self.lookaheads) and proposed < self.lookaheads[self.round]
 
-    def learn(self, proposed: int, accepted: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
         """Nothing to learn."""
 
 

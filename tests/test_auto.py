@@ -43,8 +43,7 @@ def rate(policy: LookaheadPolicy, draft: Iterator[tuple[bool, float]], costs: Co
         while len(proposed) < 16 and policy.goes_on(len(proposed), lambda known=proposed: known[-1][1]):
             proposed.append(next(draft))
         accepted = next((n for n, (right, _) in enumerate(proposed) if not right), len(proposed))
-        if proposed:
-            policy.learn(len(proposed), accepted)
+        policy.learn(len(proposed), accepted, len(proposed) + 1)
         committed += accepted + 1
         seconds += len(proposed) * costs.draft_step + costs.verify[len(proposed)]
     return committed / seconds * costs.plain_step
@@ -123,7 +122,7 @@ def test_the_oracle_is_planned_and_followed() -> None:
     policy, proposed = Planned(plan.lookaheads), []
     for lookahead in plan.lookaheads:
         proposed.append(next(n for n in count() if not policy.goes_on(n, lambda: 0.0)))
-        policy.learn(lookahead, lookahead)
+        policy.learn(lookahead, lookahead, lookahead + 1)
     assert tuple(proposed) == plan.lookaheads
     assert not policy.goes_on(0, lambda: 1.0)
 

@@ -150,8 +150,9 @@ def test_step_costs_after_texts_of_several_lengths() -> None:
     *states, last = measure_contexts(engine, (16, 256))
     assert last.costs is not None
     assert [step.context for step in last.costs.contexts] == [16, 256]
-    assert [state.costs is not None for state in states] == [False] * 35 + [True] * 35
-    assert (last.done, last.total) == (70, 70)
+    half = last.total // 2
+    assert [state.costs is not None for state in states] == [state.done >= half for state in states]
+    assert (last.done, states[0].done, states[-1].total) == (last.total, 0, last.total)
     first = last.costs.contexts[0]
     assert last.costs.verify == tuple(spread.middle for spread in first.passes)
     assert first.draft is not None
@@ -169,6 +170,6 @@ def test_texts_that_the_models_cannot_read_are_left_out() -> None:
 
 def test_stopping_keeps_the_lengths_that_are_finished() -> None:
     asked = count()
-    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 50)
+    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 150)
     assert last.costs is not None
     assert len(last.costs.contexts) == 1

@@ -131,12 +131,12 @@ class TracedDecoder:
         assert self._target is not None
         drafted = perf_counter()
         ids = [proposal.id for proposal in proposals]
-        logits = self._target.logits(self._text + ids, len(ids) + 1, self._width.of(len(ids) + 1))
+        fed = self._width.of(len(ids) + 1)
+        logits = self._target.logits(self._text + ids, len(ids) + 1, fed)
         verified = perf_counter()
         accepted, own = self._verify(proposals, logits)
         committed = self._cut([*ids[:accepted], own])
-        if proposals:
-            self._policy.learn(len(ids), accepted)
+        self._policy.learn(len(ids), accepted, fed)
         ended = perf_counter()
         targets = list(self._distributions(ids, logits))
         result = Round(

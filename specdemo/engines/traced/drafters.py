@@ -17,7 +17,6 @@ from specdemo.sampling import (
     distribution,
     draw,
     greatest_probability,
-    greedy_choice,
     penalised,
     resized,
 )
@@ -113,10 +112,9 @@ class ModelDrafter:
             probabilities = distribution(kept, settings, seen)
             return Proposal(draw(probabilities, self._random.random()), lambda: probabilities)
         scores = penalised(kept, seen, settings.repetition_penalty)
+        choice = int(scores.argmax())
         return Proposal(
-            greedy_choice(kept, settings, seen),
-            lambda: distribution(kept, settings, seen),
-            lambda: greatest_probability(scores),
+            choice, lambda: distribution(kept, settings, seen), lambda: greatest_probability(scores, choice)
         )
 
 
