@@ -6,22 +6,23 @@ was.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from random import Random
 from time import perf_counter
 from typing import Any
 
+from specdemo.compare import WARM_UP_PROMPT
 from specdemo.costs import measure_costs
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.errors import SettingsError
+from specdemo.errors import FileError, PairError, PromptError, SettingsError
 from specdemo.hardware import SIDES, Loader, measure_bound, measure_memory
 from specdemo.journal import Journal
-from specdemo.records import ModelPair
+from specdemo.models.checks import check_settings, compared
+from specdemo.records import Costs, ModelPair
 from specdemo.results import Bench, EngineFacts, Entry, Header, Row
 from specdemo.settings import EngineName, GenerationSettings
 from specdemo.tasks import Task
-from specdemo.trials import can_run, trials, warm_up
+from specdemo.trials import Trial, can_run, trials, warm_up
 
 METHODS: dict[str, dict[str, Any]] = {
     "constant": {"policy": "constant"},
@@ -32,6 +33,9 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 ENGINES: tuple[EngineName, ...] = ("genai", "traced")
 REPEATS = 3
+
+Part = list[tuple[int, Task, list[str]]]
+"""Repeats, prompts, and the methods to run, in their order."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +50,21 @@ class BenchProgress:
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
-    """Every way of decoding this pair, by a name such as `traced auto`."""
-    ways = {}
+    """Every way of decoding this pair, by a name such as `traced auto`.
+
+    Raises:
+        LoadError: OpenVINO refused a tokenizer.
+    """
+    ways, pair = {}, compared(pair)
     for engine in ENGINES:
         for method, changes in METHODS.items():
-            if pair.draft is None and changes.get("drafter") != "lookup":
-                continue
             base: dict[str, Any] = settings.model_dump() | {"policy": "constant", "drafter": "model"}
             if engine == "genai":
                 base.pop("max_assistant_tokens")  # it knows no cap
             try:
                 chosen = GenerationSettings.checked(**{**base, **changes, "engine": engine})
-            except SettingsError:  # this engine cannot
+                check_settings(pair, chosen)
+            except (PairError, SettingsError):  # this engine cannot
                 continue
             ways[f"{engine} {method}"] = chosen
     return ways
@@ -80,12 +87,12 @@ def bench(
     Once `stop` says True, what is finished stands.
 
     Raises:
-        FileError: the journal holds another benchmark.
+        FileError: the journal holds another benchmark, or one of another machine.
         SettingsError: there is no such method for this pair.
-        SpecdemoError: a prompt cannot be run, or an engine failed.
+        SpecdemoError: an engine failed. A prompt that cannot be run is no error but a row that says so.
     """
     ways = available(pair, settings)
-    chosen = tuple(ways) if methods is None else tuple(methods)
+    chosen = tuple(dict.fromkeys(ways if methods is None else methods))
     unknown = next((name for name in chosen if name not in ways), None)
     if unknown is not None or not chosen:
         raise SettingsError(f"There is no method {unknown!r} for this pair; choose among {', '.join(ways)}.")
@@ -99,8 +106,8 @@ def bench(
     yield BenchProgress("starting", len(state.rows), total, None, state)
     for name in ENGINES:
         mine = {way: ways[way] for way in chosen if ways[way].engine == name}
-        todo = _todo(name, mine, tasks, repeats, finished, random)
-        if not todo or stop():
+        parts = _parts(name, mine, tasks, repeats, finished, random)
+        if not any(parts) or stop():
             continue
         yield BenchProgress(f"loading {name}", len(state.rows), total, None, state)
         engine = load(name)
@@ -109,28 +116,24 @@ def bench(
             facts = EngineFacts(environment=engine.environment, costs=costs)
             if stop():
                 return
+            if name in engines and engines[name].environment != engine.environment:
+                raise FileError(
+                    "The rows so far were measured with other versions or settings of OpenVINO; choose another "
+                    "output path, or delete the file that ends in .rows.jsonl."
+                )
             state = state.model_copy(update={"engines": {**state.engines, name: facts}})
             if journal is not None:
                 journal.append(Entry(engine=name, facts=facts))
-            able = {way: values for way, values in mine.items() if can_run(values, costs)}
-            warm_up(engine, tasks[0].prompt, list(able.values()), costs)
-            for repeat, task, order in todo:
-                began = perf_counter()
-                unable = [way for way in order if way not in able]
-                ran = [way for way in order if way in able]
-                done = trials(engine, task.prompt, [able[way] for way in ran], costs, stop)
-                for way, trial in chain(((way, None) for way in unable), zip(ran, done, strict=False)):
-                    row = Row(
-                        engine=name, method=_method(way), task=task.task, prompt=task.name, repeat=repeat, trial=trial
-                    )
-                    if journal is not None:
-                        journal.append(Entry(row=row))
-                    state = state.model_copy(update={"rows": (*state.rows, row)})
-                    new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
-                    left = spent / new * (total - len(state.rows))
-                    yield BenchProgress(f"{name}: {task.name}", len(state.rows), total, left, state)
-                if stop():
-                    return
+            began = perf_counter()
+            for row in _rows(engine, mine, parts, costs, stop):
+                if journal is not None:
+                    journal.append(Entry(row=row))
+                state = state.model_copy(update={"rows": (*state.rows, row)})
+                new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
+                left = spent / new * (total - len(state.rows))
+                yield BenchProgress(f"{name}: {row.prompt}", len(state.rows), total, left, state)
+            if stop():
+                return
         finally:
             engine.close()
 
@@ -143,7 +146,8 @@ def with_hardware(result: Bench, load: Loader = load_engine) -> Bench:
     """
     pair, uses = result.header.pair, []
     drafter = "model" if pair.draft is not None else "lookup"
-    prompt = result.tasks[0].prompt
+    ran = {row.prompt for row in result.rows if row.trial is not None}
+    prompt = next((task.prompt for task in result.tasks if task.name in ran), WARM_UP_PROMPT)
     for engine in result.engines:
         settings = result.header.settings.model_copy(
             update={"engine": engine, "policy": "constant", "drafter": drafter}
@@ -155,23 +159,77 @@ def with_hardware(result: Bench, load: Loader = load_engine) -> Bench:
     return result.model_copy(update={"memory": tuple(uses), "bound": bound})
 
 
-def _todo(
+def _parts(
     engine: EngineName,
     ways: dict[str, GenerationSettings],
     tasks: Sequence[Task],
     repeats: int,
     finished: dict[tuple[Any, ...], Row],
     random: Random,
-) -> list[tuple[int, Task, list[str]]]:
-    """Repeats, prompts and methods that are not finished, in the order in which to run them."""
-    todo = []
-    for repeat in range(repeats):
-        for task in random.sample(tasks, len(tasks)):
-            order = random.sample(sorted(ways), len(ways))
-            missing = [way for way in order if (engine, _method(way), task.name, repeat) not in finished]
-            if missing:
-                todo.append((repeat, task, missing))
-    return todo
+) -> list[Part]:
+    """Repeats, prompts and methods that are not finished, in the order in which to run them.
+
+    In a part for each drafter: GenAI keeps one kind of speculative pipeline, and another one begins cold.
+    """
+    parts = []
+    for drafter in dict.fromkeys(settings.drafter for settings in ways.values()):
+        mine, part = sorted(way for way in ways if ways[way].drafter == drafter), Part()
+        for repeat in range(repeats):
+            for task in random.sample(tasks, len(tasks)):
+                order = random.sample(mine, len(mine))
+                missing = [way for way in order if (engine, _method(way), task.name, repeat) not in finished]
+                if missing:
+                    part.append((repeat, task, missing))
+        if part:
+            parts.append(part)
+    return parts
+
+
+def _rows(
+    engine: Engine,
+    ways: dict[str, GenerationSettings],
+    parts: Sequence[Part],
+    costs: Costs | None,
+    stop: Callable[[], bool],
+) -> Iterator[Row]:
+    """What is to be done, one after the other."""
+    able = {way: settings for way, settings in ways.items() if can_run(engine.pair, settings, costs)}
+    for part in parts:
+        used = sorted({way for _, _, order in part for way in order} & able.keys())
+        warm_up(engine, WARM_UP_PROMPT, [able[way] for way in used], costs, stop)
+        for repeat, task, order in part:
+            for way, trial, problem in _tried(engine, task, order, able, costs, stop):
+                name, method = ways[way].engine, _method(way)
+                yield Row(
+                    engine=name,
+                    method=method,
+                    task=task.task,
+                    prompt=task.name,
+                    repeat=repeat,
+                    trial=trial,
+                    problem=problem,
+                )
+            if stop():
+                return
+
+
+def _tried(
+    engine: Engine,
+    task: Task,
+    order: Sequence[str],
+    able: dict[str, GenerationSettings],
+    costs: Costs | None,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[str, Trial | None, str | None]]:
+    """Every method with its trial, or with what hinders it."""
+    ran, done = [way for way in order if way in able], 0
+    yield from ((way, None, "needs step costs that are not known for this pair") for way in order if way not in able)
+    try:
+        for trial in trials(engine, task.prompt, [able[way] for way in ran], costs, stop):
+            done += 1
+            yield ran[done - 1], trial, None if trial is not None else "the text ended at once"
+    except PromptError as error:
+        yield from ((way, None, str(error)) for way in ran[done:])
 
 
 def _key(row: Row) -> tuple[Any, ...]:

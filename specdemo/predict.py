@@ -2,21 +2,19 @@
 
 A round at lookahead γ takes γ draft steps and one target pass over γ + 1 tokens, and commits τ tokens, so that the
 speedup is τ / (γc + v(γ + 1)). The textbook takes v = 1 (Leviathan et al. 2023, theorem 3.8), as if verifying
-several tokens cost no more than one; where it does, the best lookahead is shorter than the textbook's.
+several tokens cost no more than one; they do cost more, so the best lookahead is shorter than the textbook's.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from specdemo import metrics
-from specdemo.records import Costs, Record, Run, Verdict
+from specdemo.records import Costs, Record
 from specdemo.settings import Drafter
 
 FORMULAS = {
-    "token_acceptance": "accepted / (accepted + rejected): discarded proposals were never judged",
     "expected_length": "(1 − α^(γ+1)) / (1 − α)",
     "predicted_speedup": "τ / (γc + v(γ+1))",
-    "textbook_speedup": "τ / (γc + 1)",
 }
 
 
@@ -45,44 +43,22 @@ def expected_length(acceptance: float, lookahead: int) -> float:
     return sum(acceptance**i for i in range(lookahead + 1))
 
 
-def length_by_position(per_position: Sequence[float], lookahead: int) -> float:
-    """τ of a round in which at least i proposals are accepted with probability `per_position[i − 1]`.
+def predict(costs: Costs, acceptance: float, drafter: Drafter = "model") -> Prediction | None:
+    """Speedups with acceptance α at every lookahead whose verification was measured.
 
-    Positions beyond those known count as never accepted, so τ is then a lower bound.
-    """
-    return 1 + sum(per_position[:lookahead])
-
-
-def predict(costs: Costs, acceptance: float | Sequence[float], drafter: Drafter = "model") -> Prediction | None:
-    """Speedups at every lookahead whose verification was measured; None where the draft's cost is not known.
-
-    `acceptance` is α, or the acceptance by position. Prompt lookup proposes at no cost.
+    None where the draft's cost is not known. Prompt lookup proposes at no cost; predicted is then what it would give
+    if it found something in every round.
     """
     cost = 0.0 if drafter == "lookup" else metrics.draft_cost(costs)
     if cost is None:
         return None
-    length: Callable[[int], float]
-    if isinstance(acceptance, int | float):
-        length = partial(expected_length, acceptance)
-    else:
-        length = partial(length_by_position, acceptance)
+    length = partial(expected_length, acceptance)
     lookaheads = range(1, len(costs.verify))
     verify = [passes / costs.verify[0] for passes in costs.verify]
     return Prediction(
         predicted=tuple(length(n) / (n * cost + verify[n]) for n in lookaheads),
         textbook=tuple(length(n) / (n * cost + 1) for n in lookaheads),
     )
-
-
-def token_acceptance(runs: Iterable[Run]) -> float | None:
-    """The α of independent proposals that makes these runs likeliest: accepted / (accepted + rejected).
-
-    Other than `metrics.acceptance_rate`, which counts discarded proposals too and so falls with the lookahead, it
-    is a property of pair and text. None if nothing is known to have been judged.
-    """
-    verdicts = [draft.verdict for run in runs for step in run.rounds for draft in step.proposed or ()]
-    accepted, rejected = verdicts.count(Verdict.ACCEPTED), verdicts.count(Verdict.REJECTED)
-    return accepted / (accepted + rejected) if accepted + rejected else None
 
 
 def _best(speedups: Sequence[float]) -> int:

@@ -18,10 +18,7 @@ ALL = "all tasks"
 
 
 class Row(Record):
-    """One trial: which way of decoding, which prompt, which repeat. `trial` is None where the text ended at once.
-
-    It is None, too, where a method reckons with step costs that are not known for this pair.
-    """
+    """One trial: which way of decoding, which prompt, which repeat. Without a `trial`, `problem` says why."""
 
     engine: EngineName
     method: str
@@ -29,6 +26,7 @@ class Row(Record):
     prompt: str
     repeat: int
     trial: Trial | None
+    problem: str | None = None
 
 
 class Cell(Summary):

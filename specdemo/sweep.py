@@ -1,8 +1,9 @@
 """The sweep: which lookahead or threshold decodes fastest here, for these prompts, with what certainty.
 
 Every setting is run on every prompt several times, in an order that is shuffled anew each time, each run between two
-plain ones. So neither a machine that warms up nor a setting's neighbours favour anyone. What comes out is one
-recommendation; that no setting beats plain decoding is one, too.
+plain ones. So neither a machine that warms up nor a setting's neighbours favour anyone. The fastest of many is partly
+the luckiest, so it is run again, and only these fresh runs are quoted. What comes out is one recommendation; that no
+setting beats plain decoding is one, too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,46 +12,29 @@ from random import Random
 from time import perf_counter
 from typing import Any, Literal
 
+from specdemo.compare import run_alone
 from specdemo.costs import MAX_LOOKAHEAD
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError
 from specdemo.figures import number, percent
 from specdemo.predict import Prediction, predict
+from specdemo.recommendation import Candidate, Point, Recommendation, recommend
 from specdemo.records import Costs, Environment, ModelPair, Record
 from specdemo.settings import GenerationSettings
-from specdemo.trials import Summary, Trial, can_run, summarise, trials, warm_up
+from specdemo.trials import Trial, can_run, summarise, trials, warm_up
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
 REPEATS = 3
-
-
-class Candidate(Record):
-    """A setting to try: a lookahead of so many tokens, a confidence threshold, or a policy without a number."""
-
-    kind: Literal["lookahead", "threshold", "policy"]
-    name: str
-    value: float | None
-    settings: GenerationSettings
-
-
-class Point(Summary):
-    """What the trials of one candidate gave; of the speedups there are as many as finished trials."""
-
-    candidate: Candidate
-
-
-class Recommendation(Record):
-    """What to do, in a sentence. `candidate` is the best; None where no setting is sure to beat plain decoding."""
-
-    candidate: Candidate | None
-    sentence: str
+FRESH = 8  # runs of the fastest setting, at least, as many on each prompt
 
 
 class Sweep(Record):
     """Everything measured so far. `prediction` is not measured: it follows from `costs` and `acceptance`.
 
-    `acceptance` is α as accepted / judged, over all trials with a draft model's lookahead.
+    `acceptance` is α as accepted / judged, over all trials of lookaheads. Nothing is predicted of prompt lookup,
+    which finds something in some rounds only, nor without a KV cache, with which the costs were measured. `fresh` is
+    of the fastest setting's runs after all others.
     """
 
     pair: ModelPair
@@ -61,6 +45,7 @@ class Sweep(Record):
     points: tuple[Point, ...] = ()
     acceptance: float | None = None
     prediction: Prediction | None = None
+    fresh: Point | None = None
     recommendation: Recommendation
 
 
@@ -86,8 +71,11 @@ def candidates(
     """
     if not lookaheads and not thresholds:
         raise SettingsError("There is nothing to try; name at least one lookahead or threshold.")
+    if settings.drafter == "lookup" and not lookaheads:
+        raise SettingsError("Prompt lookup has no thresholds; name at least one lookahead.")
+    lookaheads = [n for n in lookaheads if n >= settings.tree_depth]  # a tree is as deep at least
     found = [_candidate(settings, "lookahead", f"lookahead {n}", n, num_assistant_tokens=n) for n in lookaheads]
-    if settings.drafter == "lookup":
+    if settings.drafter == "lookup" or settings.tree_depth:
         return found
     for threshold in thresholds:
         values = {"policy": "confidence", "assistant_confidence_threshold": threshold}
@@ -110,20 +98,29 @@ def sweep(
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[SweepProgress]:
-    """Measure the candidates on the prompts; yield a state before the first trial and after each.
+    """Measure the candidates on the prompts, then the fastest again; yield a state first, and after each trial.
 
-    Once `stop` says True, what is finished stands.
+    Candidates that this pair cannot do are left out. Once `stop` says True, what is finished stands.
 
     Raises:
         SpecdemoError: a prompt or the settings cannot be run, or the engine failed.
     """
-    tried = [candidate for candidate in tried if can_run(candidate.settings, costs)]
+    tried = [candidate for candidate in tried if can_run(engine.pair, candidate.settings, costs)]
+    if not tried:
+        raise SettingsError("This pair can do none of what was to be tried; choose another engine or drafter.")
     random, results = Random(seed), _Results(engine, tuple(prompts), settings, costs, list(tried))
-    total, done, spent = repeats * len(prompts) * len(tried), 0, 0.0
+    again = -(-FRESH // len(prompts))
+    total, done, spent = (repeats * len(tried) + again) * len(prompts), 0, 0.0
     yield SweepProgress(0, total, None, results.sweep())
-    for prompt in prompts[:1]:
-        warm_up(engine, prompt, [candidate.settings for candidate in tried], costs)
-    for _ in range(repeats):
+    for prompt in prompts[1:]:
+        run_alone(engine.plain(), prompt, settings, 1, stop)  # to refuse what cannot be run before anything is
+    warm_up(engine, prompts[0], [candidate.settings for candidate in tried], costs, stop)
+    for repeat in range(repeats + again):
+        if repeat == repeats:
+            fastest = results.fastest()
+            if fastest is None:  # every text ended at once
+                return
+            tried = [fastest]
         for prompt in random.sample(prompts, len(prompts)):
             order = random.sample(tried, len(tried))
             began = perf_counter()
@@ -131,34 +128,10 @@ def sweep(
             for candidate, trial in zip(order, trials(engine, prompt, variants, costs, stop), strict=False):
                 done, spent, began = done + 1, spent + perf_counter() - began, perf_counter()
                 if trial is not None:
-                    results.add(candidate, trial)
+                    results.add(candidate, trial, fresh=repeat >= repeats)
                 yield SweepProgress(done, total, spent / done * (total - done), results.sweep())
             if stop():
                 return
-
-
-def recommend(points: Sequence[Point]) -> Recommendation:
-    """The fastest of the settings whose intervals lie above 1."""
-    if not points:
-        return Recommendation(candidate=None, sentence="Nothing was measured yet.")
-    sure = [point for point in points if point.speedup.low is not None and point.speedup.low > 1]
-    best = max(sure or points, key=lambda point: point.speedup.middle)
-    name, runs = best.candidate.name, len(best.speedups)
-    evidence = f"{best.speedup} in {runs} run{'s' if runs > 1 else ''}"
-    outputs = "outputs identical" if best.identical else "but outputs differ"
-    if best.speedup.middle <= 1:
-        sentence = f"No setting beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
-        return Recommendation(candidate=None, sentence=sentence)
-    if best.speedup.low is None:
-        sentence = f"Too few runs to be sure: the fastest so far is {name}, {evidence}, {outputs}."
-        return Recommendation(candidate=None, sentence=sentence)
-    if best.speedup.low <= 1:
-        sentence = f"No setting surely beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
-        return Recommendation(candidate=None, sentence=sentence)
-    equals = [p.candidate.name for p in points if p is not best and p.speedup.middle >= best.speedup.low]
-    others = f" Not surely slower: {', '.join(equals)}." if equals else ""
-    sentence = f"Choose {name}: {evidence}, {outputs}.{others}"
-    return Recommendation(candidate=best.candidate, sentence=sentence)
 
 
 COLUMNS = ("setting", "speedup", "predicted", "τ", "α", "draft", "verify", "other", "outputs", "runs")
@@ -201,27 +174,38 @@ class _Results:
             "environment": engine.environment,
             "costs": costs,
         }
-        self._drafter = settings.drafter
+        self._predicted = costs if settings.drafter == "model" and settings.kv_cache == "on" else None
         self._trials: dict[str, list[Trial]] = {candidate.name: [] for candidate in tried}
         self._candidates = {candidate.name: candidate for candidate in tried}
         self._points: dict[str, Point] = {}
+        self._again: list[Trial] = []
+        self._fresh: Point | None = None
 
-    def add(self, candidate: Candidate, trial: Trial) -> None:
-        self._trials[candidate.name].append(trial)
-        summary = summarise(self._trials[candidate.name])
-        self._points[candidate.name] = Point(candidate=candidate, **summary.model_dump())
+    def add(self, candidate: Candidate, trial: Trial, *, fresh: bool) -> None:
+        done = self._again if fresh else self._trials[candidate.name]
+        done.append(trial)
+        point = Point(candidate=candidate, **summarise(done).model_dump())
+        if fresh:
+            self._fresh = point
+        else:
+            self._points[candidate.name] = point
+
+    def fastest(self) -> Candidate | None:
+        best = max(self._points.values(), key=lambda point: point.speedup.middle, default=None)
+        return best.candidate if best is not None else None
 
     def sweep(self) -> Sweep:
         points = [self._points[name] for name in self._candidates if name in self._points]
         constant = [trial for point in points if point.candidate.kind == "lookahead" for trial in self._of(point)]
         acceptance = summarise(constant).token_acceptance if constant else None
-        costs = self._known["costs"]
+        costs = self._predicted
         return Sweep(
             **self._known,
             points=tuple(points),
             acceptance=acceptance,
-            prediction=predict(costs, acceptance, self._drafter) if costs and acceptance is not None else None,
-            recommendation=recommend(points),
+            prediction=predict(costs, acceptance) if costs and acceptance is not None else None,
+            fresh=self._fresh,
+            recommendation=recommend(points, self._fresh),
         )
 
     def _of(self, point: Point) -> list[Trial]:

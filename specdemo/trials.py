@@ -11,10 +11,13 @@ import numpy as np
 from specdemo import metrics
 from specdemo.compare import run_alone
 from specdemo.engines.base import Engine
-from specdemo.records import Comparison, Costs, Record, Run, Verdict
+from specdemo.errors import PairError, SettingsError
+from specdemo.models.checks import check_settings
+from specdemo.records import Comparison, Costs, ModelPair, Record, Run, Verdict
 from specdemo.settings import GenerationSettings
 
 LEVEL = 0.95
+ENOUGH = 6
 _DRAWS = 2000
 _WARM_UP_ROUNDS = 6
 
@@ -61,26 +64,41 @@ class Interval(Record):
 
 
 def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
-    """The median of at least one value; from three on with its bootstrap interval (Efron 1979), seeded."""
+    """The median of at least one value; from six on with its bootstrap interval (Efron 1979), seeded.
+
+    Of fewer values not even the least and the greatest hold the median between them so often.
+    """
     middle = float(np.median(values))
-    if len(values) < 3:
+    if len(values) < ENOUGH:
         return Interval(middle=middle)
     draws = np.random.default_rng(seed).choice(values, (_DRAWS, len(values)))
     low, high = np.quantile(np.median(draws, axis=1), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return Interval(middle=middle, low=float(low), high=float(high))
 
 
-def can_run(settings: GenerationSettings, costs: Costs | None) -> bool:
-    """Whether the step costs that a policy reckons with are known, which they are not for every pair."""
+def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
+    """Whether the pair can draft so, and the step costs that a policy reckons with are known."""
+    try:
+        check_settings(pair, settings)
+    except (PairError, SettingsError):
+        return False
     return settings.policy != "auto" or (costs is not None and costs.draft_step is not None)
 
 
-def warm_up(engine: Engine, prompt: str, variants: Sequence[GenerationSettings], costs: Costs | None) -> None:
+def warm_up(
+    engine: Engine,
+    prompt: str,
+    variants: Sequence[GenerationSettings],
+    costs: Costs | None,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
     """A few rounds of everything, since the first pass of each length compiles its kernels."""
     for settings in variants[:1]:
-        run_alone(engine.plain(), prompt, settings, _WARM_UP_ROUNDS)
+        run_alone(engine.plain(), prompt, settings, _WARM_UP_ROUNDS, stop)
     for settings in variants:
-        run_alone(engine.speculative(settings, costs), prompt, settings, _WARM_UP_ROUNDS)
+        if stop():
+            return
+        run_alone(engine.speculative(settings, costs), prompt, settings, _WARM_UP_ROUNDS, stop)
 
 
 def trials(

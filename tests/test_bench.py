@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 
 import pytest
@@ -116,6 +116,51 @@ def test_methods_are_those_that_engine_and_pair_can() -> None:
     assert not {"genai auto", "genai heuristic"} & set(available(PAIR, SETTINGS))
     with pytest.raises(SettingsError, match="There is no method 'genai auto'"):
         run(methods=["genai auto"])
+
+
+def test_methods_are_those_that_the_pair_can() -> None:
+    head = PAIR.model_copy(update={"draft": PAIR.target.model_copy(update={"eagle3": True})})
+    assert list(available(head, SETTINGS)) == ["genai constant", "genai lookup"]
+    other = PAIR.model_copy(update={"translated": True})
+    assert {way.split()[0] for way in available(other, SETTINGS)} == {"traced"}
+
+
+def test_a_prompt_that_cannot_be_run_keeps_nobody_from_running() -> None:
+    tasks = [*TASKS, Task(name="void", task="songs", prompt=" ")]
+    result = list(bench(load, PAIR, tasks, SETTINGS, methods=METHODS, repeats=1))[-1].bench
+    assert result.complete
+    assert {row.prompt for row in result.rows if row.problem} == {"void"}
+    assert all("empty" in row.problem for row in result.rows if row.problem)
+    assert all(cell.runs == 4 for cell in cells(result) if cell.task == ALL)
+
+
+def test_pipelines_of_another_drafter_are_warm_before_they_are_timed() -> None:
+    drafters: list[str] = []
+
+    class Watched(ScriptedEngine):
+        def speculative(self, settings, costs=None):
+            drafters.append(settings.drafter)
+            return super().speculative(settings, costs)
+
+    list(bench(lambda _: Watched(), PAIR, TASKS, SETTINGS, methods=METHODS[:2], repeats=3))
+    runs = [(drafter, len(list(group))) for drafter, group in groupby(drafters)]
+    assert runs == [("model", 1 + 12), ("lookup", 1 + 12)]
+
+
+def test_rows_of_other_versions_are_not_mixed_in(journal: Journal) -> None:
+    def upgraded(name: EngineName) -> ScriptedEngine:
+        engine = load(name)
+        engine.environment = engine.environment.model_copy(update={"openvino": "2099.0"})
+        return engine
+
+    run(journal, repeats=1)
+    with pytest.raises(FileError, match="other versions"):
+        run(journal, load=upgraded, repeats=2)
+
+
+def test_a_method_named_twice_runs_once() -> None:
+    result = run(methods=["traced constant", "traced constant"], repeats=1)[-1]
+    assert (result.complete, len(result.rows)) == (True, 4)
 
 
 def test_reports_agree_with_the_table(tmp_path: Path) -> None:

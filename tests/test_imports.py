@@ -25,7 +25,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.engines"},
     {"specdemo.compare", "specdemo.costs", "specdemo.worker"},
     {"specdemo.trials", "specdemo.tasks", "specdemo.hardware", "specdemo.journal"},
-    {"specdemo.sweep", "specdemo.results"},
+    {"specdemo.recommendation", "specdemo.sweep", "specdemo.results"},
     {"specdemo.bench", "specdemo.report"},
     {"specdemo.ui", "specdemo.terminal"},
     {"specdemo.cli", "specdemo.__main__"},

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.predict import expected_length, length_by_position, predict, token_acceptance
-from specdemo.records import Costs, DraftToken, Round, Run, Spread, StepCosts, Token, Verdict
+from specdemo.predict import expected_length, predict
+from specdemo.records import Costs, Spread, StepCosts
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))
 
@@ -12,12 +12,6 @@ COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0
 def test_expected_length_is_the_closed_form(acceptance: float, lookahead: int) -> None:
     closed = (1 - acceptance ** (lookahead + 1)) / (1 - acceptance)
     assert expected_length(acceptance, lookahead) == pytest.approx(closed)
-
-
-@given(st.floats(0, 1), st.integers(1, 16))
-def test_independent_acceptance_is_a_case_of_acceptance_by_position(acceptance: float, lookahead: int) -> None:
-    positions = [acceptance**i for i in range(1, 17)]
-    assert length_by_position(positions, lookahead) == pytest.approx(expected_length(acceptance, lookahead))
 
 
 def test_predictions_by_hand() -> None:
@@ -43,21 +37,6 @@ def test_prompt_lookup_drafts_at_no_cost_and_an_unknown_draft_predicts_nothing()
     lookup = predict(unknown, 0.5, "lookup")
     assert lookup is not None
     assert lookup.textbook == pytest.approx((1.5, 1.75, 1.875))
-
-
-def test_acceptance_by_position_can_be_predicted_from() -> None:
-    prediction = predict(COSTS, [0.9, 0.2])
-    assert prediction is not None
-    assert prediction.predicted == pytest.approx((1.9 / 1.3, 2.1 / 1.6, 2.1 / 3.1))
-
-
-def test_discarded_proposals_say_nothing_about_acceptance() -> None:
-    verdicts = [Verdict.ACCEPTED, Verdict.REJECTED, Verdict.DISCARDED, Verdict.DISCARDED]
-    proposed = tuple(DraftToken(id=1, text="", verdict=verdict) for verdict in verdicts)
-    step = Round(committed=(Token(id=1, text=""),) * 2, seconds=1, proposed=proposed)
-    run = Run(prefill=Round(committed=(Token(id=1, text=""),), seconds=1), rounds=(step,), finish_reason="length")
-    assert token_acceptance([run, run]) == 0.5
-    assert token_acceptance([]) is None
 
 
 def test_costs_without_contexts_are_read_and_written() -> None:

@@ -9,9 +9,10 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import PromptError, SettingsError
 from specdemo.models.pairs import bundled_pair
+from specdemo.recommendation import Candidate, Point, recommend
 from specdemo.records import Costs
 from specdemo.settings import GenerationSettings
-from specdemo.sweep import Candidate, Point, Sweep, SweepProgress, candidates, recommend, sweep
+from specdemo.sweep import FRESH, Sweep, SweepProgress, candidates, sweep
 from specdemo.trials import Interval, median_interval, trials
 from tests.conftest import PROMPTS
 
@@ -39,17 +40,21 @@ def test_speedups_are_those_of_the_script_and_the_prediction_agrees() -> None:
     assert result.recommendation.candidate is not None
     assert result.recommendation.candidate.name == "lookahead 8"
     assert "Choose lookahead 8" in result.recommendation.sentence
+    assert result.fresh is not None
+    assert result.fresh.candidate == result.recommendation.candidate
+    assert len(result.fresh.speedups) == FRESH
     assert engine.requests == 0
 
 
 def test_progress_counts_every_run_and_holds_what_is_finished() -> None:
     states = swept(ScriptedEngine())
-    assert [state.done for state in states] == list(range(19))
-    assert {state.total for state in states} == {18}
+    assert [state.done for state in states] == list(range(27))
+    assert {state.total for state in states} == {18 + FRESH}
     assert states[0].seconds_left is None
     assert states[-1].seconds_left == 0
     finished = [sum(len(point.speedups) for point in state.sweep.points) for state in states]
-    assert finished == list(range(19))
+    assert finished == [*range(19), *[18] * FRESH]
+    assert "Too few runs to be sure" in states[18].sweep.recommendation.sentence
     assert Sweep.model_validate_json(states[-1].sweep.model_dump_json()) == states[-1].sweep
 
 
@@ -105,6 +110,7 @@ def test_what_can_be_tried() -> None:
         settings = GenerationSettings(**values)
         return [candidate.name for candidate in candidates(settings, (2,), (0.5,))]
 
+    assert names(tree_depth=3, num_assistant_tokens=4) == []  # which needs longer ones, and a constant policy
     assert names() == ["lookahead 2", "threshold 0.5"]
     assert names(drafter="lookup") == ["lookahead 2"]
     assert names(engine="traced") == ["lookahead 2", "threshold 0.5", "policy heuristic", "policy auto"]
@@ -113,11 +119,37 @@ def test_what_can_be_tried() -> None:
         candidates(LONG, (17,))
     with pytest.raises(SettingsError, match="nothing to try"):
         candidates(LONG, (), ())
+    with pytest.raises(SettingsError, match="no thresholds"):
+        candidates(GenerationSettings(drafter="lookup"), (), (0.5,))
+
+
+def test_what_a_pair_cannot_do_is_left_out() -> None:
+    engine = ScriptedEngine()
+    head = engine.pair.target.model_copy(update={"eagle3": True})
+    engine.pair = engine.pair.model_copy(update={"draft": head})
+    tried = candidates(LONG, (1, 4), (0.5,))
+    *_, last = sweep(engine, ["Say"], LONG, tried, repeats=1)
+    assert [point.candidate.name for point in last.sweep.points] == ["lookahead 1", "lookahead 4"]
+    with pytest.raises(SettingsError, match="none of what was to be tried"):
+        list(sweep(engine, ["Say"], LONG, tried[2:], repeats=1))
+
+
+@pytest.mark.parametrize("settings", [{"drafter": "lookup"}, {"engine": "traced", "kv_cache": "off"}], ids=str)
+def test_nothing_is_predicted_where_step_costs_do_not_tell(settings: dict[str, str]) -> None:
+    engine, changed = ScriptedEngine(), GenerationSettings.checked(**{**LONG.model_dump(), **settings})
+    tried = candidates(changed, (2,), ())
+    *_, last = sweep(engine, ["Say"], changed, tried, repeats=1, costs=measure_costs(engine))
+    assert last.sweep.acceptance == 1
+    assert last.sweep.prediction is None
 
 
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(PromptError):
         list(sweep(ScriptedEngine(), (" ",), LONG, FEW))
+    states = sweep(ScriptedEngine(), ("Say", " "), LONG, FEW)
+    assert next(states).done == 0
+    with pytest.raises(PromptError):  # before anything is measured
+        next(states)
 
 
 def point(name: str, low: float | None, middle: float, high: float | None, runs: int = 5) -> Point:
@@ -137,33 +169,34 @@ def point(name: str, low: float | None, middle: float, high: float | None, runs:
 
 
 def test_recommendations() -> None:
-    clear = recommend([point("a", 1.2, 1.3, 1.4), point("b", 1.1, 1.25, 1.3), point("c", 0.9, 1.0, 1.1)])
+    points = [point("a", None, 1.9, None), point("b", 1.0, 1.1, 1.25), point("c", 0.9, 1.0, 1.1)]
+    clear = recommend(points, point("a", 1.2, 1.3, 1.4))
     assert clear.candidate is not None
     assert clear.sentence == (
-        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 runs, outputs identical. Not surely slower: b."
+        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical. Not surely slower: b."
     )
-    unsure = recommend([point("a", 0.9, 2.3, 2.5), point("b", 1.1, 1.2, 1.3)])
-    assert unsure.sentence.startswith("Choose b: 1.20×")
-    assert unsure.sentence.endswith("Not surely slower: a.")
-    for points, words in (
-        ([point("a", 0.9, 1.1, 1.3)], "No setting surely beats plain decoding here"),
-        ([point("a", 0.8, 0.9, 1.1)], "No setting beats plain decoding here"),
-        ([point("a", None, 1.5, None, 1)], "Too few runs to be sure"),
-        ([], "Nothing was measured yet"),
+    for fresh, words in (
+        (point("a", 0.9, 1.1, 1.3), "No setting surely beats plain decoding here: the best, a, reached 1.10×"),
+        (point("a", 0.8, 0.9, 1.1), "No setting beats plain decoding here"),
+        (point("a", None, 1.5, None, 1), "Too few runs to be sure: the fastest so far is a, 1.50× in 1 fresh run"),
+        (None, "Too few runs to be sure: the fastest so far is a, 1.90× in 5 runs"),
     ):
-        assert recommend(points).candidate is None
-        assert recommend(points).sentence.startswith(words)
+        assert recommend(points, fresh).candidate is None
+        assert recommend(points, fresh).sentence.startswith(words)
+    assert recommend([]).sentence == "Nothing was measured yet."
 
 
 def test_intervals_hold_the_median_and_narrow_with_more_runs() -> None:
     assert median_interval([1.0, 1.2]) == Interval(middle=1.1)
-    few, many = median_interval([1.0, 1.1, 1.2, 1.3, 1.4]), median_interval([1.0, 1.1, 1.2, 1.3, 1.4] * 20)
+    assert median_interval([1, 2, 3, 4, 5]).low is None
+    values = [1.0, 1.1, 1.15, 1.2, 1.25, 1.3, 1.4]
+    few, many = median_interval(values), median_interval(values * 20)
     for interval in (few, many):
         assert interval.low is not None
         assert interval.high is not None
         assert interval.low <= interval.middle == 1.2 <= interval.high
     assert (many.high or 0) - (many.low or 0) < (few.high or 0) - (few.low or 0)
-    assert median_interval([1, 2, 3]) == median_interval([1, 2, 3])
+    assert few == median_interval(values)
 
 
 @pytest.mark.openvino
@@ -174,7 +207,7 @@ def test_the_bundled_pair_is_swept() -> None:
     tried = candidates(settings, (2, 6), (0.4,))
     *_, last = sweep(engine, PROMPTS[:1], settings, tried, repeats=1, costs=costs)
     engine.close()
-    assert (last.done, last.total) == (5, 5)
+    assert (last.done, last.total) == (5 + FRESH, 5 + FRESH)
     names = [point.candidate.name for point in last.sweep.points]
     assert names == ["lookahead 2", "lookahead 6", "threshold 0.4", "policy heuristic", "policy auto"]
     assert all(point.identical and point.speedup.middle > 0 for point in last.sweep.points)

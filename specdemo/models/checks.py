@@ -5,12 +5,12 @@ from pathlib import Path
 
 import openvino_genai
 
-from specdemo.errors import LoadError, PairError
+from specdemo.errors import LoadError, PairError, SettingsError
 from specdemo.models.memory import in_units, memory_free, memory_needed
-from specdemo.models.pairs import check_target
+from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
-from specdemo.records import Model, Record
-from specdemo.settings import EngineName
+from specdemo.records import Model, ModelPair, Record
+from specdemo.settings import EngineName, GenerationSettings
 
 
 class EngineReport(Record):
@@ -76,6 +76,54 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
         memory_free=free,
         reason=difference or next((engine.reason for engine in engines if engine.reason), None),
     )
+
+
+def check_engine(pair: ModelPair, engine: EngineName) -> None:
+    """Check that an engine can load a pair of which it is known whether it is `translated`.
+
+    Raises:
+        PairError: it cannot.
+    """
+    if pair.eagle3 and engine == "traced":
+        raise PairError("The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine.")
+    if pair.translated and engine == "genai":
+        raise PairError("The genai engine needs one tokenizer for target and draft; choose the traced engine.")
+
+
+def check_settings(pair: ModelPair, settings: GenerationSettings) -> None:
+    """Check that an engine can draft with this pair as the settings ask.
+
+    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and only fails to notice it in
+    stepping. A repetition penalty it ignores in trees; in chains it fails on a prompt's token that the head lacks.
+
+    Raises:
+        PairError, SettingsError: it cannot.
+    """
+    check_engine(pair, settings.engine)
+    if settings.drafter != "model":
+        return
+    require_draft(pair)
+    if pair.translated and settings.do_sample:
+        raise SettingsError("A draft with another tokenizer works in greedy decoding only; switch sampling off.")
+    if not pair.eagle3:
+        if settings.tree_depth > 0:
+            raise SettingsError("Only an EAGLE-3 head proposes trees; set tree_depth to 0, or choose such a draft.")
+    elif settings.policy != "constant":
+        raise SettingsError("An EAGLE-3 head works without a confidence threshold; choose the constant policy.")
+    elif settings.repetition_penalty != 1:
+        raise SettingsError("An EAGLE-3 head works without a repetition penalty; set repetition_penalty to 1.")
+
+
+def compared(pair: ModelPair) -> ModelPair:
+    """The pair with `translated` as its tokenizers on this machine say.
+
+    Raises:
+        LoadError: OpenVINO refused a tokenizer.
+    """
+    target, draft = pair.target, pair.draft
+    if draft is None or draft.eagle3 or draft.path is None:
+        return pair
+    return pair.model_copy(update={"translated": _difference(target, draft) is not None})
 
 
 @lru_cache(maxsize=64)

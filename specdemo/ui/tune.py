@@ -9,9 +9,10 @@ from markupsafe import Markup
 
 from specdemo.figures import percent
 from specdemo.predict import FORMULAS, Prediction, predict
+from specdemo.recommendation import Point
 from specdemo.records import Costs
 from specdemo.settings import Drafter
-from specdemo.sweep import COLUMNS, Point, Sweep, table
+from specdemo.sweep import COLUMNS, Sweep, table
 from specdemo.ui.charts import base_figure
 from specdemo.ui.tables import table_html
 

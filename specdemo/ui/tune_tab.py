@@ -9,8 +9,9 @@ import gradio as gr
 from specdemo.costs import contexts_task
 from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import bundled_prompts
+from specdemo.recommendation import Candidate
 from specdemo.records import Costs, ModelPair
-from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Candidate, candidates, sweep
+from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, candidates, sweep
 from specdemo.ui.compare_tab import ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.measuring import measured, working

@@ -4,8 +4,6 @@ from typing import Literal
 
 import openvino_genai
 
-from specdemo.errors import SettingsError
-from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 
 Kind = Literal["plain", "model", "lookup"]
@@ -13,26 +11,6 @@ Kind = Literal["plain", "model", "lookup"]
 
 _NO_TOP_K = 2**63 - 1
 _NEVER_BELOW = 1e-30  # GenAI takes a threshold of 0 for "no threshold set"
-
-
-def check_settings(pair: ModelPair, settings: GenerationSettings) -> None:
-    """Check that GenAI can draft with this pair as the settings ask.
-
-    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and only fails to notice it in
-    stepping. A repetition penalty it ignores in trees; in chains it fails on a prompt's token that the head lacks.
-
-    Raises:
-        SettingsError: it cannot.
-    """
-    if settings.drafter != "model":
-        return
-    if not pair.eagle3:
-        if settings.tree_depth > 0:
-            raise SettingsError("Only an EAGLE-3 head proposes trees; set tree_depth to 0, or choose such a draft.")
-    elif settings.policy != "constant":
-        raise SettingsError("An EAGLE-3 head works without a confidence threshold; choose the constant policy.")
-    elif settings.repetition_penalty != 1:
-        raise SettingsError("An EAGLE-3 head works without a repetition penalty; set repetition_penalty to 1.")
 
 
 def tells_probabilities(kind: Kind, settings: GenerationSettings) -> bool:

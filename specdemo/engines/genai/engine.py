@@ -9,12 +9,12 @@ from contextlib import closing
 from itertools import islice
 
 from specdemo.engines.base import Decoder, steps
-from specdemo.engines.genai.config import check_settings, generation_config
+from specdemo.engines.genai.config import generation_config
 from specdemo.engines.genai.decoder import GenAIDecoder, as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.environment import describe_environment
 from specdemo.errors import EngineError
-from specdemo.models.pairs import require_draft
+from specdemo.models.checks import check_settings
 from specdemo.records import Costs, DraftRound, ModelPair
 from specdemo.settings import GenerationSettings
 
@@ -43,12 +43,9 @@ class GenAIEngine:
         """A decoder with the drafter these settings name.
 
         Raises:
-            PairError: the pair has no draft, and the settings ask for one.
-            SettingsError: GenAI cannot draft so with this pair.
+            PairError, SettingsError: the pair cannot draft as the settings ask.
         """
         check_settings(self.pair, settings)
-        if settings.drafter == "model":
-            require_draft(self.pair)
         return GenAIDecoder(self.pipelines, settings.drafter)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:

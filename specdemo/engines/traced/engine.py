@@ -15,10 +15,10 @@ from specdemo.engines.tokenizer import Tokenizer, folder_of
 from specdemo.engines.traced.decoder import NewPolicy, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.environment import describe_environment
-from specdemo.errors import PairError, SettingsError
+from specdemo.errors import PairError
 from specdemo.lookahead import policy_for
+from specdemo.models.checks import check_engine, check_settings
 from specdemo.models.devices import check_devices, draft_device, properties
-from specdemo.models.pairs import require_draft
 from specdemo.records import Costs, DraftRound, Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.verification import Uniform
@@ -42,8 +42,7 @@ class TracedEngine:
             DeviceError: this machine has no such device, or it cannot be used.
             LoadError: OpenVINO refused to load a model.
         """
-        if pair.eagle3:
-            raise PairError("The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine.")
+        check_engine(pair, "traced")
         self.pair = pair
         check_devices(pair.runtime)
         self._tokenizer = Tokenizer(pair.target)
@@ -67,21 +66,22 @@ class TracedEngine:
         """A decoder with the drafter these settings name, and their policy unless another is given.
 
         Raises:
-            PairError: the settings ask for a draft model, and the pair has none.
-            SettingsError: they ask to sample with a draft that has another tokenizer, or for the automatic lookahead
+            PairError, SettingsError: the pair cannot draft as the settings ask, or they name the automatic lookahead
                 while the step costs are not known.
         """
-        if settings.drafter == "model":
-            require_draft(self.pair)
-        if settings.drafter == "model" and self.pair.translated and settings.do_sample:
-            raise SettingsError("A draft with another tokenizer works in greedy decoding only; switch sampling off.")
+        check_settings(self.pair, settings)
         policy = policy or partial(policy_for, costs=costs)
         policy(settings)  # complains before anything is started
         target = partial(self._sequence, "speculative")
         return TracedDecoder(self._tokenizer, target, self._new_drafter, policy, costs, self._kept.clear)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of target passes that verify so many tokens, again and again at the same text."""
+        """Seconds of target passes that verify so many tokens, again and again at the same text.
+
+        Where passes cannot be made up to the same length, what a change costs is of no use; so none take turns there.
+        """
+        if len(tokens) > 1 and not self._model("plain").paged:
+            return
         text = self._tokenizer.encode(prompt)
         sequence = self._model("plain").sequence(len(text) + max(tokens))
         sequence.logits(text)

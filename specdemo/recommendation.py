@@ -1,0 +1,55 @@
+"""What to do about a sweep's figures, in one sentence."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from specdemo.records import Record
+from specdemo.settings import GenerationSettings
+from specdemo.trials import Summary
+
+
+class Candidate(Record):
+    """A setting to try: a lookahead of so many tokens, a confidence threshold, or a policy without a number."""
+
+    kind: Literal["lookahead", "threshold", "policy"]
+    name: str
+    value: float | None
+    settings: GenerationSettings
+
+
+class Point(Summary):
+    """What the trials of one candidate gave; of the speedups there are as many as finished trials."""
+
+    candidate: Candidate
+
+
+class Recommendation(Record):
+    """What to do, in a sentence. `candidate` is the best; None where no setting is sure to beat plain decoding."""
+
+    candidate: Candidate | None
+    sentence: str
+
+
+def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommendation:
+    """The fastest setting, if its fresh runs say that it beats plain decoding."""
+    if not points:
+        return Recommendation(candidate=None, sentence="Nothing was measured yet.")
+    best = fresh or max(points, key=lambda point: point.speedup.middle)
+    name, runs = best.candidate.name, len(best.speedups)
+    evidence = f"{best.speedup} in {runs} {'fresh ' if fresh else ''}run{'s' if runs > 1 else ''}"
+    outputs = "outputs identical" if best.identical else "but outputs differ"
+    if fresh is None or best.speedup.low is None:
+        sentence = f"Too few runs to be sure: the fastest so far is {name}, {evidence}, {outputs}."
+        return Recommendation(candidate=None, sentence=sentence)
+    if best.speedup.low <= 1:
+        surely = " surely" if best.speedup.middle > 1 else ""
+        sentence = f"No setting{surely} beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
+        return Recommendation(candidate=None, sentence=sentence)
+    equals = [p.candidate.name for p in points if p.candidate.name != name and _reaches(p, best.speedup.low)]
+    others = f" Not surely slower: {', '.join(equals)}." if equals else ""
+    sentence = f"Choose {name}: {evidence}, {outputs}.{others}"
+    return Recommendation(candidate=best.candidate, sentence=sentence)
+
+
+def _reaches(point: Point, speedup: float) -> bool:
+    return (point.speedup.high or max(point.speedups)) >= speedup
