@@ -1,8 +1,8 @@
 """How many tokens the target's passes feed, where a change from one pass to the next costs time.
 
 OpenVINO prepares every operation anew for a pass whose length differs from the one before: on a CPU that can take
-half as long as a small model's step. A round that proposes less than the one before may therefore be made up to the
-same length with tokens that do not count.
+a third of a small model's step and more. A round that proposes less than the one before may therefore be made up to
+the same length with tokens that do not count.
 """
 
 import numpy as np

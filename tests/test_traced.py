@@ -180,6 +180,15 @@ def test_step_costs_are_plausible(traced) -> None:
     draft = metrics.draft_cost(costs)
     assert draft is not None
     assert draft > 0
+    assert costs.length_change is not None
+
+
+def test_a_change_of_length_is_not_told_where_passes_cannot_be_made_up(
+    traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert next(traced.pass_seconds(PROMPTS[0], 2, 3)) > 0
+    monkeypatch.setattr(traced._target, "paged", False)
+    assert list(traced.pass_seconds(PROMPTS[0], 2, 3)) == []
 
 
 def test_prompts_and_pairs_that_cannot_be_run(traced) -> None:

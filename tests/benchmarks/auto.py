@@ -9,10 +9,10 @@ the repeats; quartiles are of single pairs of runs. The best constant lookahead 
 favours it. The oracle is run: it proposes in every round just what it knows that the target will accept.
 
 "by step medians" is the overall ratio again, put together from the medians of the steps in these same runs: of a
-pass over n tokens and of drafting n whoever asked for it, and of the rest of a round by way of decoding. On a machine
-that is busy with other things it is the steadier figure. "by given costs" is the same from the step costs that the
-automatic lookahead reckoned with, measured at the beginning: predicted, it tells how good its choices were if those
-are right.
+pass over n tokens, after one of the same length or of another, of drafting n, with and without probabilities, and of
+the rest of a round by way of decoding. On a machine that is busy with other things it is the steadier figure. "by
+given costs" is the same from the step costs that the automatic lookahead reckoned with, measured at the beginning:
+predicted, it tells how good its choices were if those are right.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from specdemo.lookahead import Planned, passes
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Costs, ModelPair, Run
 from specdemo.settings import GenerationSettings
-from specdemo.width import rising
+from specdemo.width import Width, rising
 from tests.benchmarks.pairs import make_pairs
 
 WAYS = ("plain", "constant", "heuristic", "confidence", "auto", "oracle")
@@ -66,7 +66,7 @@ def decoders(
         agreement = teacher.draft_agreement()
         assert agreement is not None
         plan = passes(agreement, None, tokens - 1).lookaheads
-        result["oracle"] = (engine.speculative(plain, policy=lambda _: Planned(plan)), plain)
+        result["oracle"] = (engine.speculative(plain, costs, policy=lambda _: Planned(plan)), plain)
         result["plain"] = (engine.plain(), plain)
         return result
 
@@ -94,39 +94,55 @@ def measure(pair: ModelPair, repeats: int, tokens: int, wanted: set[str]) -> tup
     return runs, identical, costs
 
 
-def lookaheads(runs: Runs, name: str) -> list[int]:
-    """Proposals in every round that a way of decoding took over all prompts; they are the same in every repeat."""
-    return [len(step.proposed or ()) for (way, _), each in runs.items() if way == name for step in each[0].rounds]
+def rounds(runs: Runs, name: str, costs: Costs) -> list[tuple[int, int, bool]]:
+    """Of every round that a way of decoding took over all prompts: proposals, tokens that the target's pass fed, and
+    whether those were another number than before. They are the same in every repeat.
+    """
+    found = []
+    for each in (each for (way, _), each in runs.items() if way == name):
+        width = Width(None if name == "plain" else costs)  # as the decoder has it
+        before = width.of(1)
+        for proposed in (len(step.proposed or ()) for step in each[0].rounds):
+            fed = width.of(proposed + 1)
+            found.append((proposed, fed, fed != before))
+            before = fed
+    return found
 
 
-def by_step_medians(runs: Runs) -> dict[str, float]:
+def by_step_medians(runs: Runs, costs: Costs) -> dict[str, float]:
     """Seconds of every way on all prompts, each step taken at its median."""
-    passes_, rests = defaultdict[int, list[float]](list), defaultdict[str, list[float]](list)
+    passes_, rests = defaultdict[tuple[int, bool], list[float]](list), defaultdict[str, list[float]](list)
     drafts = defaultdict[tuple[bool, int], list[float]](list)
-    for (name, _), each in runs.items():
-        for step in (step for run in each for step in run.rounds):
-            proposed = len(step.proposed or ())
-            draft, verify = step.draft_seconds or 0, step.verify_seconds or 0
-            passes_[proposed].append(verify)
-            drafts[name in CONFIDENT, proposed].append(draft)
-            rests[name].append(step.seconds - draft - verify)
+    taken = {name: rounds(runs, name, costs) for name in {name for name, _ in runs}}
+    for name, each in taken.items():
+        repeats = zip(*(done for (way, _), done in runs.items() if way == name), strict=True)
+        for repeat in repeats:
+            steps = (step for run in repeat for step in run.rounds)
+            for (proposed, fed, changed), step in zip(each, steps, strict=True):
+                draft, verify = step.draft_seconds or 0, step.verify_seconds or 0
+                passes_[fed, changed].append(verify)
+                drafts[name in CONFIDENT, proposed].append(draft)
+                rests[name].append(step.seconds - draft - verify)
     total = {}
-    for name, rest in rests.items():
-        steps = (median(drafts[name in CONFIDENT, n]) + median(passes_[n]) for n in lookaheads(runs, name))
-        total[name] = sum(steps) + median(rest) * len(lookaheads(runs, name))
+    for name, each in taken.items():
+        steps_ = (median(drafts[name in CONFIDENT, n]) + median(passes_[fed, changed]) for n, fed, changed in each)
+        total[name] = sum(steps_) + median(rests[name]) * len(each)
     return total
 
 
 def by_given_costs(runs: Runs, costs: Costs) -> dict[str, float]:
     """Seconds of every way on all prompts, each step taken at what it cost when the automatic lookahead was told."""
-    later = costs.later_draft_step
+    later, change = costs.later_draft_step, costs.length_change or 0
     assert later is not None
     first = costs.first_draft_step or later
     verify = rising(np.array(costs.verify)).tolist()
     slope = (verify[-1] - verify[0]) / (len(verify) - 1)
     verify += [verify[-1] + slope * n for n in range(1, 64)]  # the heuristic proposes more than were measured
     return {
-        name: sum(verify[n] + (first + (n - 1) * later if n else 0) for n in lookaheads(runs, name))
+        name: sum(
+            verify[fed - 1] + change * changed + (first + (n - 1) * later if n else 0)
+            for n, fed, changed in rounds(runs, name, costs)
+        )
         for name in {name for name, _ in runs}
     }
 
@@ -137,7 +153,7 @@ def report(pair: str, runs: Runs, identical: bool, costs: Costs) -> dict[str, ob
     prompts = list(dict.fromkeys(prompt for _, prompt in runs))
     each = {key: [metrics.time_per_token(run) or 0 for run in done] for key, done in runs.items()}
     total = {name: sum(median(each[name, prompt]) for prompt in prompts) for name in names}
-    steady, given = by_step_medians(runs), by_given_costs(runs, costs)
+    steady, given = by_step_medians(runs, costs), by_given_costs(runs, costs)
     constants = [name for name in names if name.startswith("constant")]
     best = min(constants, key=total.__getitem__, default=None)
     found: dict[str, object] = {"pair": pair, "identical": identical, "constant": best}
