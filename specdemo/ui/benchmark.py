@@ -5,7 +5,7 @@ from markupsafe import Markup
 
 from specdemo import report
 from specdemo.results import Bench
-from specdemo.ui.charts import base_figure
+from specdemo.ui.charts import base_figure, plain_line
 from specdemo.ui.tables import table_html
 from specdemo.ui.tune import board
 
@@ -13,7 +13,7 @@ _COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-re
 
 
 def bench_board(result: Bench) -> str:
-    """What a benchmark has found so far."""
+    """What a benchmark has found so far; an empty board before its first result."""
     if not result.rows:
         return board({}, {})
     lines = [note for note in report.notes(result) if note]
@@ -37,6 +37,6 @@ def _bars(chart: dict[str, object], title: str) -> go.Figure:
             marker_color=f"var({_COLOURS[number % len(_COLOURS)]})",
             hovertext=one.get("text"),
         )
-    figure.add_hline(y=1, line={"color": "var(--sd-ink)", "dash": "dash", "width": 1})
+    plain_line(figure)
     figure.update_yaxes(title=title)
     return figure
