@@ -4,6 +4,8 @@ import json
 import re
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -15,15 +17,18 @@ from specdemo.costs import MAX_LOOKAHEAD, CostProgress, measure_contexts
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.records import Costs, StepCosts
+from specdemo.results import Bench
 from specdemo.settings import GenerationSettings
 from specdemo.sweep import Sweep, SweepProgress, candidates, sweep
 from specdemo.tasks import Task
 from specdemo.terminal import print_sweep
+from specdemo.ui import bench_tab
+from specdemo.ui.bench_tab import Callbacks
 from specdemo.ui.benchmark import bench_board
 from specdemo.ui.measuring import measured
 from specdemo.ui.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.tune import sweep_board
-from specdemo.ui.tune_tab import _found
+from specdemo.ui.tune_tab import after_sweep
 from specdemo.worker import Job
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
@@ -155,10 +160,10 @@ def test_a_sweep_keeps_richer_costs_and_tells_the_acceptance_of_a_draft_model_al
     settings = sweep_.settings.model_copy(update={"drafter": drafter})
     sweep_ = sweep_.model_copy(update={"costs": poor, "settings": settings})
     assert sweep_.acceptance is not None
-    update = _found(sweep_, ENGINE.pair, rich)
+    update = after_sweep(sweep_, ENGINE.pair, rich)
     assert update.known is rich
     assert update.alpha == (round(sweep_.acceptance, 2) if drafter == "model" else gr.skip())
-    assert _found(sweep_, ENGINE.pair, None).known == KnownCosts(ENGINE.pair, "traced", poor)
+    assert after_sweep(sweep_, ENGINE.pair, None).known == KnownCosts(ENGINE.pair, "traced", poor)
 
 
 def test_the_terminal_tells_what_steps_cost_and_explains_predictions_only_where_there_are() -> None:
@@ -226,3 +231,40 @@ def test_what_is_finished_stays_after_a_stop_and_after_a_failure() -> None:
     assert (failed.board, failed.state) == ("1 done", half)
     assert shown(Sessions(error=EngineError()))[-1].board == gr.skip()
     assert "before anything was measured" in shown(Sessions())[-1].message
+
+
+def benchmarked(hardware: bool = False) -> list[list]:
+    """Every update of message, board, reports, start and stop."""
+    tasks = [Task(name="one", task="tales", prompt="Say")]
+    states = list(bench(lambda name: ENGINE, ENGINE.pair, tasks, SETTINGS, methods=["traced constant"], repeats=2))
+    visitor = SimpleNamespace(session_hash="visitor")
+    callbacks = Callbacks(Sessions(*states))  # type: ignore[arg-type]
+    return list(callbacks.bench(visitor, ENGINE.pair, None, 1, ["traced constant"], 2, 40, hardware))  # type: ignore[arg-type]
+
+
+def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(result: Bench) -> Bench:
+        raise EngineError("The process that measured memory ended; choose smaller models.")
+
+    monkeypatch.setattr(bench_tab, "with_hardware", failing)
+    *_, measuring, last = benchmarked(hardware=True)
+    assert "cannot be stopped" in measuring[0]
+    assert measuring[-1]["visible"] is False
+    assert 'role="alert">The process that measured memory ended; choose smaller models.' in last[0]
+    assert "identical" in json.loads(last[1])["html"]["table"]
+    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".csv", ".html"]
+
+
+def test_memory_that_was_measured_leaves_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_tab, "with_hardware", lambda result: result)
+    assert benchmarked(hardware=True)[-1][0] == ""
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (only,) = benchmarked()
+    assert 'role="alert">Finished rows cannot be kept in' in only[0]
+    assert "start the page with XDG_CACHE_HOME set to a folder that can be written." in only[0]

@@ -34,7 +34,9 @@ _START = "Run the benchmark"
 _FIRST = ("traced constant", "traced auto", "genai constant")
 
 
-class _Callbacks:
+class Callbacks:
+    """What the button that runs it calls: widgets' values in, updates out."""
+
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
@@ -116,7 +118,7 @@ def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], 
 
 def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]) -> None:
     """The tab's contents."""
-    callbacks = _Callbacks(sessions)
+    callbacks = Callbacks(sessions)
     with gr.Tab("Benchmark"):
         with gr.Column(elem_classes="sheet", elem_id="bench"):
             heading(

@@ -49,7 +49,9 @@ class _Swept(NamedTuple):
     alpha: Any = gr.skip()
 
 
-class _Callbacks:
+class Callbacks:
+    """What the buttons that measure call: widgets' values in, updates out."""
+
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
@@ -89,7 +91,7 @@ class _Callbacks:
         ):
             state = update.state
             yield [*_Swept(update.message, update.board), *busy]
-        yield [*(_Swept() if state is None else _found(state.sweep, pair, known)), *idle]
+        yield [*(_Swept() if state is None else after_sweep(state.sweep, pair, known)), *idle]
 
     def costs(self, request: gr.Request, pair: ModelPair, engine: Any, acceptance: float) -> Iterator[list[Any]]:
         """Measure step costs; updates of message, board, costs, and buttons."""
@@ -111,7 +113,7 @@ class _Callbacks:
         yield [gr.skip(), gr.skip(), known, *working(_COSTS, busy=False)]
 
 
-def _found(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
+def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
     """What a sweep tells the rest of the tab: its recommendation, and the costs and the α that predict others."""
     best, costs, alpha = found.recommendation.candidate, None, None
     if found.costs is not None:
@@ -129,7 +131,7 @@ def _found(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
 
 def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]) -> None:
     """The tab's contents. Sweeps use the settings of the Compare tab, but for what they try."""
-    callbacks, controls = _Callbacks(sessions), compare.controls
+    callbacks, controls = Callbacks(sessions), compare.controls
     with gr.Tab("Tune"):
         known, best = gr.State(None), gr.State(None)
         with gr.Column(elem_classes="sheet", elem_id="tune"):
