@@ -10,6 +10,7 @@ from specdemo.ui.tables import table_html
 from specdemo.ui.tune import board
 
 _COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-refused", "--sd-mute", "--sd-ink")
+_BARS = {"type": "data", "thickness": 1.5, "color": "var(--sd-ink)"}
 
 
 def bench_board(result: Bench) -> str:
@@ -33,7 +34,7 @@ def _bars(chart: dict[str, object], title: str) -> go.Figure:
             x=one["x"],
             y=one["y"],
             name=one["name"],
-            error_y={"type": "data", "array": one["spread"], "thickness": 1.5} if "spread" in one else None,
+            error_y=_BARS | {"array": one["spread"]} if "spread" in one else None,
             marker_color=f"var({_COLOURS[number % len(_COLOURS)]})",
             hovertext=one.get("text"),
         )

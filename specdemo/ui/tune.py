@@ -98,7 +98,7 @@ def _policies_figure(points: Sequence[Point]) -> go.Figure:
     figure.add_bar(
         x=[point.candidate.name for point in points],
         y=[point.speedup.middle for point in points],
-        error_y=_intervals(points),
+        error_y=_intervals(points) | {"color": "var(--sd-ink)"},
         marker_color="var(--sd-own)",
         text=_hover(points),
         textposition="none",
