@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from specdemo import explain, metrics, report
@@ -70,7 +70,8 @@ def legend(comparison: Comparison) -> Text:
 
 def print_sweep(console: Console, sweep: Sweep) -> None:
     """A table of all settings, the recommendation, and what steps cost."""
-    rows = Table(*sweeps.COLUMNS, box=None)
+    columns = [Column(name, overflow="fold") for name in sweeps.COLUMNS]  # a figure that is cut off says another
+    rows = Table(*columns, box=None, padding=(0, 1, 0, 0))
     for row in sweeps.table(sweep):
         rows.add_row(*row)
     console.print(rows)
