@@ -4,22 +4,23 @@ from collections.abc import Iterator
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from specdemo import explain, report
+from specdemo import explain, metrics, report
 from specdemo import sweep as sweeps
-from specdemo.figures import figures
-from specdemo.records import Comparison, Round, Run, Verdict
+from specdemo.figures import figures, milliseconds, number
+from specdemo.predict import FORMULAS
+from specdemo.records import Comparison, Costs, Round, Run, Verdict
 from specdemo.results import Bench
 from specdemo.sweep import Sweep
 
 STYLES = {
     Verdict.ACCEPTED: "underline green",
     Verdict.REJECTED: "strike dark_orange",
-    Verdict.DISCARDED: "strike dim",
 }
 OWN = "bold blue"
+_PASSES = (2, 5, 17)  # tokens in a pass: at the least lookahead, the usual one, and the most
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -68,14 +69,27 @@ def legend(comparison: Comparison) -> Text:
 
 
 def print_sweep(console: Console, sweep: Sweep) -> None:
-    """A table of all settings, and the recommendation."""
-    rows = Table(*sweeps.COLUMNS, box=None)
+    """A table of all settings, the recommendation, and what steps cost."""
+    columns = [Column(name, overflow="fold") for name in sweeps.COLUMNS]  # a figure that is cut off says another
+    rows = Table(*columns, box=None, padding=(0, 1, 0, 0))
     for row in sweeps.table(sweep):
         rows.add_row(*row)
     console.print(rows)
     console.print(Text(sweep.recommendation.sentence, style="bold"))
-    formula = "Predicted: τ / (γc + v(γ+1)) with the measured step costs and α over all runs."
-    console.print(Text(formula, "dim"))
+    if sweep.costs is not None:
+        console.print(Text(_steps(sweep.costs), "dim"))
+    if sweep.prediction is not None:
+        formula = f"Predicted: {FORMULAS['predicted_speedup']} with these step costs and α over all runs."
+        console.print(Text(formula, "dim"))
+
+
+def _steps(costs: Costs) -> str:
+    """What steps take, in a line."""
+    steps = f"Step costs: plain step {milliseconds(costs.plain_step)}"
+    if costs.draft_step is not None:
+        steps += f", draft step {milliseconds(costs.draft_step)}, c = {number(metrics.draft_cost(costs))}"
+    passes = {n: metrics.verify_cost(costs, n) for n in _PASSES}
+    return ", ".join([steps, *(f"v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)]) + "."
 
 
 def print_bench(console: Console, result: Bench) -> None:

@@ -1,13 +1,14 @@
 """The Tune and Benchmark tabs as a visitor meets them: the real app on the real pair in headless Chromium."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from specdemo.costs import MAX_LOOKAHEAD
-from tests.browser import open_tab, set_slider
+from tests.browser import App, open_tab, run, set_slider, started
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
 SHORT = "/#engine=traced&max_new_tokens=16&ignore_eos=true"
@@ -20,8 +21,9 @@ def rows(page: Page, board: str) -> list[list[str]]:
 
 def points(page: Page, board: str, chart: str) -> list[int]:
     """Number of points of each of a chart's traces."""
-    page.wait_for_function(f"document.querySelector('#{board} .chart.{chart}')?.data?.length")
-    return page.evaluate(f"document.querySelector('#{board} .chart.{chart}').data.map(trace => trace.x.length)")
+    element = f"document.querySelector('#{board} .chart[data-place={chart}]')"
+    page.wait_for_function(f"{element}?.data?.length")
+    return page.evaluate(f"{element}.data.map(trace => trace.x.length)")
 
 
 def widest(page: Page) -> float:
@@ -42,7 +44,7 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit) -> None:
     found = rows(page, "sweep-board")
     assert [row[0] for row in found] == tried
     assert [row[-2:] for row in found] == [["identical", "3"]] * len(tried)
-    expect(page.locator("#sweep-board .recommendation")).to_contain_text("identical")
+    expect(page.locator("#sweep-board [data-place=recommendation]")).to_contain_text("identical")
     assert points(page, "sweep-board", "speedup") == [MAX_LOOKAHEAD, MAX_LOOKAHEAD, 2]
 
     set_slider(page, "longest", 16)
@@ -58,10 +60,86 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit) -> None:
     expect(page.locator("#stop-costs")).to_be_hidden()
     assert points(page, "costs-board", "verify") == [MAX_LOOKAHEAD + 1] * 3
     set_slider(page, "alpha", 0)
-    expect(page.locator("#costs-board .expectation")).to_contain_text("At α = 0.00 no lookahead is predicted")
+    expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text(
+        "At α = 0.00 no lookahead is predicted"
+    )
     page.set_viewport_size({"width": 390, "height": 1000})
     page.wait_for_timeout(300)
     assert widest(page) <= 390
+
+
+@pytest.fixture(scope="module")
+def scripted(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    with started(tmp_path_factory.mktemp("scripted"), "-m", "tests.scripted_app") as app:
+        yield app
+
+
+def swept(page: Page, whose: str) -> list[str]:
+    """Sweep; the headings of what is then shown."""
+    open_tab(page, "Tune")
+    page.click("#sweep")
+    expect(page.locator("#sweep-board [data-place=caption]")).to_have_text(whose)
+    expect(page.locator("#sweep")).to_have_text("Sweep")
+    return page.locator("#sweep-board h2:visible").all_text_contents()
+
+
+def choose_engine(page: Page, name: str) -> None:
+    open_tab(page, "Compare")
+    page.click(f"#engine input[value={name}]")
+
+
+def test_a_board_shows_one_sweep_and_says_whose_it_is(visit, scripted: App) -> None:
+    page = visit(SHORT, app=scripted)
+    lookaheads, others = ["Speedup by lookahead"], ["Thresholds and policies"]
+    rest = ["Acceptance", "Where the time goes", "Every setting"]
+    assert swept(page, "story-pair · traced engine · draft model") == ["Recommendation", *lookaheads, *others, *rest]
+
+    expect(page.locator("#apply")).to_have_text("Use policy auto in Compare")
+    choose_engine(page, "genai")
+    expect(page.locator("#policy.genai")).to_be_visible()
+    open_tab(page, "Tune")
+    page.click("#apply")
+    expect(page.locator("#policy:not(.genai)")).to_be_visible()
+    expect(page.locator("#engine input[value=traced]")).to_be_checked()
+    expect(page.locator("#policy input[value=auto]")).to_be_checked()
+    run(page)
+
+    choose_engine(page, "genai")
+    open_tab(page, "Tune")
+    page.uncheck("#thresholds input")
+    assert swept(page, "story-pair · genai engine · draft model") == ["Recommendation", *lookaheads, *rest]
+    expect(page.locator("#apply")).to_have_text("Use lookahead 7 in Compare")
+    expect(page.locator("#costs-board [data-place=caption]")).to_have_text("story-pair · genai engine")
+
+
+def test_step_costs_stay_until_another_pair_is_used(visit, scripted: App) -> None:
+    page = visit(SHORT, app=scripted)
+    open_tab(page, "Tune")
+    page.click("#measure")
+    expect(page.locator("#costs-board tbody tr")).to_have_count(3)
+    expect(page.locator("#measure")).to_have_text("Measure step costs")
+    steps = rows(page, "costs-board")
+    assert [row[1:] for row in steps] == [["10.00 (10.00–10.00)", "2.00 (2.00–2.00)", "2.00 (2.00–2.00)", "0.20"]] * 3
+
+    page.evaluate("document.querySelector('#costs-board tbody').marked = true")
+    set_slider(page, "alpha", 0)
+    expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At α = 0.00 no lookahead")
+    assert page.evaluate("document.querySelector('#costs-board tbody').marked")  # nothing else was shown anew
+
+    swept(page, "story-pair · traced engine · draft model")
+    expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At α = 1.00")
+    assert rows(page, "costs-board") == steps  # and not the sweep's own, after a text of one length
+
+    open_tab(page, "Models")
+    page.click("#draft input")
+    page.get_by_role("option", name="None: prompt lookup only").click()
+    page.click("#use")
+    expect(page.locator("#header")).to_contain_text("no draft")
+    open_tab(page, "Tune")
+    for board in ("sweep-board", "costs-board"):
+        expect(page.locator(f"#{board} .card:visible")).to_have_count(0)
+    expect(page.locator("#apply")).to_be_hidden()
+    expect(page.locator("#alpha input[type=number]")).to_have_value("0.7")
 
 
 def test_a_benchmark_and_its_reports(visit, tmp_path: Path) -> None:

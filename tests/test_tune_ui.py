@@ -1,23 +1,34 @@
 """Boards of sweeps, step costs and benchmarks, and how a job's progress is shown, without a browser."""
 
 import json
+import re
 from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
+from rich.console import Console
 
 from specdemo.bench import BenchProgress, bench
 from specdemo.compare import Phase
 from specdemo.costs import MAX_LOOKAHEAD, CostProgress, measure_contexts
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.records import Costs
+from specdemo.records import Costs, StepCosts
+from specdemo.results import Bench
 from specdemo.settings import GenerationSettings
-from specdemo.sweep import SweepProgress, candidates, sweep
+from specdemo.sweep import Sweep, SweepProgress, candidates, sweep
 from specdemo.tasks import Task
+from specdemo.terminal import print_sweep
+from specdemo.ui import bench_tab
+from specdemo.ui.bench_tab import Callbacks
 from specdemo.ui.benchmark import bench_board
 from specdemo.ui.measuring import measured
-from specdemo.ui.tune import costs_board, prediction_board, sweep_board
+from specdemo.ui.step_costs import KnownCosts, costs_board, prediction_board
+from specdemo.ui.tune import sweep_board
+from specdemo.ui.tune_tab import after_sweep
 from specdemo.worker import Job
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
@@ -34,6 +45,10 @@ def costs() -> Costs:
     assert isinstance(last, CostProgress)
     assert last.costs is not None
     return last.costs
+
+
+def known(**changes: object) -> KnownCosts:
+    return KnownCosts(ENGINE.pair, "traced", costs().model_copy(update=changes))
 
 
 def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
@@ -54,29 +69,122 @@ def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
 
 def test_a_sweep_that_has_only_begun_shows_nothing_false() -> None:
     shown = json.loads(sweep_board(swept()[0].sweep))
-    assert shown == {"html": {"recommendation": "", "table": ""}, "charts": {}}
+    assert shown == {"html": {}, "charts": {}, "whole": True}  # so the page empties what an earlier sweep showed
+
+
+def test_a_sweep_board_leaves_out_what_was_not_measured_and_names_what_was() -> None:
+    genai = swept()[-1].sweep
+    points = [
+        point.model_copy(update={"draft_share": None, "verify_share": None, "other_share": None})
+        for point in genai.points
+        if point.candidate.kind == "lookahead"
+    ]
+    settings = genai.settings.model_copy(update={"engine": "genai", "drafter": "lookup"})
+    changed = {"points": tuple(points), "settings": settings, "prediction": None}
+    shown = json.loads(sweep_board(genai.model_copy(update=changed)))
+    assert set(shown["charts"]) == {"speedup", "acceptance"}
+    assert [trace["name"] for trace in shown["charts"]["speedup"]["data"]] == ["measured"]
+    assert f"{ENGINE.pair.name} · genai engine · prompt lookup" in shown["html"]["caption"]
+    traced = json.loads(sweep_board(genai))["html"]["caption"]
+    assert f"{ENGINE.pair.name} · traced engine · draft model" in traced
+
+
+def test_a_policys_speedup_comes_with_whether_outputs_were_identical() -> None:
+    sweep_ = swept()[-1].sweep
+    differing = [
+        point.model_copy(update={"identical": point.candidate.name != "policy auto"}) for point in sweep_.points
+    ]
+    (bars,) = json.loads(sweep_board(sweep_.model_copy(update={"points": tuple(differing)})))["charts"]["policies"][
+        "data"
+    ]
+    assert "%{text}" in bars["hovertemplate"]
+    assert [text.split(", outputs ")[1] for text in bars["text"]] == ["identical", "identical", "differ"]
+    assert bars["text"][0].startswith(str(sweep_.points[3].speedup))
 
 
 def test_step_costs_and_what_they_let_one_expect() -> None:
-    known = costs()
-    shown = json.loads(costs_board(known, 0.8, "model"))
-    assert [len(trace["x"]) for trace in shown["charts"]["verify"]["data"]] == [MAX_LOOKAHEAD + 1] * len(
-        known.contexts
-    )
+    measured_ = known()
+    shown = json.loads(costs_board(measured_, 0.8))
+    assert shown["whole"]
+    contexts = measured_.costs.contexts
+    assert [len(trace["x"]) for trace in shown["charts"]["verify"]["data"]] == [MAX_LOOKAHEAD + 1] * len(contexts)
     assert "Predicted, not measured" in shown["html"]["expectation"]
+    assert f"{ENGINE.pair.name} · traced engine" in shown["html"]["caption"]
     assert shown["html"]["change"] == ""  # it costs nothing in a scripted engine
-    told = known.contexts[0].model_copy(update={"length_change": 0.25 * known.plain_step})
-    shown = json.loads(costs_board(known.model_copy(update={"contexts": (told,)}), 0.8, "model"))
+    told = contexts[0].model_copy(update={"length_change": 0.25 * measured_.costs.plain_step})
+    shown = json.loads(costs_board(known(contexts=(told,)), 0.8))
     assert "(25 % of a plain step) if the one before it had another length" in shown["html"]["change"]
-    hopeless = json.loads(prediction_board(known, 0.0, "model"))
+
+
+def test_step_costs_are_told_with_quartiles_for_each_length_of_text() -> None:
+    step = {"low": 0.004, "middle": 0.005, "high": 0.0061}
+    draft, first = ({name: value / by for name, value in step.items()} for by in (10, 5))
+    both = StepCosts.model_validate({"context": 16, "passes": [step], "draft": draft, "first_draft": first})
+    alone = StepCosts.model_validate({"context": 256, "passes": [step], "draft": None})
+    found = KnownCosts(ENGINE.pair, "traced", Costs.of((both, alone)))
+    table = json.loads(costs_board(found, 0.8))["html"]["steps"]
+    rows = [re.findall("<td>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
+    assert rows == [
+        ["16", "5.00 (4.00–6.10)", "0.50 (0.40–0.61)", "1.00 (0.80–1.22)", "0.10"],
+        ["256", "5.00 (4.00–6.10)", "–", "–", "–"],
+    ]
+
+
+def test_another_acceptance_changes_only_what_is_predicted() -> None:
+    hopeless = json.loads(prediction_board(known(), 0.0))
     assert "no lookahead is predicted to beat plain decoding" in hopeless["html"]["expectation"]
-    assert set(hopeless["charts"]) == {"prediction"}
+    assert (set(hopeless["html"]), set(hopeless["charts"])) == ({"expectation"}, {"prediction"})
+    assert not hopeless["whole"]
 
 
 def test_a_draft_whose_cost_is_not_known_predicts_nothing() -> None:
-    shown = json.loads(prediction_board(costs().model_copy(update={"draft_step": None}), 0.8, "model"))
+    shown = json.loads(prediction_board(known(draft_step=None), 0.8))
     assert "nothing is predicted" in shown["html"]["expectation"]
     assert shown["charts"] == {}
+
+
+def test_costs_of_more_lengths_are_richer_if_they_are_of_the_same_pair_and_engine() -> None:
+    rich = known()
+    poor = rich._replace(costs=Costs.of(rich.costs.contexts[:1]))
+    assert rich.richer_than(poor)
+    assert not poor.richer_than(rich)
+    assert not rich.richer_than(rich)
+    assert not rich.richer_than(poor._replace(engine="genai"))
+    assert not rich.richer_than(poor._replace(pair=ENGINE.pair.model_copy(update={"name": "another"})))
+
+
+@pytest.mark.parametrize("drafter", ["model", "lookup"])
+def test_a_sweep_keeps_richer_costs_and_tells_the_acceptance_of_a_draft_model_alone(drafter: str) -> None:
+    sweep_, rich = swept()[-1].sweep, known()
+    poor = Costs.of(rich.costs.contexts[:1])
+    settings = sweep_.settings.model_copy(update={"drafter": drafter})
+    sweep_ = sweep_.model_copy(update={"costs": poor, "settings": settings})
+    assert sweep_.acceptance is not None
+    update = after_sweep(sweep_, ENGINE.pair, rich)
+    assert update.known is rich
+    assert update.alpha == (round(sweep_.acceptance, 2) if drafter == "model" else gr.skip())
+    assert after_sweep(sweep_, ENGINE.pair, None).known == KnownCosts(ENGINE.pair, "traced", poor)
+
+
+def test_the_terminal_tells_what_steps_cost_and_explains_predictions_only_where_there_are() -> None:
+    sweep_ = swept()[-1].sweep
+    step, drafted = costs().plain_step, costs().draft_step
+    assert drafted is not None
+    told = printed(sweep_)
+    assert (
+        f"plain step {step * 1000:.2f} ms, draft step {drafted * 1000:.2f} ms, c = {drafted / step:.2f}, v(2)" in told
+    )
+    assert f"v(17) = {costs().verify[16] / step:.2f}" in told
+    assert "Predicted: τ / (γc + v(γ+1))" in told
+    assert "Predicted" not in printed(sweep_.model_copy(update={"prediction": None}))
+    assert "Step costs" not in printed(sweep_.model_copy(update={"costs": None}))
+
+
+def printed(sweep_: Sweep) -> str:
+    console = Console(file=StringIO(), width=400)
+    print_sweep(console, sweep_)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
 
 
 def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
@@ -87,7 +195,7 @@ def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
     assert "identical" in shown["html"]["table"]
     assert "&lt;b&gt;" in shown["html"]["table"]
     assert shown["charts"]["speedup"]["data"][0]["name"] == "traced constant"
-    assert json.loads(bench_board(states[0].bench)) == {"html": {}, "charts": {}}
+    assert json.loads(bench_board(states[0].bench)) == {"html": {}, "charts": {}, "whole": True}
 
 
 class Sessions:
@@ -123,3 +231,40 @@ def test_what_is_finished_stays_after_a_stop_and_after_a_failure() -> None:
     assert (failed.board, failed.state) == ("1 done", half)
     assert shown(Sessions(error=EngineError()))[-1].board == gr.skip()
     assert "before anything was measured" in shown(Sessions())[-1].message
+
+
+def benchmarked(hardware: bool = False) -> list[list]:
+    """Every update of message, board, reports, start and stop."""
+    tasks = [Task(name="one", task="tales", prompt="Say")]
+    states = list(bench(lambda name: ENGINE, ENGINE.pair, tasks, SETTINGS, methods=["traced constant"], repeats=2))
+    visitor = SimpleNamespace(session_hash="visitor")
+    callbacks = Callbacks(Sessions(*states))  # type: ignore[arg-type]
+    return list(callbacks.bench(visitor, ENGINE.pair, None, 1, ["traced constant"], 2, 40, hardware))  # type: ignore[arg-type]
+
+
+def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(result: Bench) -> Bench:
+        raise EngineError("The process that measured memory ended; choose smaller models.")
+
+    monkeypatch.setattr(bench_tab, "with_hardware", failing)
+    *_, measuring, last = benchmarked(hardware=True)
+    assert "cannot be stopped" in measuring[0]
+    assert measuring[-1]["visible"] is False
+    assert 'role="alert">The process that measured memory ended; choose smaller models.' in last[0]
+    assert "identical" in json.loads(last[1])["html"]["table"]
+    assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".csv", ".html"]
+
+
+def test_memory_that_was_measured_leaves_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_tab, "with_hardware", lambda result: result)
+    assert benchmarked(hardware=True)[-1][0] == ""
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (only,) = benchmarked()
+    assert 'role="alert">Finished rows cannot be kept in' in only[0]
+    assert "start the page with XDG_CACHE_HOME set to a folder that can be written." in only[0]

@@ -1,9 +1,9 @@
-// A board: texts and charts that are shown anew with each update, each in its place; what an update lacks stays.
+// A board: texts and charts that are shown anew with each update, each in its place. A place that an update does not
+// name stays as it is, or is emptied if the update is of the whole board; a card without anything to show is hidden.
 
 class Board {
   constructor(element) {
-    this.find = (selector) => element.querySelector(selector);
-    this.root = this.find(".board");
+    this.places = element.querySelectorAll("[data-place]");
     this.charts = {};
     // Charts drawn in a hidden tab have no width until it is shown.
     this.shown = new IntersectionObserver((entries) => {
@@ -13,20 +13,24 @@ class Board {
 
   receive(text) {
     if (!text) return;
-    const { html, charts } = JSON.parse(text);
-    for (const [place, content] of Object.entries(html)) {
-      this.find(`.${place}`).innerHTML = content; // escaped by the server
-      this.find(`.${place}`).closest(".card").hidden = !content;
+    const { html, charts, whole } = JSON.parse(text);
+    for (const element of this.places) {
+      const { place } = element.dataset;
+      const content = html[place] ?? charts[place];
+      if (content === undefined && !whole) continue;
+      element.hidden = !content;
+      if (!content) continue;
+      if (place in html) element.innerHTML = content; // escaped by the server
+      else this.draw(element, content);
     }
-    for (const [place, figure] of Object.entries(charts)) {
-      const element = this.find(`.chart.${place}`);
-      element.closest(".card").hidden = false;
-      if (!this.charts[place]) {
-        this.charts[place] = new Chart(element, { data: [], layout: {} });
-        element.dataset.place = place;
-        this.shown.observe(element);
-      }
-      this.charts[place].show(figure);
+  }
+
+  draw(element, figure) {
+    const { place } = element.dataset;
+    if (!this.charts[place]) {
+      this.charts[place] = new Chart(element, { data: [], layout: {} });
+      this.shown.observe(element);
     }
+    this.charts[place].show(figure);
   }
 }

@@ -34,7 +34,9 @@ _START = "Run the benchmark"
 _FIRST = ("traced constant", "traced auto", "genai constant")
 
 
-class _Callbacks:
+class Callbacks:
+    """What the button that runs it calls: widgets' values in, updates out."""
+
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
@@ -64,7 +66,7 @@ class _Callbacks:
         task = partial(
             bench, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
         )
-        yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *busy]
+        yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
         state = None
         visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.bench))
         for update in measured(self._sessions, visitor, "bench", Job(None, pair, task), show):
@@ -74,30 +76,49 @@ class _Callbacks:
             yield [gr.skip(), gr.skip(), gr.skip(), *idle]
             return
         result: Bench = state.bench
-        if hardware and result.complete:
-            yield [notice("Measuring memory and bandwidth …"), gr.skip(), gr.skip(), *busy]
-            try:
-                result = with_hardware(result)
-            except SpecdemoError as error:
-                yield [alert(error), gr.skip(), gr.skip(), *busy]
-        if result.complete:
-            journal.delete()
-        files = [str(path) for path in report.write(result, Path(mkdtemp()) / "specdemo-benchmark.json")]
-        done = "" if result.complete else gr.skip()
-        yield [done, bench_board(result), gr.update(value=files, visible=True), *idle]
+        done = gr.skip()
+        try:
+            if hardware and result.complete:
+                doing = notice("Measuring memory and bandwidth, which takes a while and cannot be stopped …")
+                yield [doing, gr.skip(), gr.skip(), busy[0], gr.update(visible=False)]
+                result, done = with_hardware(result), ""
+        except SpecdemoError as error:  # what the benchmark has found stands all the same
+            done = alert(error)
+        try:
+            files = gr.update(value=_written(result), visible=True)
+            if result.complete:
+                journal.delete()
+        except SpecdemoError as error:
+            done, files = alert(error), gr.skip()
+        yield [done, bench_board(result), files, *idle]
+
+
+def _written(result: Bench) -> list[str]:
+    """Paths of the reports, in a folder of their own."""
+    return [str(path) for path in report.write(result, Path(mkdtemp()) / "specdemo-benchmark.json")]
 
 
 def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], tasks: list[Task]) -> Journal:
-    """Where the finished rows of this benchmark are kept until all are, so that it goes on where it ended."""
+    """Where the finished rows of this benchmark are kept until all are, so that it goes on where it ended.
+
+    Raises:
+        SpecdemoError: there is no such folder, and it cannot be made.
+    """
     header = Header.of(pair, settings, methods, tasks).model_dump_json()
     folder = user_cache() / "specdemo" / "benchmarks"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecdemoError(
+            f"Finished rows cannot be kept in {str(folder)!r} ({error.strerror}); start the page with XDG_CACHE_HOME "
+            "set to a folder that can be written."
+        ) from error
     return Journal(folder / f"{hashlib.sha256(header.encode()).hexdigest()[:16]}.rows.jsonl")
 
 
 def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]) -> None:
     """The tab's contents."""
-    callbacks = _Callbacks(sessions)
+    callbacks = Callbacks(sessions)
     with gr.Tab("Benchmark"):
         with gr.Column(elem_classes="sheet", elem_id="bench"):
             heading(

@@ -5,15 +5,16 @@ from markupsafe import Markup
 
 from specdemo import report
 from specdemo.results import Bench
-from specdemo.ui.charts import base_figure
+from specdemo.ui.charts import base_figure, plain_line
 from specdemo.ui.tables import table_html
 from specdemo.ui.tune import board
 
 _COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-refused", "--sd-mute", "--sd-ink")
+_BARS = {"type": "data", "thickness": 1.5, "color": "var(--sd-ink)"}
 
 
 def bench_board(result: Bench) -> str:
-    """What a benchmark has found so far."""
+    """What a benchmark has found so far; an empty board before its first result."""
     if not result.rows:
         return board({}, {})
     lines = [note for note in report.notes(result) if note]
@@ -33,10 +34,10 @@ def _bars(chart: dict[str, object], title: str) -> go.Figure:
             x=one["x"],
             y=one["y"],
             name=one["name"],
-            error_y={"type": "data", "array": one["spread"], "thickness": 1.5} if "spread" in one else None,
+            error_y=_BARS | {"array": one["spread"]} if "spread" in one else None,
             marker_color=f"var({_COLOURS[number % len(_COLOURS)]})",
             hovertext=one.get("text"),
         )
-    figure.add_hline(y=1, line={"color": "var(--sd-ink)", "dash": "dash", "width": 1})
+    plain_line(figure)
     figure.update_yaxes(title=title)
     return figure

@@ -2,29 +2,57 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 
-from specdemo.costs import contexts_task
+from specdemo.costs import CostProgress, contexts_task
 from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import bundled_prompts
 from specdemo.recommendation import Candidate
-from specdemo.records import Costs, ModelPair
-from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, candidates, sweep
+from specdemo.records import ModelPair
+from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.ui.compare_tab import ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.measuring import measured, working
 from specdemo.ui.session import Sessions, alert, notice
-from specdemo.ui.tune import costs_board, prediction_board, sweep_board
+from specdemo.ui.step_costs import KnownCosts, costs_board, prediction_board
+from specdemo.ui.tune import board as board_of
+from specdemo.ui.tune import sweep_board
 from specdemo.ui.views import heading, view
 from specdemo.worker import Job
 
 _SWEEP, _COSTS = "Sweep", "Measure step costs"
 _ALPHA = 0.7  # to begin with, until a sweep has measured it
+_APPLIED = (
+    "engine",
+    "drafter",
+    "policy",
+    "num_assistant_tokens",
+    "assistant_confidence_threshold",
+    "max_assistant_tokens",
+    "tree_depth",
+    "branching_factor",
+    "max_ngram_size",
+    "kv_cache",
+)  # how to decode; not what, nor how much of it
+_EMPTY = board_of({}, {})
 
 
-class _Callbacks:
+class _Swept(NamedTuple):
+    """Updates of what a sweep changes, but for its buttons."""
+
+    message: Any = gr.skip()
+    board: Any = gr.skip()
+    best: Any = gr.skip()
+    use: Any = gr.skip()
+    known: Any = gr.skip()
+    alpha: Any = gr.skip()
+
+
+class Callbacks:
+    """What the buttons that measure call: widgets' values in, updates out."""
+
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
@@ -36,27 +64,24 @@ class _Callbacks:
         longest: int,
         thresholds: bool,
         repeats: int,
+        known: KnownCosts | None,
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Sweep; updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
-        skips = [gr.skip()] * 4
+        idle, busy = working(_SWEEP, busy=False), working(_SWEEP, busy=True)
+        prompts = [line.strip() for line in text.splitlines() if line.strip()]
+        if not prompts:
+            yield [*_Swept(notice("Type at least one prompt, a line each.")), *idle]
+            return
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            prompts = [line.strip() for line in text.splitlines() if line.strip()]
-            if not prompts:
-                yield [
-                    notice("Type at least one prompt, a line each."),
-                    gr.skip(),
-                    *skips,
-                    *working(_SWEEP, busy=False),
-                ]
-                return
             tried = candidates(settings, LOOKAHEADS[: int(longest)], THRESHOLDS if thresholds else ())
         except SpecdemoError as error:
-            yield [alert(error), gr.skip(), *skips, *working(_SWEEP, busy=False)]
+            yield [*_Swept(alert(error)), *idle]
             return
         task = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
-        yield [notice("Waiting for the machine …"), gr.skip(), *skips, *working(_SWEEP, busy=True)]
+        # the figures of an earlier sweep, with other settings, would stand beside this one's
+        yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
         for update in measured(
             self._sessions,
@@ -66,37 +91,48 @@ class _Callbacks:
             lambda progress: sweep_board(progress.sweep),
         ):
             state = update.state
-            yield [update.message, update.board, *skips, *working(_SWEEP, busy=True)]
-        if state is None:
-            yield [gr.skip(), gr.skip(), *skips, *working(_SWEEP, busy=False)]
-            return
-        found = state.sweep
-        best = found.recommendation.candidate
-        use = gr.update(visible=best is not None, value=f"Use {best.name} in Compare" if best is not None else "")
-        alpha = gr.skip() if found.acceptance is None else round(found.acceptance, 2)
-        yield [gr.skip(), gr.skip(), best, use, found.costs or gr.skip(), alpha, *working(_SWEEP, busy=False)]
+            yield [*_Swept(update.message, update.board), *busy]
+        yield [*(_Swept() if state is None else after_sweep(state.sweep, pair, known)), *idle]
 
     def costs(self, request: gr.Request, pair: ModelPair, engine: Any, acceptance: float) -> Iterator[list[Any]]:
         """Measure step costs; updates of message, board, costs, and buttons."""
+        engine = "genai" if pair.eagle3 else engine
 
-        def show(progress: Any) -> Any:
-            return (
-                costs_board(progress.costs, acceptance, _drafter(pair)) if progress.costs is not None else gr.skip()
-            )
+        def show(progress: CostProgress) -> Any:
+            if progress.costs is None:
+                return gr.skip()
+            return costs_board(KnownCosts(pair, engine, progress.costs), acceptance)
 
-        job = Job("genai" if pair.eagle3 else engine, pair, contexts_task)
+        job = Job(engine, pair, contexts_task)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *working(_COSTS, busy=True)]
         state = None
         for update in measured(self._sessions, str(request.session_hash), "costs", job, show):
             state = update.state
             yield [update.message, update.board, gr.skip(), *working(_COSTS, busy=True)]
-        known = state.costs if state is not None and state.costs is not None else gr.skip()
+        found = state.costs if state is not None else None
+        known = KnownCosts(pair, engine, found) if found is not None else gr.skip()
         yield [gr.skip(), gr.skip(), known, *working(_COSTS, busy=False)]
+
+
+def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
+    """What a sweep tells the rest of the tab: its recommendation, and the costs and the α that predict others."""
+    best, costs, alpha = found.recommendation.candidate, None, None
+    if found.costs is not None:
+        costs = KnownCosts(pair, found.settings.engine, found.costs)
+        costs = known if known is not None and known.richer_than(costs) else costs
+    if found.acceptance is not None and found.settings.drafter == "model":  # which the costs card predicts for
+        alpha = round(found.acceptance, 2)
+    return _Swept(
+        best=best,
+        use=gr.update(visible=best is not None, value=f"Use {best.name} in Compare" if best is not None else ""),
+        known=gr.skip() if costs is None else costs,
+        alpha=gr.skip() if alpha is None else alpha,
+    )
 
 
 def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]) -> None:
     """The tab's contents. Sweeps use the settings of the Compare tab, but for what they try."""
-    callbacks, controls = _Callbacks(sessions), compare.controls
+    callbacks, controls = Callbacks(sessions), compare.controls
     with gr.Tab("Tune"):
         known, best = gr.State(None), gr.State(None)
         with gr.Column(elem_classes="sheet", elem_id="tune"):
@@ -135,35 +171,33 @@ def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Call
                 step=0.01,
                 label="Acceptance rate α",
                 elem_id="alpha",
-                info="of a proposal by itself: accepted / (accepted + rejected); a sweep sets it to what it found",
+                info="of a draft model's proposal by itself: accepted / (accepted + rejected); a sweep sets it",
             )
         costs_view = view("costs.html", "new Board(element)", elem_id="costs-board")
 
     busy: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
+    # the costs' board follows at the end, by an event of its own: α is what it is then
     start.click(
         callbacks.sweep,
-        [pair, prompts, longest, thresholds, repeats, *controls.values()],
+        [pair, prompts, longest, thresholds, repeats, known, *controls.values()],
         [message, board, best, use, known, alpha, start, halt],
         **busy,
-    )
+    ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)
     halt.click(stop("sweep"), **PRIVATE)
     measure.click(
         callbacks.costs,
         [pair, controls["engine"], alpha],
         [costs_message, costs_view, known, measure, halt_costs],
         **busy,
-    )
+    ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)
     halt_costs.click(stop("costs"), **PRIVATE)
-    alpha.change(_predicted, [pair, known, alpha], costs_view, trigger_mode="always_last", **PRIVATE)
-    known.change(_all_costs, [pair, known, alpha], costs_view, **PRIVATE)
+    alpha.input(_predicted, [known, alpha], costs_view, trigger_mode="always_last", **PRIVATE)
     chosen = [controls[name] for name in _APPLIED]
     use.click(_applied, best, chosen, **PRIVATE).then(
         None, js="() => document.querySelector('button[role=tab]').click()"
     )
-    pair.change(_forgotten, outputs=[best, use, known], **PRIVATE)
-
-
-_APPLIED = ("policy", "num_assistant_tokens", "assistant_confidence_threshold")
+    of_a_pair = [message, board, best, use, costs_message, costs_view, known, alpha]
+    pair.change(_forgotten, outputs=of_a_pair, **PRIVATE)
 
 
 def _applied(best: Candidate | None) -> list[Any]:
@@ -173,16 +207,12 @@ def _applied(best: Candidate | None) -> list[Any]:
 
 def _forgotten() -> list[Any]:
     """Another pair: nothing is known of it."""
-    return [None, gr.update(visible=False), None]
+    return ["", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA]
 
 
-def _drafter(pair: ModelPair) -> Any:
-    return "model" if pair.draft is not None else "lookup"
+def _predicted(known: KnownCosts | None, acceptance: float) -> Any:
+    return gr.skip() if known is None else prediction_board(known, acceptance)
 
 
-def _predicted(pair: ModelPair, costs: Costs | None, acceptance: float) -> Any:
-    return gr.skip() if costs is None else prediction_board(costs, acceptance, _drafter(pair))
-
-
-def _all_costs(pair: ModelPair, costs: Costs | None, acceptance: float) -> Any:
-    return gr.skip() if costs is None else costs_board(costs, acceptance, _drafter(pair))
+def _all_costs(known: KnownCosts | None, acceptance: float) -> Any:
+    return gr.skip() if known is None else costs_board(known, acceptance)
