@@ -328,8 +328,9 @@ def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
 
 
 def test_where_nothing_could_run_nothing_is_called_identical() -> None:
-    short = SETTINGS.model_copy(update={"max_new_tokens": 1})
-    *_, last = bench(load, PAIR, TASKS, short, methods=METHODS[:1], repeats=1)
+    ends = SETTINGS.model_copy(update={"ignore_eos": False})
+    silent = ScriptedEngine(words=("",))
+    *_, last = bench(lambda name: silent, PAIR, TASKS, ends, methods=METHODS[:1], repeats=1)
     assert last.bench.complete
     assert cells(last.bench) == []
     assert "identical" not in json.dumps(report.charts(last.bench))
