@@ -7,6 +7,7 @@ that fits into the processor's caches may be faster, too.
 
 import multiprocessing
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -18,26 +19,28 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from specdemo.compare import run_alone
 from specdemo.engines import load_engine
-from specdemo.engines.base import Engine
+from specdemo.engines.base import Engine, steps
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.models.weights import pass_bytes
 from specdemo.records import Environment, ModelPair, Record, Side
 from specdemo.settings import EngineName, GenerationSettings
 
 MEBIBYTE = 2**20
-ARRAY_BYTES = 512 * MEBIBYTE
+ARRAY_BYTES = 256 * MEBIBYTE
 _REPEATS = 5
 
 SIDES: tuple[Side, Side] = ("plain", "speculative")
-Loader = Callable[[EngineName, ModelPair], Engine]
+Loader = Callable[[EngineName, ModelPair, Side], Engine]
+"""Loads of a pair what one side decodes with."""
 
 
 class MemoryUse(Record):
     """Bytes that a process of its own took to load the models and decode one prompt.
 
-    Counted is its resident set beyond what it was before loading: `resident` at the end, `peak` at the most.
+    It loads what its side decodes with and nothing else, so with GenAI a single pipeline. Counted is its resident set
+    beyond what it was before loading: weights, caches, tokenizers, compiled code and work space; `resident` at the
+    end, `peak` at the most.
     """
 
     engine: EngineName
@@ -49,9 +52,9 @@ class MemoryUse(Record):
 class Bound(Record):
     """The limit that memory sets to plain decoding.
 
-    `read_bandwidth` and `copy_bandwidth` are bytes a second, of all cores together; a copy counts each byte twice,
-    read and written. `weights` are the bytes that every target pass reads, `cache_per_token` those for each token
-    before.
+    `read_bandwidth` and `copy_bandwidth` are bytes a second, of all cores together; a copy, from one array of
+    `array_bytes` to another, counts each byte twice, read and written. `weights` are the bytes that every target pass
+    reads, `cache_per_token` those for each token before.
     """
 
     read_bandwidth: float
@@ -85,7 +88,7 @@ def measure_bound(pair: ModelPair, environment: Environment, context: int) -> Bo
     """
     assert pair.target.path is not None, "a loaded pair has its paths"
     read = pass_bytes(pair.target.path, environment.inference_precision, environment.kv_cache_precision)
-    array_bytes = min(ARRAY_BYTES, psutil.virtual_memory().available // 4)
+    array_bytes = min(ARRAY_BYTES, psutil.virtual_memory().available // 8)
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     reading, copying = measure_bandwidth(array_bytes, threads)
     return Bound(
@@ -100,12 +103,12 @@ def measure_bound(pair: ModelPair, environment: Environment, context: int) -> Bo
 
 
 def measure_bandwidth(array_bytes: int, threads: int) -> tuple[float, float]:
-    """Bytes a second of reading and of copying arrays far larger than the caches; the best of several.
+    """Bytes a second of reading an array of so many bytes, and of copying it to another; the best of several.
 
     Each thread has its part of the arrays; numpy lets go of Python's lock while it computes. The best, not the
     median, since whatever else the machine does only takes from what memory could give.
     """
-    source, target = np.ones(array_bytes // 16, np.int64), np.empty(array_bytes // 16, np.int64)
+    source, target = np.ones(array_bytes // 8, np.int64), np.empty(array_bytes // 8, np.int64)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
     reading = copying = 0.0
     with ThreadPoolExecutor(threads) as pool:
@@ -127,15 +130,14 @@ def _timed(pool: ThreadPoolExecutor, work: Callable[[Part], object], parts: list
 def measure_memory(
     pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader = load_engine
 ) -> MemoryUse:
-    """What one side takes, in a child process, where nothing else counts. Plain decoding loads no draft.
+    """What one side takes, in a child process, where nothing else counts.
 
     Raises:
         SpecdemoError: what loading or decoding raised there, or the child died.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    loaded = pair if side == "speculative" else pair.model_copy(update={"draft": None})
-    arguments = (theirs, loaded, prompt, settings, side, load)
+    arguments = (theirs, pair, prompt, settings, side, load)
     process = context.Process(target=_child, args=arguments, daemon=True, name="specdemo memory")
     process.start()
     theirs.close()
@@ -143,6 +145,9 @@ def measure_memory(
         found: tuple[int, int] | SpecdemoError = ours.recv()
     except EOFError:
         found = EngineError("The process that measured memory ended, perhaps for lack of it; choose smaller models.")
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
     finally:
         process.join()
     if isinstance(found, SpecdemoError):
@@ -151,9 +156,9 @@ def measure_memory(
 
 
 def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["resident", "peak"]) -> int | None:
-    """Bytes that speculation takes beyond plain decoding on this engine.
+    """Bytes that a process that speculates takes beyond one that decodes plainly on this engine.
 
-    They are for the draft and its caches; with GenAI, for a second copy of the target too.
+    They are for the draft, its cache, and the work space of its steps and of longer target passes.
     """
     found = {use.side: getattr(use, what) for use in uses if use.engine == engine}
     return found["speculative"] - found["plain"] if len(found) == 2 else None
@@ -170,11 +175,14 @@ def _child(
     process = psutil.Process()
     before = process.memory_info().rss
     try:
-        engine = load(settings.engine, pair)
-        run_alone(engine.plain() if side == "plain" else engine.speculative(settings), prompt, settings)
+        engine = load(settings.engine, pair, side)
+        decoder = engine.plain() if side == "plain" else engine.speculative(settings)
+        deque(steps(decoder, prompt, settings), maxlen=0)  # a replay of what was proposed would load the draft again
         connection.send((process.memory_info().rss - before, _peak(process) - before))
     except SpecdemoError as error:
         connection.send(error)
+    except KeyboardInterrupt:  # which a terminal sends to its child processes, too
+        return
 
 
 def _peak(process: psutil.Process) -> int:

@@ -6,7 +6,7 @@ again.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,6 +16,14 @@ from specdemo.records import Record
 R = TypeVar("R", bound=Record)
 
 
+class Heading(Record):
+    """What is measured. Its types know in what it can differ from what was begun in the same file."""
+
+    def differences(self, begun: Self) -> list[str]:
+        """What is different there, in words."""
+        raise NotImplementedError
+
+
 class Journal:
     """The rows of one measurement, in a file."""
 
@@ -23,21 +31,21 @@ class Journal:
         """A journal at this path, which need not exist."""
         self.path = path
 
-    def open(self, header: Record, row: type[R]) -> list[R]:
+    def open(self, header: Heading, row: type[R]) -> list[R]:
         """The rows that are there already; begins the file if there is none.
 
         Raises:
             FileError: the file holds rows of something else, or cannot be read.
             SpecdemoError: it cannot be written.
         """
-        head = header.model_dump_json()
         lines = self._lines()
         if not lines:
-            self._write(f"{head}\n", "w")
+            self._write(f"{header.model_dump_json()}\n", "w")
             return []
-        if lines[0] != head:
+        differences = self._differences(lines[0], header)
+        if differences:
             raise FileError(
-                f"{str(self.path)!r} holds rows of a benchmark with another pair, other settings or prompts; "
+                f"{str(self.path)!r} holds rows of a benchmark with {', '.join(differences)}; "
                 "choose another output path, or delete that file."
             )
         return list(self._rows(lines[1:], row))
@@ -65,7 +73,13 @@ class Journal:
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             self._write(whole, "w")
-        return whole.splitlines()
+        return whole.split("\n")[:-1]  # and not at the other ends of lines that a text in JSON may hold
+
+    def _differences(self, line: str, header: Heading) -> list[str]:
+        try:
+            return header.differences(type(header).model_validate_json(line))
+        except ValidationError:
+            return ["a header of another version"]
 
     def _rows(self, lines: list[str], row: type[R]) -> Iterator[R]:
         for number, line in enumerate(lines, 2):

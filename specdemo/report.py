@@ -15,14 +15,15 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from specdemo import metrics
-from specdemo.errors import SpecdemoError
+from specdemo.errors import SpecdemoError, UsageError
 from specdemo.figures import percent
 from specdemo.hardware import MEBIBYTE, draft_extra
 from specdemo.models.pairs import ASSETS
-from specdemo.results import ALL, Bench, Cell, cells, headline
+from specdemo.results import ALL, Bench, Cell, cells, headline, idle
 
 SCHEMA = 1
 _TEMPLATE = ASSETS / "report.html"
+_BESIDE = (".md", ".csv", ".html")
 COLUMNS = ("target", "draft", "task", "engine", "method", "speedup", "outputs", "τ", "α", "tokens/s", "runs")
 
 
@@ -99,8 +100,9 @@ def charts(result: Bench) -> list[dict[str, Any]]:
             y = [metrics.verify_cost(facts.costs, n) for n in range(1, len(facts.costs.verify) + 1)]
             passes.append({"name": engine, "x": list(range(1, len(y) + 1)), "y": y, "mode": "lines+markers"})
     outputs = "outputs identical" if all(cell.identical for cell in found) else "outputs not always identical"
+    title = "Speedup over plain decoding" + (f", {outputs}" if found else "")
     result_charts = [
-        {"title": f"Speedup over plain decoding, {outputs}", "y": "speedup", "series": speedups, "line": 1},
+        {"title": title, "y": "speedup", "series": speedups, "line": 1},
         {"title": "Mean accepted length τ", "y": "tokens a pass", "series": lengths, "line": 1},
     ]
     if passes:
@@ -116,9 +118,11 @@ def notes(result: Bench) -> Iterator[str]:
         yield f"Not finished: {len(result.rows)} of {wanted} runs."
     yield (
         "Speedup: plain seconds / speculative seconds for the same number of new tokens, prefill excluded; mean ± "
-        f"standard deviation over {result.repeats} repeats. Each speculative run is compared with the plain runs of "
-        "its engine just before and after it."
+        f"standard deviation over {_repeats(result)}. Each speculative run is compared with the plain runs of its "
+        "engine just before and after it."
     )
+    for method in idle(result):
+        yield f"Could not run: {method}; every text ended with its first token, or its step costs are not known."
     for engine, facts in result.engines.items():
         where, costs = facts.environment, facts.costs
         cost = metrics.draft_cost(costs) if costs is not None else None
@@ -131,16 +135,16 @@ def notes(result: Bench) -> Iterator[str]:
 
 
 def write(result: Bench, path: Path) -> list[Path]:
-    """Write all four files beside each other, the JSON at this path; return their paths.
+    """Write all four files, the JSON at this path, the others `beside` it; return their paths.
 
     Raises:
         SpecdemoError: one cannot be written.
     """
     texts = {
         path: json.dumps(to_json(result), indent=1),
-        path.with_suffix(".md"): to_markdown(result),
-        path.with_suffix(".csv"): to_csv(result),
-        path.with_suffix(".html"): to_html(result),
+        beside(path, ".md"): to_markdown(result),
+        beside(path, ".csv"): to_csv(result),
+        beside(path, ".html"): to_html(result),
     }
     for file, text in texts.items():
         try:
@@ -148,6 +152,26 @@ def write(result: Bench, path: Path) -> list[Path]:
         except OSError as error:
             raise SpecdemoError(f"Cannot write {str(file)!r} ({error.strerror}); choose another path.") from error
     return list(texts)
+
+
+def beside(path: Path, ending: str) -> Path:
+    """Where a file goes that belongs to the JSON at `path`: an ending of its own for `.json`, or after the name.
+
+    Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file.
+
+    Raises:
+        UsageError: the JSON has the name of another kind of file that is written beside it.
+    """
+    if path.suffix.lower() in _BESIDE:
+        raise UsageError(f"A file like {path.name!r} is written beside the JSON; choose a path that ends in .json.")
+    return path.with_name(path.name.removesuffix(".json") + ending)
+
+
+def _repeats(result: Bench) -> str:
+    """Of how many repeats the table's cells are: fewer than were asked for where it is not finished."""
+    counts = {cell.repeats for cell in cells(result)} or {0}
+    fewest, most = min(counts), max(counts)
+    return f"{most} repeat{'' if most == 1 else 's'}" if fewest == most else f"{fewest} to {most} repeats"
 
 
 def _row(cell: Cell) -> Sequence[str]:
@@ -165,12 +189,16 @@ def _memory(result: Bench) -> Iterator[str]:
     for use in result.memory:
         yield (
             f"Memory, {use.engine} {use.side}: {use.resident / MEBIBYTE:.0f} MiB resident, peak "
-            f"{use.peak / MEBIBYTE:.0f} MiB, in a process of its own, beyond what it had before loading."
+            f"{use.peak / MEBIBYTE:.0f} MiB, beyond what it had before loading, in a process of its own that loads "
+            "no more than this side decodes with."
         )
     for engine in dict.fromkeys(use.engine for use in result.memory):
         extra = draft_extra(result.memory, engine, "resident")
         if extra is not None:
-            yield f"Speculation takes {extra / MEBIBYTE:.0f} MiB more than plain decoding with {engine}."
+            yield (
+                f"Speculation takes {extra / MEBIBYTE:.0f} MiB more than plain decoding with {engine}, resident, "
+                "where each process holds the target once."
+            )
 
 
 def _bound(result: Bench) -> Iterator[str]:
@@ -181,7 +209,7 @@ def _bound(result: Bench) -> Iterator[str]:
     cache = f"{bound.context * bound.cache_per_token / 1e6:.1f} MB of cache"
     yield (
         f"Memory bandwidth: {gigabytes}, measured with {bound.threads} threads on arrays of "
-        f"{bound.array_bytes / MEBIBYTE:.0f} MiB. A target pass reads {bound.weights / 1e6:.1f} MB of weights "
+        f"{bound.array_bytes / MEBIBYTE:.0f} MiB each. A target pass reads {bound.weights / 1e6:.1f} MB of weights "
         f"and, after {bound.context} tokens, {cache}: at most {bound.tokens_per_second:.0f} tokens a second plainly, "
         "unless the processor's caches hold the weights."
     )

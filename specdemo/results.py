@@ -9,6 +9,8 @@ from statistics import fmean, stdev
 from typing import Any, Self
 
 from specdemo.hardware import Bound, MemoryUse
+from specdemo.journal import Heading
+from specdemo.models.folder import files_digest
 from specdemo.records import Costs, Environment, ModelPair, Record
 from specdemo.settings import EngineName, GenerationSettings
 from specdemo.tasks import Task
@@ -64,10 +66,14 @@ class Entry(Record):
     facts: EngineFacts | None = None
 
 
-class Header(Record):
-    """What a benchmark measures; rows of another one must not be mixed in."""
+class Header(Heading):
+    """What a benchmark measures; rows of another one must not be mixed in.
+
+    `models` are digests of the files of target and draft, since folders of one name can hold other weights.
+    """
 
     pair: ModelPair
+    models: tuple[str, ...]
     settings: GenerationSettings
     methods: tuple[str, ...]
     prompts: str  # digest
@@ -76,7 +82,22 @@ class Header(Record):
     def of(cls, pair: ModelPair, settings: GenerationSettings, methods: Sequence[str], tasks: Sequence[Task]) -> Self:
         """The header of a benchmark of these."""
         digest = hashlib.sha256("\n".join(task.model_dump_json() for task in tasks).encode()).hexdigest()
-        return cls(pair=pair, settings=settings, methods=tuple(methods), prompts=digest)
+        folders = [model.path for model in (pair.target, pair.draft) if model is not None and model.path is not None]
+        models = tuple(files_digest(folder) for folder in folders)
+        return cls(pair=pair, models=models, settings=settings, methods=tuple(methods), prompts=digest)
+
+    def differences(self, begun: Self) -> list[str]:
+        """What is different there, in words; the order of methods makes no difference."""
+        runtime, begun_runtime = self.pair.runtime, begun.pair.runtime
+        pair, begun_pair = (each.pair.model_dump(mode="json", exclude={"runtime"}) for each in (self, begun))
+        same = {
+            "another pair": pair == begun_pair,  # paths are left out when it is dumped
+            "other model files": self.models == begun.models,
+            "other settings": (self.settings, runtime) == (begun.settings, begun_runtime),
+            "other methods": set(self.methods) == set(begun.methods),
+            "other prompts": self.prompts == begun.prompts,
+        }
+        return [difference for difference, equal in same.items() if not equal]
 
 
 class Bench(Record):
@@ -108,6 +129,13 @@ def cells(result: Bench) -> list[Cell]:
             if cell is not None:
                 found.append(cell)
     return found
+
+
+def idle(result: Bench) -> list[str]:
+    """Methods that were asked to run and have no trial, so that the table lacks them."""
+    asked = dict.fromkeys(f"{row.engine} {row.method}" for row in result.rows)
+    ran = {f"{row.engine} {row.method}" for row in result.rows if row.trial is not None}
+    return [method for method in asked if method not in ran]
 
 
 def headline(result: Bench) -> dict[str, Any]:

@@ -55,10 +55,11 @@ def read_tasks(path: Path) -> list[Task]:
         FileError: there is no such file, a line is none of the known kinds, or there is no line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"Cannot read {str(path)!r} as text; choose a file of JSON lines.") from error
-    tasks = [_task(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    # a string in JSON may hold what `str.splitlines` takes for the end of a line
+    tasks = [_task(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not tasks:
         raise FileError(f"{path.name!r} holds no prompts; give it a JSON object a line.")
     names = [task.name for task in tasks]

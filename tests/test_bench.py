@@ -3,23 +3,29 @@
 import csv
 import io
 import json
+import multiprocessing
+import os
 import re
+import signal
+import sys
 from itertools import count, groupby
 from pathlib import Path
+from random import Random
+from time import sleep
 
 import pytest
 
 from specdemo import report
 from specdemo.bench import available, bench, with_hardware
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import EngineError, FileError, RunError, SettingsError
+from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
 from specdemo.hardware import Bound, draft_extra, measure_bandwidth, measure_memory
 from specdemo.journal import Journal
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
-from specdemo.records import DraftRound, ModelPair
+from specdemo.records import DraftRound, ModelPair, Side
 from specdemo.results import ALL, Bench, Cell, cells, headline
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.settings import EngineName, GenerationSettings, RuntimeSettings
 from specdemo.tasks import Task
 
 SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=61)
@@ -100,13 +106,71 @@ def test_a_crash_loses_no_finished_row(journal: Journal) -> None:
     assert finished[-1].complete
 
 
-def test_a_journal_of_something_else_is_not_mixed_in(journal: Journal) -> None:
+OTHER = GenerationSettings(ignore_eos=True, max_new_tokens=62)
+THREADS = PAIR.model_copy(update={"runtime": RuntimeSettings(inference_num_threads=1)})
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        ((PAIR.model_copy(update={"draft": None}), TASKS, SETTINGS, METHODS[1:2]), "another pair, other methods;"),
+        ((PAIR, TASKS[:1], SETTINGS, METHODS), "with other prompts;"),
+        ((PAIR, TASKS, OTHER, METHODS), "with other settings;"),
+        ((THREADS, TASKS, SETTINGS, METHODS), "with other settings;"),
+        ((PAIR, TASKS, SETTINGS, METHODS[1:]), "with other methods;"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_journal_of_something_else_is_not_mixed_in(changed: tuple, difference: str, journal: Journal) -> None:
+    pair, tasks, settings, methods = changed
     run(journal, repeats=1)
-    with pytest.raises(FileError, match="another pair, other settings or prompts"):
-        list(bench(load, PAIR, TASKS[:1], SETTINGS, methods=METHODS, journal=journal))
-    journal.path.write_text(journal.path.read_text() + "{}x\n")
+    with pytest.raises(FileError, match=difference):
+        list(bench(load, pair, tasks, settings, methods=methods, repeats=1, journal=journal))
+
+
+def test_a_damaged_journal_is_told(journal: Journal) -> None:
+    run(journal, repeats=1)
+    head, *rows = journal.path.read_text().splitlines(keepends=True)
+    journal.path.write_text("".join([head, *rows, "{}x\n"]))
     with pytest.raises(FileError, match=r"Line \d+ of .* is damaged"):
         run(journal)
+    journal.path.write_text("".join(["{}\n", *rows]))
+    with pytest.raises(FileError, match="with a header of another version; choose another output path"):
+        run(journal)
+
+
+def test_the_order_of_methods_does_not_matter_to_a_journal(journal: Journal) -> None:
+    before = run(journal, repeats=1)[-1]
+    again = run(journal, repeats=1, methods=METHODS[::-1])
+    assert again[0].rows == before.rows
+    assert [cell.method for cell in cells(again[0])] != [cell.method for cell in cells(before)]
+
+
+def test_a_journal_takes_no_rows_of_other_weights_under_the_same_name(journal: Journal, tmp_path: Path) -> None:
+    weights = tmp_path / "model" / "openvino_model.bin"
+    weights.parent.mkdir()
+    pair = PAIR.model_copy(update={"target": PAIR.target.model_copy(update={"path": weights.parent})})
+
+    def resumed(seed: int) -> list[Bench]:
+        weights.write_bytes(Random(seed).randbytes(2**22))
+        return [s.bench for s in bench(load, pair, TASKS, SETTINGS, methods=METHODS, repeats=1, journal=journal)]
+
+    rows = resumed(0)[-1].rows
+    (weights.parent / "README.md").write_text("A model.")
+    assert resumed(0)[0].rows == rows
+    with pytest.raises(FileError, match="with other model files;"):
+        resumed(1)
+
+
+def test_a_journal_keeps_names_that_hold_ends_of_lines(journal: Journal) -> None:
+    task = Task(name="one\u2028two\u2029\x85", task="tales\n", prompt="Say")
+
+    def resumed() -> list[Bench]:
+        return [s.bench for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS, repeats=1, journal=journal)]
+
+    rows = resumed()[-1].rows
+    assert {row.prompt for row in rows} == {task.name}
+    assert resumed()[0].rows == rows
 
 
 def test_methods_are_those_that_engine_and_pair_can() -> None:
@@ -177,6 +241,20 @@ def test_reports_agree_with_the_table(tmp_path: Path) -> None:
     assert " ± 0.00 | identical |" in markdown
 
 
+@pytest.mark.parametrize(
+    ("name", "markdown"),
+    [("run.json", "run.md"), ("run.v1", "run.v1.md"), ("run.v1.json", "run.v1.md"), ("run", "run.md")],
+)
+def test_only_the_ending_json_is_replaced(name: str, markdown: str) -> None:
+    assert report.beside(Path("folder") / name, ".md") == Path("folder") / markdown
+
+
+@pytest.mark.parametrize("name", ["run.md", "run.csv", "run.html", "RUN.MD"])
+def test_json_that_the_report_would_overwrite_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"choose a path that ends in \.json"):
+        report.beside(Path(name), ".rows.jsonl")
+
+
 def test_the_html_report_loads_nothing(tmp_path: Path) -> None:
     text = report.to_html(run(repeats=1)[-1].model_copy(update={"tasks": tuple(TASKS)}))
     head, _, rest = text.partition("Plotly.react")
@@ -219,24 +297,38 @@ def test_a_pass_reads_the_weights_once() -> None:
     assert narrow.cache_per_token == read.cache_per_token / 4
 
 
-def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
-    return ScriptedEngine(fails_at=5 if pair.draft is None else None)
+def scripted(name: EngineName, pair: ModelPair, side: Side) -> ScriptedEngine:
+    return ScriptedEngine(fails_at=5 if side == "plain" else None)
 
 
 @pytest.mark.openvino
-def test_the_draft_takes_memory_beyond_plain_decoding() -> None:
-    short = GenerationSettings(engine="traced", max_new_tokens=4)
+@pytest.mark.parametrize(("name", "other"), [("traced", "genai"), ("genai", "traced")])
+def test_the_draft_takes_memory_beyond_plain_decoding(name: EngineName, other: EngineName) -> None:
+    short = GenerationSettings(engine=name, max_new_tokens=4)
     uses = [measure_memory(bundled_pair(), "Once", short, side) for side in ("plain", "speculative")]
     assert all(use.peak >= use.resident > 40e6 for use in uses)  # 48.8 MB of weights
-    extra = draft_extra(uses, "traced", "resident")
+    extra = draft_extra(uses, name, "resident")
     assert extra is not None
-    assert extra > 0
-    assert draft_extra(uses, "genai", "resident") is None
+    assert 0 < extra < 40e6  # of the draft's 1.9 MB, and not of a second target
+    assert draft_extra(uses, other, "resident") is None
 
 
 def test_what_fails_in_a_child_is_told() -> None:
     with pytest.raises(RunError, match="run again"):
         measure_memory(PAIR, "Say", SETTINGS, "plain", scripted)
+
+
+def interrupts_its_parent(name: EngineName, pair: ModelPair, side: Side) -> ScriptedEngine:
+    os.kill(os.getppid(), signal.SIGINT)
+    sleep(3600)
+    return ScriptedEngine()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal as a terminal does")
+def test_ctrl_c_ends_the_child_that_measures_memory() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measure_memory(PAIR, "Say", SETTINGS, "plain", interrupts_its_parent)
+    assert "specdemo memory" not in {child.name for child in multiprocessing.active_children()}
 
 
 @pytest.mark.openvino
@@ -247,18 +339,24 @@ def test_hardware_is_added_to_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     added = with_hardware(real, whole)
     assert [(use.engine, use.side) for use in added.memory] == [("traced", "plain"), ("traced", "speculative")]
     assert added.bound is not None
-    assert any("Memory bandwidth" in note for note in report.notes(added))
+    assert any("on arrays of 16 MiB each" in note for note in report.notes(added))
     read = Bench.model_validate_json(added.model_dump_json())
     assert (read.memory, read.bound) == (added.memory, added.bound)
 
 
-def whole(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+def whole(name: EngineName, pair: ModelPair, side: Side) -> ScriptedEngine:
     return ScriptedEngine()
 
 
-def test_an_unfinished_benchmark_says_so() -> None:
-    asked = count()
-    assert "Not finished" in next(report.notes(run(stop=lambda: next(asked) > 900)[-1]))
+def test_an_unfinished_benchmark_says_so_and_of_how_many_repeats_it_is() -> None:
+    result = run()[-1]
+    assert "deviation over 3 repeats" in next(report.notes(result))
+    third = [row for row in result.rows if row.repeat == 2 and row.engine == "traced"]
+    cut = result.model_copy(update={"rows": tuple(row for row in result.rows if row not in third)})
+    unfinished, speedup, *_ = report.notes(cut)
+    assert unfinished == "Not finished: 40 of 48 runs."
+    assert "deviation over 2 to 3 repeats" in speedup
+    assert "deviation over 1 repeat." in next(report.notes(run(repeats=1)[-1]))
 
 
 def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
@@ -269,3 +367,16 @@ def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
     result = run(load=lambda name: Unknown(), repeats=1)[-1]
     assert result.complete
     assert {(cell.engine, cell.method) for cell in cells(result)} == {tuple(way.split()) for way in METHODS[:3]}
+    assert [note for note in report.notes(result) if note.startswith("Could not run")] == [
+        "Could not run: traced auto; every text ended with its first token, or its step costs are not known."
+    ]
+
+
+def test_where_nothing_could_run_nothing_is_called_identical() -> None:
+    ends = SETTINGS.model_copy(update={"ignore_eos": False})
+    silent = ScriptedEngine(words=("",))
+    *_, last = bench(lambda name: silent, PAIR, TASKS, ends, methods=METHODS[:1], repeats=1)
+    assert last.bench.complete
+    assert cells(last.bench) == []
+    assert "identical" not in json.dumps(report.charts(last.bench))
+    assert any("Could not run: genai constant" in note for note in report.notes(last.bench))

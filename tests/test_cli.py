@@ -4,15 +4,22 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from specdemo import schema
+from specdemo.cli import bench as bench_module
 from specdemo.cli import build_parser, main
 from specdemo.cli import sweep as sweep_module
 from specdemo.cli.options import chosen_settings
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError
+from specdemo.records import ModelPair
+from specdemo.results import Bench
+from specdemo.settings import EngineName, GenerationSettings, RuntimeSettings
 from specdemo.sweep import Sweep, sweep
 from tests.conftest import PROMPTS
 
@@ -218,6 +225,129 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+INTERRUPTED = """
+import signal
+from specdemo.cli.progress import interruptible
+from specdemo.engines import load_engine
+from specdemo.models.pairs import bundled_pair
+
+with interruptible() as stop:
+    load_engine("traced", bundled_pair()).close()
+    signal.raise_signal(signal.SIGINT)
+    assert stop()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("Interrupted.")
+"""
+
+
+@pytest.mark.openvino
+def test_ctrl_c_works_after_an_engine_was_freed() -> None:
+    """In a process of its own, which would crash where OpenVINO left a stack behind for signal handlers."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "Interrupted.\n"), done.stderr
+
+
+SWEEP = ["sweep", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8"]
+
+
+def test_a_sweep_that_fails_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*arguments, **options):
+        for state in sweep(*arguments, **options):
+            yield state
+            if state.done == 1:
+                raise EngineError
+
+    monkeypatch.setattr(sweep_module, "load_engine", scripted)
+    monkeypatch.setattr(sweep_module, "sweep", failing)
+    out = tmp_path / "out.json"
+    assert main([*SWEEP, "--json", str(out)]) == 1
+    assert len(Sweep.model_validate_json(out.read_text()).points) == 1
+    captured = capsys.readouterr()
+    assert "Too few runs to be sure" in captured.out
+    assert "run again" in captured.err
+
+
+@pytest.mark.parametrize("module", [sweep_module, bench_module], ids=["sweep", "bench"])
+def test_what_was_written_before_is_not_replaced_by_nothing(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+        signal.raise_signal(signal.SIGINT)
+        return scripted(name, pair)
+
+    command = SWEEP if module is sweep_module else [*BENCH, "--no-hardware"]
+    command = [*command, "--json", str(tmp_path / "out.json")]
+    monkeypatch.setattr(module, "load_engine", scripted)
+    assert main(command) == 0
+    written = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    capsys.readouterr()
+    monkeypatch.setattr(module, "load_engine", interrupted)
+    assert main(command) == 130
+    assert {path: path.read_bytes() for path in written} == written
+    assert capsys.readouterr().out == ""
+
+
+BENCH = ["bench", "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--methods", "traced auto"]
+
+
+def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+def out_of_memory(result: Bench) -> Bench:
+    raise EngineError("The process that measured memory ended; choose smaller models.")
+
+
+def interrupted(result: Bench) -> Bench:
+    signal.raise_signal(signal.SIGINT)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "complaint"), [(out_of_memory, 1, "choose smaller models"), (interrupted, 130, "")]
+)
+def test_a_benchmark_stands_whatever_becomes_of_memory_and_bandwidth(
+    ends: Callable[[Bench], Bench],
+    code: int,
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(bench_module, "load_engine", scripted)
+    monkeypatch.setattr(bench_module, "with_hardware", ends)
+    out = tmp_path / "out.json"
+    assert main([*BENCH, "--json", str(out)]) == code
+    captured = capsys.readouterr()
+    headline = json.loads(captured.out.splitlines()[-1])
+    assert headline["complete"] is True
+    assert complaint in captured.err
+    assert json.loads(out.read_text())["headline"] == headline
+    monkeypatch.setattr(bench_module, "load_engine", lambda name, pair: pytest.fail("all rows are in the journal"))
+    assert main([*BENCH, "--json", str(out), "--no-hardware"]) == 0
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_a_benchmark_that_fails_shows_what_is_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails_in_traced(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+        if name == "traced":
+            raise EngineError
+        return ScriptedEngine()
+
+    monkeypatch.setattr(bench_module, "load_engine", fails_in_traced)
+    assert main([*BENCH, "--methods", "genai lookup, traced auto"]) == 1
+    captured = capsys.readouterr()
+    headline = json.loads(captured.out.splitlines()[-1])
+    assert (headline["complete"], headline["runs"], list(headline["speedups"])) == (False, 2, ["genai lookup"])
+    assert "run again" in captured.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -227,6 +357,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
         (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read '/nowhere.jsonl'"),
         (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
         (("bench", "--json", "/nowhere/out.json"), "There is no file to write"),
+        (("bench", "--json", "out.md"), "choose a path that ends in .json"),
         (("compare", "x", "--policy", "auto"), "The genai engine cannot do policy auto; choose the traced engine"),
     ],
     ids=str,

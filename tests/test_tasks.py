@@ -30,6 +30,14 @@ def test_every_known_format_is_read(tmp_path: Path) -> None:
     ]
 
 
+def test_only_a_line_feed_ends_a_line_and_a_mark_of_byte_order_is_passed_over(tmp_path: Path) -> None:
+    prompts = ["One\u2028two", "Three\u2029four", "Five\x85six"]
+    path = tmp_path / "prompts.jsonl"
+    lines = [json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts]
+    path.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    assert [task.prompt for task in read_tasks(path)] == prompts
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

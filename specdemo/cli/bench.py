@@ -14,7 +14,7 @@ from specdemo.cli.options import chosen_settings as chosen
 from specdemo.cli.progress import interruptible, progress_bar
 from specdemo.engines import load_engine
 from specdemo.journal import Journal
-from specdemo.results import headline
+from specdemo.results import Bench, headline
 from specdemo.settings import GenerationSettings
 from specdemo.tasks import bundled_tasks, limited, read_tasks
 
@@ -40,34 +40,41 @@ def add_to(commands: Commands) -> None:
 def _bench(options: argparse.Namespace) -> None:
     settings = chosen(options, GenerationSettings, engine="traced")  # which can do more
     check_json(options.json)
+    path = None if options.json in (None, "-") else Path(options.json)
+    journal = None if path is None else Journal(report.beside(path, ".rows.jsonl"))
     tasks = limited(read_tasks(options.prompts) if options.prompts else bundled_tasks(), options.limit)
     pair = chosen_pair(options)
-    path = None if options.json in (None, "-") else Path(options.json)
-    journal = None if path is None else Journal(path.with_suffix(".rows.jsonl"))
-    methods = None if options.methods is None else [name.strip() for name in options.methods.split(",")]
-    with interruptible() as stop, progress_bar() as show:
-        result = None
-        load = partial(load_engine, pair=pair)
-        runs = bench(
-            load, pair, tasks, settings, methods=methods, repeats=options.repeats, journal=journal, stop=stop
-        )
-        for progress in runs:
-            result = progress.bench
-            show(progress.doing, progress.done, progress.total, progress.seconds_left)
-        assert result is not None, "a benchmark ends with a state"
-        if path is not None:
-            report.write(result, path)
-        if not stop() and not options.no_hardware:
-            show("memory and bandwidth", len(result.rows), None, None)
-            result = with_hardware(result)
-            if path is not None:
-                report.write(result, path)
-        if options.json == "-":
-            print(json.dumps(report.to_json(result)))
-        else:
-            terminal.print_bench(Console(), result)
-            print(json.dumps(headline(result)))
+    methods = None if options.methods is None else [*dict.fromkeys(map(str.strip, options.methods.split(",")))]
+    load = partial(load_engine, pair=pair)
+    result = None
+    try:
+        with interruptible() as stop, progress_bar() as show:
+            for progress in bench(
+                load, pair, tasks, settings, methods=methods, repeats=options.repeats, journal=journal, stop=stop
+            ):
+                result = progress.bench
+                show(progress.doing, progress.done, progress.total, progress.seconds_left)
+        assert result is not None, "a benchmark begins with a state"
         if stop():
             raise KeyboardInterrupt
-        if journal is not None:
-            journal.delete()
+        if not options.no_hardware:
+            if path is not None:
+                report.write(result, path)  # already, in case that this process dies
+            with progress_bar() as show:  # Ctrl+C now breaks off at once: all rows are there
+                show("memory and bandwidth", len(result.rows), None, None)
+                result = with_hardware(result)
+    finally:
+        if result is not None and result.rows:  # else what an earlier benchmark wrote there stays
+            _tell(result, path, as_json=options.json == "-")
+    if journal is not None:
+        journal.delete()
+
+
+def _tell(result: Bench, path: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report.to_json(result)))
+    else:
+        terminal.print_bench(Console(), result)
+        print(json.dumps(headline(result)))
+    if path is not None:
+        report.write(result, path)

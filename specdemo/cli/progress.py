@@ -1,6 +1,5 @@
 """What long commands share: a progress bar on standard error, and a Ctrl+C that keeps what is finished."""
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event
@@ -8,6 +7,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from specdemo.cli.signals import on_interrupt
 
 Show = Callable[[str, int, int | None, float | None], None]
 """Shows what is being done, how many runs are done, of how many, and the seconds left, as far as they are known."""
@@ -19,14 +20,14 @@ def interruptible() -> Iterator[Callable[[], bool]]:
     asked = Event()
 
     def ask(*_: Any) -> None:
-        signal.signal(signal.SIGINT, before)
+        on_interrupt(before)
         asked.set()
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = on_interrupt(ask)
     try:
         yield asked.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        on_interrupt(before)
 
 
 @contextmanager

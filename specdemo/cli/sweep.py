@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import closing
 from typing import TypeVar
 
 from rich.console import Console
@@ -24,7 +25,7 @@ from specdemo.costs import measure_costs
 from specdemo.engines import load_engine
 from specdemo.errors import UsageError
 from specdemo.settings import GenerationSettings
-from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, candidates, sweep
+from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 
 N = TypeVar("N", int, float)
 
@@ -51,35 +52,41 @@ def _sweep(options: argparse.Namespace) -> None:
     check_json(options.json)
     pair = chosen_pair(options)
     check_drafter(pair, settings)
-    with interruptible() as stop, progress_bar() as show:
-        show("loading", 0, None, None)
-        engine = load_engine(settings.engine, pair)
-        show("measuring step costs", 0, None, None)
-        costs = measure_costs(engine, stop=stop)
-        result = None
-        runs = sweep(
-            engine,
-            options.prompts,
-            settings,
-            tried,
-            repeats=options.repeats,
-            costs=costs,
-            seed=options.random_order,
-            stop=stop,
-        )
-        for progress in runs:
-            result = progress.sweep
-            best = max(result.points, key=lambda point: point.speedup.middle, default=None)
-            doing = f"best so far {best.candidate.name}" if best else "warming up"
-            show(doing, progress.done, progress.total, progress.seconds_left)
-        engine.close()
-        assert result is not None, "a sweep begins with a state"
-        if options.json != "-":
-            terminal.print_sweep(Console(), result)
-        if options.json is not None:
-            write_json(result.model_dump(mode="json"), options.json)
+    result, complete = None, False
+    try:
+        with interruptible() as stop, progress_bar() as show:
+            show("loading", 0, None, None)
+            with closing(load_engine(settings.engine, pair)) as engine:
+                show("measuring step costs", 0, None, None)
+                costs = measure_costs(engine, stop=stop)
+                runs = sweep(
+                    engine,
+                    options.prompts,
+                    settings,
+                    tried,
+                    repeats=options.repeats,
+                    costs=costs,
+                    seed=options.random_order,
+                    stop=stop,
+                )
+                for progress in runs:
+                    result = progress.sweep
+                    best = max(result.points, key=lambda point: point.speedup.middle, default=None)
+                    doing = f"best so far {best.candidate.name}" if best else "warming up"
+                    show(doing, progress.done, progress.total, progress.seconds_left)
         if stop():
             raise KeyboardInterrupt
+        complete = True
+    finally:
+        if result is not None and (result.points or complete):  # else what an earlier sweep wrote there stays
+            _tell(result, options.json)
+
+
+def _tell(result: Sweep, path: str | None) -> None:
+    if path != "-":
+        terminal.print_sweep(Console(), result)
+    if path is not None:
+        write_json(result.model_dump(mode="json"), path)
 
 
 def numbers(text: str, kind: Callable[[str], N]) -> list[N]:

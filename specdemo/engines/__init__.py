@@ -5,16 +5,22 @@ from collections.abc import Callable
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Side
 from specdemo.settings import EngineName
 
 ENGINES: dict[EngineName, Callable[[ModelPair], Engine]] = {"genai": GenAIEngine, "traced": TracedEngine}
 
 
-def load_engine(name: EngineName, pair: ModelPair) -> Engine:
+def load_engine(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
     """Load a pair in the engine of this name.
+
+    With a `side`, no more than that side decodes with, as a program would that does nothing else.
 
     Raises:
         SpecdemoError: the pair cannot be loaded; the message says why.
     """
+    if side == "plain":
+        pair = pair.model_copy(update={"draft": None})
+    if side is not None and name == "genai":
+        return GenAIEngine(pair, lazy=True)
     return ENGINES[name](pair)

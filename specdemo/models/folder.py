@@ -4,6 +4,7 @@ The XML names, for each constant, where its bytes lie in the .bin file. From tha
 parameters, the stored precision, and whether the copy is whole.
 """
 
+import hashlib
 import json
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -26,6 +27,8 @@ REQUIRED = (
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
 _EXPORT = "export it with: python -m specdemo models convert MODEL --weight-format int8"
 _ENCODER_DECODER = "is an encoder–decoder, with which OpenVINO GenAI does not speculate; choose a decoder-only model"
+_DIGESTED = (".bin", ".xml", ".json", ".jinja")
+_PIECES, _PIECE_BYTES = 64, 2**14
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
@@ -39,6 +42,25 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     """
     stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
     return _inspected(path, draft, stamps)
+
+
+def files_digest(path: Path) -> str:
+    """A digest of a folder's model, tokenizer and configuration that costs little however large they are.
+
+    Of a file go in its name, its size, and short pieces from its beginning to its end: weights that were trained
+    further differ nearly everywhere.
+    """
+    digest = hashlib.sha256()
+    for file in (file for file in _files(path) if file.suffix in _DIGESTED):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as opened:
+            for place in range(0, size, max(size // _PIECES, _PIECE_BYTES)):
+                opened.seek(place)
+                digest.update(opened.read(_PIECE_BYTES))
+            opened.seek(max(size - _PIECE_BYTES, 0))
+            digest.update(opened.read())
+    return digest.hexdigest()
 
 
 def _files(path: Path) -> list[Path]:

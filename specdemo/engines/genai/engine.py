@@ -25,14 +25,14 @@ _MOST_TOKENS = 200  # of a series of passes: enough for eleven over seventeen to
 class GenAIEngine:
     """A loaded pair and its decoders."""
 
-    def __init__(self, pair: ModelPair) -> None:
-        """Check that the pair can work; load its target.
+    def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
+        """Check that the pair can work; load its target, unless `lazy`.
 
         Raises:
             SpecdemoError: what `Pipelines` raises.
         """
         self.pair = pair
-        self.pipelines = Pipelines(pair)
+        self.pipelines = Pipelines(pair, lazy=lazy)
         self.environment = describe_environment(pair)
 
     def plain(self) -> Decoder:

@@ -1,8 +1,7 @@
 """The pair in `openvino_genai`'s continuous-batching pipelines, each built when first needed.
 
 Why a pipeline each for plain, draft model and prompt lookup: a speculative pipeline cannot decode plainly.
-The plain one stays loaded; of the others only the one last used, so at most two copies of the target are in
-memory.
+Of those that speculate only the one last used stays loaded, so at most two copies of the target are in memory.
 """
 
 from typing import Any
@@ -22,8 +21,8 @@ from specdemo.records import ModelPair
 class Pipelines:
     """What is loaded of a pair."""
 
-    def __init__(self, pair: ModelPair) -> None:
-        """Check that the pair can work; load its target.
+    def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
+        """Check that the pair can work; load its target, unless `lazy`, which loads nothing before it is needed.
 
         Raises:
             DeviceError: this machine has no such device, or it cannot be used.
@@ -41,7 +40,8 @@ class Pipelines:
         self.tokenizer = Tokenizer(pair.target)
         if pair.draft is not None and not pair.eagle3:  # a head has no tokenizer, or one that means nothing
             self.tokenizer.check_fits(Tokenizer(pair.draft))
-        self.get("plain")
+        if not lazy:
+            self.get("plain")
 
     def get(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
         """The pipeline of this kind, built if need be."""

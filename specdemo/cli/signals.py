@@ -1,0 +1,36 @@
+"""Ctrl+C beside OpenVINO.
+
+OpenVINO 2026.4's CPU plugin registers a stack of its own for signal handlers, on Linux. Where several plugins were
+loaded, the stack that stays registered can be one that was freed with its plugin. Python has its handlers run on that
+stack, so that Ctrl+C after an engine was freed ends in a segmentation fault.
+"""
+
+import ctypes
+import signal
+import sys
+from typing import Any
+
+_SA_ONSTACK = 0x08000000
+_MASK_BYTES = 128
+
+
+class _Action(ctypes.Structure):
+    """`struct sigaction` of Linux's C libraries."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * (_MASK_BYTES // ctypes.sizeof(ctypes.c_ulong))),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+def on_interrupt(handler: Any) -> Any:
+    """Have Ctrl+C handled by this function, on the thread's own stack; return what handled it before."""
+    before = signal.signal(signal.SIGINT, handler)
+    if sys.platform == "linux":
+        library, action = ctypes.CDLL(None), _Action()
+        if library.sigaction(signal.SIGINT, None, ctypes.byref(action)) == 0:
+            action.flags &= ~_SA_ONSTACK
+            library.sigaction(signal.SIGINT, ctypes.byref(action), None)
+    return before
