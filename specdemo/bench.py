@@ -223,11 +223,13 @@ def _tried(
 ) -> Iterator[tuple[str, Trial | None, str | None]]:
     """Every method with its trial, or with what hinders it."""
     ran, done = [way for way in order if way in able], 0
-    yield from ((way, None, "needs step costs that are not known for this pair") for way in order if way not in able)
+    yield from (
+        (way, None, "It needs step costs that are not known for this pair.") for way in order if way not in able
+    )
     try:
         for trial in trials(engine, task.prompt, [able[way] for way in ran], costs, stop):
             done += 1
-            yield ran[done - 1], trial, None if trial is not None else "the text ended at once"
+            yield ran[done - 1], trial, None if trial is not None else "The text ended with its first token."
     except PromptError as error:
         yield from ((way, None, str(error)) for way in ran[done:])
 

@@ -19,7 +19,7 @@ from specdemo.errors import SpecdemoError, UsageError
 from specdemo.figures import percent
 from specdemo.hardware import MEBIBYTE, draft_extra
 from specdemo.models.pairs import ASSETS
-from specdemo.results import ALL, Bench, Cell, cells, headline, idle
+from specdemo.results import ALL, Bench, Cell, cells, headline, problems
 
 SCHEMA = 1
 _TEMPLATE = ASSETS / "report.html"
@@ -121,8 +121,10 @@ def notes(result: Bench) -> Iterator[str]:
         f"standard deviation over {_repeats(result)}. Each speculative run is compared with the plain runs of its "
         "engine just before and after it."
     )
-    for method in idle(result):
-        yield f"Could not run: {method}; every text ended with its first token, or its step costs are not known."
+    for problem, rows in problems(result).items():
+        methods = ", ".join(dict.fromkeys(f"{row.engine} {row.method}" for row in rows))
+        prompts = f"{len({row.prompt for row in rows})} of {len(result.tasks)} prompts"
+        yield f"Left out of {methods}, {prompts}: {problem}"
     for engine, facts in result.engines.items():
         where, costs = facts.environment, facts.costs
         cost = metrics.draft_cost(costs) if costs is not None else None

@@ -131,11 +131,13 @@ def cells(result: Bench) -> list[Cell]:
     return found
 
 
-def idle(result: Bench) -> list[str]:
-    """Methods that were asked to run and have no trial, so that the table lacks them."""
-    asked = dict.fromkeys(f"{row.engine} {row.method}" for row in result.rows)
-    ran = {f"{row.engine} {row.method}" for row in result.rows if row.trial is not None}
-    return [method for method in asked if method not in ran]
+def problems(result: Bench) -> dict[str, list[Row]]:
+    """Rows without a trial, which the table lacks, by what hindered them."""
+    found: dict[str, list[Row]] = {}
+    for row in result.rows:
+        if row.problem is not None:
+            found.setdefault(row.problem, []).append(row)
+    return found
 
 
 def headline(result: Bench) -> dict[str, Any]:

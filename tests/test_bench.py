@@ -195,6 +195,8 @@ def test_a_prompt_that_cannot_be_run_keeps_nobody_from_running() -> None:
     assert result.complete
     assert {row.prompt for row in result.rows if row.problem} == {"void"}
     assert all("empty" in row.problem for row in result.rows if row.problem)
+    (note,) = (note for note in report.notes(result) if note.startswith("Left out"))
+    assert "1 of 5 prompts: The prompt is empty" in note
     assert all(cell.runs == 4 for cell in cells(result) if cell.task == ALL)
 
 
@@ -367,8 +369,8 @@ def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
     result = run(load=lambda name: Unknown(), repeats=1)[-1]
     assert result.complete
     assert {(cell.engine, cell.method) for cell in cells(result)} == {tuple(way.split()) for way in METHODS[:3]}
-    assert [note for note in report.notes(result) if note.startswith("Could not run")] == [
-        "Could not run: traced auto; every text ended with its first token, or its step costs are not known."
+    assert [note for note in report.notes(result) if note.startswith("Left out")] == [
+        "Left out of traced auto, 4 of 4 prompts: It needs step costs that are not known for this pair."
     ]
 
 
@@ -379,4 +381,6 @@ def test_where_nothing_could_run_nothing_is_called_identical() -> None:
     assert last.bench.complete
     assert cells(last.bench) == []
     assert "identical" not in json.dumps(report.charts(last.bench))
-    assert any("Could not run: genai constant" in note for note in report.notes(last.bench))
+    assert any(
+        "Left out of genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.bench)
+    )

@@ -104,7 +104,7 @@ def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], 
     Raises:
         SpecdemoError: there is no such folder, and it cannot be made.
     """
-    header = Header.of(pair, settings, methods, tasks).model_dump_json()
+    header = Header.of(pair, settings, sorted(methods), tasks).model_dump_json()
     folder = user_cache() / "specdemo" / "benchmarks"
     try:
         folder.mkdir(parents=True, exist_ok=True)
