@@ -7,6 +7,8 @@ from specdemo.records import Record
 from specdemo.settings import GenerationSettings
 from specdemo.trials import Summary
 
+_NAMED = 4  # of the settings that are not surely slower
+
 
 class Candidate(Record):
     """A setting to try: a lookahead of so many tokens, a confidence threshold, or a policy without a number."""
@@ -45,11 +47,16 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
         surely = " surely" if best.speedup.middle > 1 else ""
         sentence = f"No setting{surely} beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
-    equals = [p.candidate.name for p in points if p.candidate.name != name and _reaches(p, best.speedup.low)]
-    others = f" Not surely slower: {', '.join(equals)}." if equals else ""
-    sentence = f"Choose {name}: {evidence}, {outputs}.{others}"
+    others = [point for point in points if point.candidate.name != name]
+    sentence = f"Choose {name}: {evidence}, {outputs}.{_equals(others, best.speedup.low)}"
     return Recommendation(candidate=best.candidate, sentence=sentence)
 
 
-def _reaches(point: Point, speedup: float) -> bool:
-    return (point.speedup.high or max(point.speedups)) >= speedup
+def _equals(others: Sequence[Point], speedup: float) -> str:
+    """Those that may be as fast, the fastest first."""
+    reaching = [point for point in others if (point.speedup.high or max(point.speedups)) >= speedup]
+    names = [point.candidate.name for point in sorted(reaching, key=lambda point: -point.speedup.middle)]
+    if not names:
+        return ""
+    shown, more = names[:_NAMED], len(names) - _NAMED
+    return f" Not surely slower: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}."

@@ -175,6 +175,8 @@ def test_recommendations() -> None:
     assert clear.sentence == (
         "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical. Not surely slower: b."
     )
+    many = [point(str(n), 1.0, 1 + n / 100, 1.5) for n in range(10)]
+    assert recommend(many, point("9", 1.2, 1.3, 1.4)).sentence.endswith("Not surely slower: 8, 7, 6, 5 and 5 more.")
     for fresh, words in (
         (point("a", 0.9, 1.1, 1.3), "No setting surely beats plain decoding here: the best, a, reached 1.10×"),
         (point("a", 0.8, 0.9, 1.1), "No setting beats plain decoding here"),
