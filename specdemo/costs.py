@@ -32,7 +32,7 @@ _WARM_UP = 2
 _PASSES = 8  # of each length, where lengths take turns
 _VISITS, _AT_LEAST = 6, 2  # of all lengths, with a few passes each time; fewer where that takes so many seconds
 _FEW = 2
-_ENOUGH = 1.5
+_ENOUGH = 1.0
 
 
 @dataclass(frozen=True)

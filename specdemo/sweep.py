@@ -191,11 +191,12 @@ class _Results:
             self._points[candidate.name] = point
 
     def fastest(self) -> Candidate | None:
-        best = max(self._points.values(), key=lambda point: point.speedup.middle, default=None)
+        """Of equals the one that was named first, whatever the order of the runs."""
+        best = max(self._measured(), key=lambda point: point.speedup.middle, default=None)
         return best.candidate if best is not None else None
 
     def sweep(self) -> Sweep:
-        points = [self._points[name] for name in self._candidates if name in self._points]
+        points = self._measured()
         constant = [trial for point in points if point.candidate.kind == "lookahead" for trial in self._of(point)]
         acceptance = summarise(constant).token_acceptance if constant else None
         costs = self._predicted
@@ -207,6 +208,9 @@ class _Results:
             fresh=self._fresh,
             recommendation=recommend(points, self._fresh),
         )
+
+    def _measured(self) -> list[Point]:
+        return [self._points[name] for name in self._candidates if name in self._points]
 
     def _of(self, point: Point) -> list[Trial]:
         return self._trials[point.candidate.name]
