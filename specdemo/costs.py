@@ -28,11 +28,12 @@ _ROOM = 200  # tokens that an engine may decode to time its passes
 _TURNS = (4, 5)  # lengths of passes that take turns, to see what a change costs
 _REPEATS = 3
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
+_VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
 _WARM_UP = 2
 _PASSES = 8  # of each length, where lengths take turns
 _VISITS, _AT_LEAST = 6, 2  # of all lengths, with a few passes each time; fewer where that takes so many seconds
 _FEW = 2
-_ENOUGH = 1.0
+_ENOUGH = 1.5
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def measure_contexts(
     """
     shortest, *longer = (_text(engine, tokens) for tokens in contexts)
     texts = [shortest, *(text for text in longer if _fits(engine, text))]
-    each = _VISITS * len(_LENGTHS)
+    each = _VISITS * len(_VISITED)
     finished: list[StepCosts] = []
     for index, text in enumerate(texts):
         seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
@@ -121,7 +122,7 @@ def _order() -> Iterator[int]:
     for visit in range(_VISITS):
         if visit >= _AT_LEAST and perf_counter() - began > _ENOUGH:
             return
-        yield from random.sample(_LENGTHS, len(_LENGTHS))
+        yield from random.sample(_VISITED, len(_VISITED))
 
 
 def _length_change(engine: Engine, text: str) -> float | None:
