@@ -69,11 +69,10 @@ class Auto:
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._reach, self._confidences = 1.0, list[float]()
         self._needed = list[float]()
-        self._price()
         self._study(costs)
 
     def _study(self, costs: Costs) -> None:
-        """Learn from the rounds in which draft steps were timed."""
+        """Learn from the rounds in which draft steps were timed, and price the first proposals."""
         for step in costs.drafted:
             self._confidences = [_log_odds(probability) for probability in step.probabilities]
             self.learn(len(self._confidences), step.accepted, len(self._confidences) + 1)

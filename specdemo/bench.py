@@ -107,20 +107,20 @@ def bench(
     for name in ENGINES:
         mine = {way: ways[way] for way in chosen if ways[way].engine == name}
         parts = _parts(name, mine, tasks, repeats, finished, random)
-        if not any(parts) or stop():
+        if not parts or stop():
             continue
         yield BenchProgress(f"loading {name}", len(state.rows), total, None, state)
         engine = load(name)
         try:
-            costs = measure_costs(engine, stop=stop)
-            facts = EngineFacts(environment=engine.environment, costs=costs)
-            if stop():
-                return
             if name in engines and engines[name].environment != engine.environment:
                 raise FileError(
                     "The rows so far were measured with other versions or settings of OpenVINO; choose another "
                     "output path, or delete the file that ends in .rows.jsonl."
                 )
+            costs = measure_costs(engine, stop=stop)
+            if stop():
+                return
+            facts = EngineFacts(environment=engine.environment, costs=costs)
             state = state.model_copy(update={"engines": {**state.engines, name: facts}})
             if journal is not None:
                 journal.append(Entry(engine=name, facts=facts))

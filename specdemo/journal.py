@@ -4,6 +4,7 @@ Each line is written out at once. A crash can cut short only the last line, whic
 again.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self, TypeVar
@@ -19,9 +20,9 @@ R = TypeVar("R", bound=Record)
 class Heading(Record):
     """What is measured. Its types know in what it can differ from what was begun in the same file."""
 
+    @abstractmethod
     def differences(self, begun: Self) -> list[str]:
         """What is different there, in words."""
-        raise NotImplementedError
 
 
 class Journal:

@@ -12,6 +12,10 @@ from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record
 from specdemo.settings import EngineName, GenerationSettings
 
+_TRANSLATED = (
+    "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
+)
+
 
 class EngineReport(Record):
     """Whether an engine can run the pair. `memory_needed` is an upper estimate in bytes.
@@ -84,10 +88,9 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     Raises:
         PairError: it cannot.
     """
-    if pair.eagle3 and engine == "traced":
-        raise PairError("The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine.")
-    if pair.translated and engine == "genai":
-        raise PairError("The genai engine needs one tokenizer for target and draft; choose the traced engine.")
+    refusal = _cannot(engine, pair.draft, _TRANSLATED if pair.translated else None)
+    if refusal is not None:
+        raise PairError(refusal)
 
 
 def check_settings(pair: ModelPair, settings: GenerationSettings) -> None:
@@ -137,7 +140,7 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
     if draft is not None and draft.eagle3 and engine == "traced":
-        return "An EAGLE-3 head works in the genai engine only; choose that."
+        return "The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine."
     if draft is None or difference is None:
         return None
     if engine == "genai":

@@ -26,7 +26,7 @@ from specdemo.ui.views import view
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 """One queue for all that uses the engine, since two at once would spoil each other's clocks."""
-_MAIN = (
+DECODING = (
     "engine",
     "drafter",
     "policy",
@@ -36,8 +36,9 @@ _MAIN = (
     "tree_depth",
     "branching_factor",
     "max_ngram_size",
-    "max_new_tokens",
 )
+"""Settings of how to decode; not of what, nor how much of it."""
+_MAIN = (*DECODING, "max_new_tokens")
 
 
 class CompareTab(NamedTuple):

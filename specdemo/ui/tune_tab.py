@@ -12,7 +12,7 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.recommendation import Candidate
 from specdemo.records import ModelPair
 from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
-from specdemo.ui.compare_tab import ENGINE, PRIVATE, CompareTab, Stop
+from specdemo.ui.compare_tab import DECODING, ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.measuring import measured, working
 from specdemo.ui.session import Sessions, alert, notice
@@ -24,18 +24,7 @@ from specdemo.worker import Job
 
 _SWEEP, _COSTS = "Sweep", "Measure step costs"
 _ALPHA = 0.7  # to begin with, until a sweep has measured it
-_APPLIED = (
-    "engine",
-    "drafter",
-    "policy",
-    "num_assistant_tokens",
-    "assistant_confidence_threshold",
-    "max_assistant_tokens",
-    "tree_depth",
-    "branching_factor",
-    "max_ngram_size",
-    "kv_cache",
-)  # how to decode; not what, nor how much of it
+_APPLIED = (*DECODING, "kv_cache")
 _EMPTY = board_of({}, {})
 
 
