@@ -20,10 +20,10 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
-from specdemo.compare import Phase, Progress, race
-from specdemo.costs import measure_costs
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
+from specdemo.measure.race import Phase, Progress, race
+from specdemo.measure.step_costs import measure_costs
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import EngineName, GenerationSettings
 

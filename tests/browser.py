@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import psutil
 from playwright.sync_api import Page, expect
 
-from specdemo import schema
+from specdemo.analysis import schema
 from specdemo.records import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.records import (
     Alternative,
     Comparison,
@@ -17,7 +18,6 @@ from specdemo.records import (
     Verdict,
 )
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.verification import verdicts_from_counts
 
 probability = st.none() | st.floats(0, 1)
 seconds = st.floats(1e-6, 10)

@@ -5,14 +5,14 @@ import json
 import pytest
 from hypothesis import given
 
-from specdemo import metrics, schema
-from specdemo.compare import race
+from specdemo.analysis import metrics, schema
+from specdemo.analysis.explain import walk_through
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
-from specdemo.explain import walk_through
+from specdemo.measure.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.ui.anatomy import anatomy
+from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.session import Sessions
 from tests.strategies import comparisons
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from specdemo import metrics
-from specdemo.compare import run_alone
+from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
+from specdemo.measure.race import run_alone
 from specdemo.models.pairs import pair_from_folders
 from specdemo.records import ModelPair, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings

@@ -6,10 +6,11 @@ from itertools import count, islice
 import numpy as np
 import pytest
 
-from specdemo.auto import Auto
+from specdemo.analysis.oracle import passes
+from specdemo.analysis.predict import predict
+from specdemo.decoding.auto import Auto
+from specdemo.decoding.lookahead import Constant, LookaheadPolicy, Planned, policy_for
 from specdemo.errors import SettingsError
-from specdemo.lookahead import Constant, LookaheadPolicy, Planned, passes, policy_for
-from specdemo.predict import predict
 from specdemo.records import Costs, DraftRound, Spread, StepCosts
 from specdemo.settings import GenerationSettings
 

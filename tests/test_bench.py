@@ -15,19 +15,19 @@ from time import sleep
 
 import pytest
 
-from specdemo import report
-from specdemo.bench import available, bench, with_hardware
+from specdemo.bench import report
+from specdemo.bench.journal import Journal
+from specdemo.bench.results import ALL, Bench, Cell, cells, headline
+from specdemo.bench.run import available, bench, with_hardware
+from specdemo.bench.suites import Task
 from specdemo.cli.signals import on_interrupt
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
-from specdemo.hardware import Bound, draft_extra, measure_bandwidth, measure_memory
-from specdemo.journal import Journal
+from specdemo.measure.hardware import Bound, draft_extra, measure_bandwidth, measure_memory
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
 from specdemo.records import DraftRound, ModelPair, Side
-from specdemo.results import ALL, Bench, Cell, cells, headline
 from specdemo.settings import EngineName, GenerationSettings, RuntimeSettings
-from specdemo.tasks import Task
 
 SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=61)
 TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
@@ -340,7 +340,7 @@ def test_ctrl_c_ends_the_child_that_measures_memory() -> None:
 
 @pytest.mark.openvino
 def test_hardware_is_added_to_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.hardware.ARRAY_BYTES", 2**24)
+    monkeypatch.setattr("specdemo.measure.hardware.ARRAY_BYTES", 2**24)
     result = run(repeats=1, methods=["traced constant"])[-1]
     real = result.model_copy(update={"header": result.header.model_copy(update={"pair": bundled_pair()})})
     added = with_hardware(real, whole)

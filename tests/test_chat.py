@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from specdemo.compare import Lap, Phase, race
 from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK, Engine
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.errors import PromptError
+from specdemo.measure.race import Lap, Phase, race
 from specdemo.models.pairs import BUNDLED, pair_from_folders
 from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings

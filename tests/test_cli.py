@@ -10,17 +10,17 @@ from types import ModuleType
 
 import pytest
 
-from specdemo import schema
+from specdemo.analysis import schema
+from specdemo.bench.results import Bench
 from specdemo.cli import bench as bench_module
 from specdemo.cli import build_parser, main
 from specdemo.cli import sweep as sweep_module
 from specdemo.cli.options import chosen_settings
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
+from specdemo.measure.sweep import Sweep, sweep
 from specdemo.records import ModelPair
-from specdemo.results import Bench
 from specdemo.settings import EngineName, GenerationSettings, RuntimeSettings
-from specdemo.sweep import Sweep, sweep
 from tests.conftest import PROMPTS
 
 ROOT = Path(__file__).resolve().parents[1]

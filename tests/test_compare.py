@@ -2,11 +2,11 @@ from itertools import count
 
 import pytest
 
-from specdemo import metrics
-from specdemo.compare import Lap, Phase, Progress, race, run_alone
-from specdemo.costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
+from specdemo.analysis import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
+from specdemo.measure.race import Lap, Phase, Progress, race, run_alone
+from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 

@@ -100,8 +100,8 @@ def test_what_the_exporter_says_becomes_one_sentence() -> None:
 @pytest.mark.parametrize("weights", ["int8"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_is_converted_and_runs(family: str, weights: str, tmp_path: Path) -> None:
-    from specdemo.compare import run_alone
     from specdemo.engines.genai import GenAIEngine
+    from specdemo.measure.race import run_alone
     from tests.fixtures import make
 
     source = make.save(tmp_path / "source", family, make.FAMILIES[family], make.VOCABULARY)

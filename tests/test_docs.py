@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specdemo import metrics
+from specdemo.analysis import metrics
 from specdemo.cli import build_parser
 from specdemo.ui.page import launch_options
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from specdemo import metrics
-from specdemo.compare import race, run_alone
-from specdemo.costs import measure_costs
+from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.config import generation_config
 from specdemo.engines.genai.decoder import as_tensor
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
+from specdemo.measure.race import race, run_alone
+from specdemo.measure.step_costs import measure_costs
 from specdemo.models.folder import inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
 from specdemo.records import Comparison, Run, Verdict

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.lookahead import LookaheadPolicy, passes, policy_for
+from specdemo.analysis.oracle import passes
+from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.settings import GenerationSettings
 
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdemo.decoding.sampling import Logits, Probabilities, distribution, draw
+from specdemo.decoding.verification import Uniform, Verified, rejection_sample
 from specdemo.engines.base import prefilled
 from specdemo.engines.traced import TracedEngine
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Turn
-from specdemo.sampling import Logits, Probabilities, distribution, draw
 from specdemo.settings import GenerationSettings
-from specdemo.verification import Uniform, Verified, rejection_sample
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6

@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo import metrics
-from specdemo.compare import race
+from specdemo.analysis import metrics
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.race import race
 from specdemo.records import Comparison, Costs, DraftToken, Round, Run, Token, Verdict
 from specdemo.settings import GenerationSettings
 from tests.strategies import comparisons, rounds, runs

@@ -8,9 +8,9 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import Browser, Page, expect
 
-from specdemo import schema
+from specdemo.analysis import schema
 from specdemo.records import Verdict
-from specdemo.ui.tokens import round_html
+from specdemo.ui.html.tokens import round_html
 from tests.browser import WAIT, App, downloaded, run, set_slider
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]

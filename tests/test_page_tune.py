@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from specdemo.costs import MAX_LOOKAHEAD
+from specdemo.measure.step_costs import MAX_LOOKAHEAD
 from tests.browser import App, open_tab, run, set_slider, started
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.predict import expected_length, predict
+from specdemo.analysis.predict import expected_length, predict
 from specdemo.records import Costs, Spread, StepCosts
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))

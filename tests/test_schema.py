@@ -3,9 +3,9 @@ import json
 import pytest
 from hypothesis import given
 
-from specdemo import metrics, schema
-from specdemo.compare import race
+from specdemo.analysis import metrics, schema
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from tests.strategies import comparisons

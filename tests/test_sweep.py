@@ -4,16 +4,16 @@ from itertools import count
 
 import pytest
 
-from specdemo.costs import measure_costs
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import PromptError, SettingsError
+from specdemo.measure.recommend import Candidate, Point, recommend
+from specdemo.measure.step_costs import measure_costs
+from specdemo.measure.sweep import FRESH, Sweep, SweepProgress, candidates, sweep
+from specdemo.measure.trials import Interval, median_interval, trials
 from specdemo.models.pairs import bundled_pair
-from specdemo.recommendation import Candidate, Point, recommend
 from specdemo.records import Costs
 from specdemo.settings import GenerationSettings
-from specdemo.sweep import FRESH, Sweep, SweepProgress, candidates, sweep
-from specdemo.trials import Interval, median_interval, trials
 from tests.conftest import PROMPTS
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=121)

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import FileError
-from specdemo.tasks import Task, bundled_tasks, limited, read_tasks
 
 
 def written(folder: Path, *lines: object) -> Path:

@@ -6,15 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdemo import metrics
-from specdemo.compare import race, run_alone
-from specdemo.costs import measure_costs
+from specdemo.analysis import metrics
+from specdemo.analysis.explain import notes
+from specdemo.analysis.oracle import passes
+from specdemo.decoding.lookahead import Constant, Planned
 from specdemo.engines.base import prefilled
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
-from specdemo.explain import notes
-from specdemo.lookahead import Constant, Planned, passes
+from specdemo.measure.race import race, run_alone
+from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
 from specdemo.records import Comparison, Costs, Run, Spread, StepCosts, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings

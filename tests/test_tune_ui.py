@@ -11,24 +11,24 @@ import gradio as gr
 import pytest
 from rich.console import Console
 
-from specdemo.bench import BenchProgress, bench
-from specdemo.compare import Phase
-from specdemo.costs import MAX_LOOKAHEAD, CostProgress, measure_contexts
+from specdemo.bench.results import Bench
+from specdemo.bench.run import BenchProgress, bench
+from specdemo.bench.suites import Task
+from specdemo.cli.terminal import print_sweep
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
+from specdemo.measure.race import Phase
+from specdemo.measure.step_costs import MAX_LOOKAHEAD, CostProgress, measure_contexts
+from specdemo.measure.sweep import Sweep, SweepProgress, candidates, sweep
 from specdemo.records import Costs, StepCosts
-from specdemo.results import Bench
 from specdemo.settings import GenerationSettings
-from specdemo.sweep import Sweep, SweepProgress, candidates, sweep
-from specdemo.tasks import Task
-from specdemo.terminal import print_sweep
-from specdemo.ui import bench_tab
-from specdemo.ui.bench_tab import Callbacks
-from specdemo.ui.benchmark import bench_board
-from specdemo.ui.measuring import measured
-from specdemo.ui.step_costs import KnownCosts, costs_board, prediction_board
-from specdemo.ui.tune import sweep_board
-from specdemo.ui.tune_tab import after_sweep
+from specdemo.ui.boards.benchmark import bench_board
+from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
+from specdemo.ui.boards.sweep import sweep_board
+from specdemo.ui.jobs import measured
+from specdemo.ui.tabs import benchmark as bench_tab
+from specdemo.ui.tabs.benchmark import Callbacks
+from specdemo.ui.tabs.tune import after_sweep
 from specdemo.worker import Job
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)

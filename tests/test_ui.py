@@ -7,23 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo import metrics, schema
-from specdemo.compare import Lap, race
+from specdemo.analysis import metrics, schema
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
+from specdemo.measure.race import Lap, race
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Round, Token
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import api_description, show_valid
-from specdemo.ui.charts import acceptance_figure, clock_figure
 from specdemo.ui.controls import DEFAULTS, NAMES, control, settings_from, settings_from_link, visibility
 from specdemo.ui.feed import Feed
+from specdemo.ui.html.charts import acceptance_figure, clock_figure
+from specdemo.ui.html.summary import figures_html
+from specdemo.ui.html.thinking import answer
+from specdemo.ui.html.tokens import round_html
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Visitors
 from specdemo.ui.shelf import PAIR_NAMES, Shelf
-from specdemo.ui.summary import figures_html
-from specdemo.ui.thinking import answer
-from specdemo.ui.tokens import round_html
 from tests.strategies import comparisons, rounds
 
 PAIR = bundled_pair()

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdemo.decoding.verification import judge, verdicts_from_counts
 from specdemo.records import Verdict
-from specdemo.verification import judge, verdicts_from_counts
 
 A, R, D = Verdict.ACCEPTED, Verdict.REJECTED, Verdict.DISCARDED
 small_ids = st.lists(st.integers(0, 2), max_size=6)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdemo.decoding.width import Width
 from specdemo.records import Costs, Spread, StepCosts
-from specdemo.width import Width
 
 
 def costs(change: float | None) -> Costs:

@@ -9,10 +9,10 @@ from time import perf_counter, sleep
 import psutil
 import pytest
 
-from specdemo.compare import Lap, Phase
 from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
+from specdemo.measure.race import Lap, Phase
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings

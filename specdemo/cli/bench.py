@@ -7,16 +7,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specdemo import report, terminal
-from specdemo.bench import ENGINES, METHODS, REPEATS, bench, with_hardware
+from specdemo.bench import report
+from specdemo.bench.journal import Journal
+from specdemo.bench.results import Bench, headline
+from specdemo.bench.run import ENGINES, METHODS, REPEATS, bench, with_hardware
+from specdemo.bench.suites import bundled_tasks, limited, read_tasks
+from specdemo.cli import terminal
 from specdemo.cli.options import Commands, add_json, add_pair, add_settings, check_json, chosen_pair, positive
 from specdemo.cli.options import chosen_settings as chosen
 from specdemo.cli.progress import interruptible, progress_bar
 from specdemo.engines import load_engine
-from specdemo.journal import Journal
-from specdemo.results import Bench, headline
 from specdemo.settings import GenerationSettings
-from specdemo.tasks import bundled_tasks, limited, read_tasks
 
 _LATER = ("engine", "drafter", "policy")  # the methods name these
 

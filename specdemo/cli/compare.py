@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from specdemo import schema
+from specdemo.analysis import schema
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -16,12 +16,12 @@ from specdemo.cli.options import (
     chosen_settings,
     write_json,
 )
-from specdemo.compare import Phase, race
-from specdemo.costs import measure_costs
+from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
+from specdemo.measure.race import Phase, race
+from specdemo.measure.step_costs import measure_costs
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.terminal import print_comparison
 
 
 def add_to(commands: Commands) -> None:

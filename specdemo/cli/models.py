@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from specdemo.analysis.figures import parameters
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model, write_json
 from specdemo.errors import FetchError, PairError, UsageError
-from specdemo.figures import parameters
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
 from specdemo.models.convert import convert, converted_folder

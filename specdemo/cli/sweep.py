@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rich.console import Console
 
-from specdemo import terminal
+from specdemo.cli import terminal
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -21,11 +21,11 @@ from specdemo.cli.options import (
     write_json,
 )
 from specdemo.cli.progress import interruptible, progress_bar
-from specdemo.costs import measure_costs
 from specdemo.engines import load_engine
 from specdemo.errors import UsageError
+from specdemo.measure.step_costs import measure_costs
+from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.settings import GenerationSettings
-from specdemo.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 
 N = TypeVar("N", int, float)
 

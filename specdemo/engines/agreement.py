@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence as Ids
 
+from specdemo.decoding.sampling import greedy_choice, resized
 from specdemo.engines.language_model import Sequence
-from specdemo.sampling import greedy_choice, resized
 from specdemo.settings import GenerationSettings
 
 _CHUNK = 256  # tokens whose logits are looked at together, which bounds the memory that they take

@@ -22,9 +22,9 @@ from typing import Protocol
 import openvino
 from openvino import _offline_transformations
 
+from specdemo.decoding.sampling import Logits
 from specdemo.engines.sequences import Paged, Stateful, Uncached
 from specdemo.errors import LoadError
-from specdemo.sampling import Logits
 
 _READ, _FED, _CYCLES = 16, 5, 8  # of the trial that decides how to feed: tokens before it and in it, repetitions
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from time import sleep
 
+from specdemo.decoding.verification import judge
 from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
@@ -25,7 +26,6 @@ from specdemo.records import (
     Turn,
 )
 from specdemo.settings import GenerationSettings
-from specdemo.verification import judge
 
 WRONG = " um"
 _ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}

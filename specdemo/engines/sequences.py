@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino
 
-from specdemo.sampling import Logits
+from specdemo.decoding.sampling import Logits
 
 _CHUNK = 256  # tokens fed in one pass, which bounds the memory that logits of a long prompt take
 _BLOCK = 32  # positions in a block of OpenVINO's paged attention on CPU

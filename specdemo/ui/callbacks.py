@@ -11,7 +11,7 @@ from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import FIELDS, NAMES, settings_from, visibility
-from specdemo.ui.conversation import conversation_html
+from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.session import Sessions, Update, alert, notice
 
 

@@ -10,13 +10,13 @@ from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
-from specdemo import explain, metrics, schema
-from specdemo.compare import Lap
+from specdemo.analysis import explain, metrics, schema
+from specdemo.measure.race import Lap
 from specdemo.records import Comparison, Round, Side
 from specdemo.settings import GenerationSettings
-from specdemo.ui.summary import figures_html
-from specdemo.ui.thinking import Thinking
-from specdemo.ui.tokens import round_html
+from specdemo.ui.html.summary import figures_html
+from specdemo.ui.html.thinking import Thinking
+from specdemo.ui.html.tokens import round_html
 
 
 class Feed:

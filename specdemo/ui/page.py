@@ -16,17 +16,17 @@ from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ui.bench_tab import bench_tab
 from specdemo.ui.callbacks import Callbacks, api_description
-from specdemo.ui.compare_tab import ENGINE, PRIVATE, CompareTab, compare_tab
 from specdemo.ui.controls import DEFAULTS
-from specdemo.ui.header import header_html
-from specdemo.ui.models_tab import ModelsTab, models_tab
+from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors, first_used
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
+from specdemo.ui.tabs.benchmark import bench_tab
+from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, compare_tab
+from specdemo.ui.tabs.models import ModelsTab, models_tab
+from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
-from specdemo.ui.tune_tab import tune_tab
 from specdemo.ui.views import PAGE, text
 from specdemo.worker import Job, Worker
 

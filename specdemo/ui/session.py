@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from specdemo import schema
-from specdemo.compare import Lap, Phase
+from specdemo.analysis import schema
 from specdemo.errors import FileError, SpecdemoError
+from specdemo.measure.race import Lap, Phase
 from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import EngineName, GenerationSettings
-from specdemo.ui.anatomy import anatomy
+from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
-from specdemo.ui.thinking import answer
+from specdemo.ui.html.thinking import answer
 from specdemo.worker import Job, Worker
 
 PHASES = {

@@ -12,7 +12,7 @@ from specdemo.models.library import distinct, entry_folders, library
 from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.catalogue import card_html, cards_html, download_html
+from specdemo.ui.html.catalogue import card_html, cards_html, download_html
 from specdemo.ui.session import Visitors, alert, notice
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)

@@ -27,16 +27,17 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from specdemo import metrics
-from specdemo.compare import run_alone
-from specdemo.costs import measure_costs
+from specdemo.analysis import metrics
+from specdemo.analysis.oracle import passes
+from specdemo.decoding.lookahead import Planned
+from specdemo.decoding.width import Width, rising
 from specdemo.engines.base import Decoder, prefilled
 from specdemo.engines.traced import TracedEngine
-from specdemo.lookahead import Planned, passes
+from specdemo.measure.race import run_alone
+from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Costs, ModelPair, Run
 from specdemo.settings import GenerationSettings
-from specdemo.width import Width, rising
 from tests.benchmarks.pairs import make_pairs
 
 WAYS = ("plain", "constant", "heuristic", "confidence", "auto", "oracle")

@@ -18,10 +18,10 @@ from statistics import quantiles
 
 from playwright.sync_api import Page, sync_playwright
 
-from specdemo import metrics
-from specdemo.compare import Progress, race, run_alone
+from specdemo.analysis import metrics
 from specdemo.engines import load_engine
 from specdemo.engines.genai import GenAIEngine
+from specdemo.measure.race import Progress, race, run_alone
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Run
 from specdemo.settings import GenerationSettings

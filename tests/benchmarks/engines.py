@@ -11,8 +11,8 @@ from pathlib import Path
 from random import sample
 from statistics import median, quantiles
 
-from specdemo.compare import run_alone
 from specdemo.engines import ENGINES
+from specdemo.measure.race import run_alone
 from specdemo.models.pairs import bundled_pair, bundled_prompts, pair_from_folders
 from specdemo.settings import GenerationSettings, RuntimeSettings
 

@@ -9,9 +9,9 @@ import argparse
 from pathlib import Path
 from statistics import median
 
-from specdemo import metrics
-from specdemo.compare import race
+from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
+from specdemo.measure.race import race
 from specdemo.models.pairs import BUNDLED, bundled_prompts, pair_from_folders
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings, RuntimeSettings

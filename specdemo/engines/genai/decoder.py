@@ -15,6 +15,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
+from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Prefilling
 from specdemo.engines.genai.config import Kind, generation_config, tells_probabilities
 from specdemo.engines.genai.pipelines import Pipelines
@@ -23,7 +24,6 @@ from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, EngineError, PromptError
 from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.verification import verdicts_from_counts
 
 _request_ids = count(1)
 

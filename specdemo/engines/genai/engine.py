@@ -12,9 +12,9 @@ from specdemo.engines.base import Decoder, steps
 from specdemo.engines.genai.config import generation_config
 from specdemo.engines.genai.decoder import GenAIDecoder, as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
-from specdemo.environment import describe_environment
 from specdemo.errors import EngineError
 from specdemo.models.checks import check_settings
+from specdemo.models.environment import describe_environment
 from specdemo.records import Costs, DraftRound, ModelPair
 from specdemo.settings import GenerationSettings
 

@@ -12,9 +12,9 @@ from typing import Protocol
 
 import numpy as np
 
+from specdemo.decoding.lookup import look_up
+from specdemo.decoding.sampling import greedy_choice, softmax
 from specdemo.engines.language_model import Sequence as ModelSequence
-from specdemo.engines.lookup import look_up
-from specdemo.sampling import greedy_choice, softmax
 from specdemo.settings import GenerationSettings
 
 Proposal = tuple[int, float | None]

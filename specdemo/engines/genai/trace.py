@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from specdemo.decoding.verification import judge
 from specdemo.engines.agreement import draft_agreement
 from specdemo.engines.genai.config import Kind
 from specdemo.engines.genai.pipelines import Pipelines
@@ -10,7 +11,6 @@ from specdemo.engines.language_model import Sequence as ModelSequence
 from specdemo.engines.text import texts
 from specdemo.records import DraftToken, Round, Verdict
 from specdemo.settings import GenerationSettings
-from specdemo.verification import judge
 
 
 class Tracer:

@@ -10,18 +10,18 @@ from time import perf_counter
 
 import numpy as np
 
+from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
+from specdemo.decoding.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
+from specdemo.decoding.verification import Uniform, Verified, judge, rejection_sample
+from specdemo.decoding.width import Width
 from specdemo.engines.base import Prefilling
 from specdemo.engines.language_model import Sequence as ModelSequence
 from specdemo.engines.text import IncrementalText, texts
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
-from specdemo.lookahead import LookaheadPolicy, policy_for
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Round, Token, TraceSource, Turn
-from specdemo.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
 from specdemo.settings import GenerationSettings
-from specdemo.verification import Uniform, Verified, judge, rejection_sample
-from specdemo.width import Width
 
 NewDrafter = Callable[[Sequence[int], int, GenerationSettings, Uniform], Drafter]
 """Makes a drafter for a text that grows to at most so many tokens."""

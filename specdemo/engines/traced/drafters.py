@@ -6,12 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from specdemo.engines.agreement import draft_agreement
-from specdemo.engines.language_model import Sequence as ModelSequence
-from specdemo.engines.lookup import look_up
-from specdemo.engines.tokenizer import Tokenizer
-from specdemo.lookahead import LookaheadPolicy
-from specdemo.sampling import (
+from specdemo.decoding.lookahead import LookaheadPolicy
+from specdemo.decoding.lookup import look_up
+from specdemo.decoding.sampling import (
     Logits,
     Probabilities,
     distribution,
@@ -20,8 +17,11 @@ from specdemo.sampling import (
     penalised,
     resized,
 )
+from specdemo.decoding.verification import Uniform
+from specdemo.engines.agreement import draft_agreement
+from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.tokenizer import Tokenizer
 from specdemo.settings import GenerationSettings
-from specdemo.verification import Uniform
 
 
 @dataclass

@@ -8,20 +8,20 @@ from itertools import cycle, islice
 from time import perf_counter
 from typing import Literal
 
+from specdemo.decoding.lookahead import policy_for
+from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, steps
 from specdemo.engines.language_model import LanguageModel
 from specdemo.engines.language_model import Sequence as ModelSequence
 from specdemo.engines.tokenizer import Tokenizer, folder_of
 from specdemo.engines.traced.decoder import NewPolicy, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
-from specdemo.environment import describe_environment
 from specdemo.errors import PairError
-from specdemo.lookahead import policy_for
 from specdemo.models.checks import check_engine, check_settings
 from specdemo.models.devices import check_devices, draft_device, properties
+from specdemo.models.environment import describe_environment
 from specdemo.records import Costs, DraftRound, Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.verification import Uniform
 
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on a text of its own."""

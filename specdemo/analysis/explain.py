@@ -1,0 +1,168 @@
+"""A comparison in plain sentences, for page and terminal alike."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from specdemo.analysis import metrics
+from specdemo.analysis.figures import number, percent
+from specdemo.records import Comparison, Verdict
+
+_SAME = 0.02  # within this of 1× neither side is called faster
+
+
+def headline(comparison: Comparison) -> str:
+    """The outcome in a few words, such as "1.8× faster"."""
+    speedup = metrics.speedup(comparison)
+    if speedup is None:
+        return "Too short to compare"
+    words = {"faster": "× faster", "slower": "×: slower", "same": "×: no difference"}
+    return f"{speedup:.2f}{words[tone(comparison)]}"
+
+
+def tone(comparison: Comparison) -> Literal["faster", "slower", "same"]:
+    """Which way the outcome goes, for colouring."""
+    speedup = metrics.speedup(comparison)
+    if speedup is None or abs(speedup - 1) <= _SAME:
+        return "same"
+    return "faster" if speedup > 1 else "slower"
+
+
+def reason(comparison: Comparison) -> str:
+    """Why: what a round commits against what it costs, and what that cost is made of."""
+    length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
+    if length is None or cost is None:
+        return "Ask for more tokens to see a difference."
+    if tone(comparison) == "slower":
+        round_ = f"Because a round takes as long as {cost:.2f} plain steps but commits only {length:.2f} tokens."
+    else:
+        round_ = f"A round commits {length:.2f} tokens in the time of {cost:.2f} plain steps."
+    return " ".join(filter(None, (round_, _makeup(comparison))))
+
+
+def agreement(comparison: Comparison) -> str:
+    """Whether the outputs are identical, and how many tokens were compared."""
+    compared = min(len(comparison.plain.token_ids), len(comparison.speculative.token_ids))
+    index = metrics.first_divergence(comparison)
+    if index is None:
+        return f"identical output, {compared} tokens compared"
+    return f"outputs differ from token {index + 1} on"
+
+
+def notes(comparison: Comparison) -> Iterator[str]:
+    """How the proposals are known, and whatever else one should know to judge the figures."""
+    yield f"{comparison.pair.name}, {comparison.settings.engine} engine, on {comparison.environment.device}."
+    yield _SOURCES[comparison.trace_source]
+    if comparison.pair.translated and comparison.settings.drafter == "model":
+        yield (
+            "Target and draft have different tokenizers: the draft's text was encoded again for the target, "
+            "so its proposals have no probabilities."
+        )
+    if comparison.pair.runtime.enable_prefix_caching:
+        yield "Prefix caching is on: prefill counts only what earlier texts had not put into the KV cache."
+    if comparison.history:
+        yield "Both sides read the same earlier turns, with the target's own answers."
+
+
+_SOURCES = {
+    "measured": "Proposals were seen as they were made.",
+    "replayed": "GenAI does not tell which proposals it refused. They are replayed: the drafter was run again over "
+    "the committed text, off the clock, and each round was checked against what it committed.",
+    "counts only": "GenAI does not tell which proposals it refused; sampled ones, and an EAGLE-3 head's, cannot be "
+    "replayed. Of a constant lookahead at least their number is known; with a confidence threshold, and in trees, "
+    "how many were accepted.",
+}
+
+
+def divergence_reason(comparison: Comparison) -> str:
+    """Why the outputs can differ, for these settings; empty if they do not."""
+    if metrics.identical(comparison):
+        return ""
+    settings = comparison.settings
+    if settings.do_sample and settings.drafter == "model" and settings.engine == "genai":
+        return SAMPLING_CAVEAT
+    if settings.do_sample:
+        return (
+            "With sampling each side draws its own random numbers, so the texts may part at any token. "
+            "What they are drawn from is the same distribution."
+        )
+    precision = comparison.environment
+    return (
+        "Both sides ask the same target, but a pass over several tokens runs other kernels than a pass over one, "
+        "and rounds differently. Where two tokens are almost equally likely, that decides. "
+        f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
+        "in f32 throughout, outputs part less often."
+    )
+
+
+def walk_through(comparison: Comparison) -> Iterator[str]:
+    """The algorithm in a few sentences, by the example of a round of this run."""
+    rounds = comparison.speculative.rounds
+    known = [
+        (number, step)
+        for number, step in enumerate(rounds, 1)
+        if step.proposed and None not in {draft.id for draft in step.proposed}
+    ]
+    if not known:
+        yield "In this run nothing is known of what was proposed, so there is no round to take for an example."
+        return
+    telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
+    number, step = (telling or known)[0]
+    drafts, accepted = step.proposed or (), step.accepted
+    who = "the draft" if comparison.settings.drafter == "model" else "prompt lookup"
+    words = ", ".join(_quoted(draft.text) for draft in drafts)
+    yield (
+        f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
+        "Then the target looked at all of them in a single pass, which tells what it would have written instead."
+    )
+    own = "".join(token.text for token in step.committed[accepted:])
+    good = (
+        f"It accepted {', '.join(_quoted(draft.text) for draft in drafts[:accepted])}"
+        if accepted
+        else "It accepted none"
+    )
+    refused = next((draft for draft in drafts if draft.verdict is Verdict.REJECTED), None)
+    if refused is not None:
+        odds = ""
+        if refused.draft_probability is not None and refused.target_probability is not None:
+            odds = f" (draft {refused.draft_probability:.2f}, target {refused.target_probability:.2f})"
+        rest = len(drafts) - accepted - 1
+        after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded, never judged." if rest else ""
+        yield f"{good}, rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(own)} instead.{after}"
+    elif own:
+        yield f"{good}, all there was, and since the pass also told what follows, it added {_quoted(own)}."
+    if comparison.settings.do_sample and comparison.settings.engine == "traced":
+        yield (
+            "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), p the target's and q the "
+            "draft's; a refused one is replaced by a draw from max(0, p − q), scaled to sum to 1. What is written "
+            "then has exactly the target's distribution (Leviathan et al. 2023)."
+        )
+    yield f"So one target pass committed {len(step.committed)} token{'s' * (len(step.committed) != 1)}."
+
+
+def _quoted(text: str) -> str:
+    return f"“{text.replace(chr(10), '↵')}”"
+
+
+SAMPLING_CAVEAT = (
+    "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
+    "rule compares the draft's probability with that of another token. The text can differ in kind, not only in "
+    "luck. The traced engine keeps the distribution exactly."
+)
+
+
+def _makeup(comparison: Comparison) -> str:
+    settings, costs = comparison.settings, comparison.costs
+    by_model = settings.drafter == "model"
+    sentences, calibrated = [], []
+    rate = metrics.acceptance_rate(comparison.speculative)
+    if rate is not None:
+        accepted = "of the draft's proposals were" if by_model else "of what prompt lookup proposed was"
+        sentences.append(f"{percent(rate)} {accepted} accepted.")
+    if costs is not None and by_model and costs.draft_step is not None:
+        calibrated.append(f"a draft step took {number(metrics.draft_cost(costs))} of a target step")
+    if costs is not None and settings.policy == "constant":
+        tokens = settings.num_assistant_tokens + 1
+        calibrated.append(f"verifying {tokens} tokens in one pass {number(metrics.verify_cost(costs, tokens))}")
+    if calibrated:
+        sentences.append(f"When the pair was calibrated, {' and '.join(calibrated)}.")
+    return " ".join(sentences)

@@ -1,0 +1,172 @@
+"""Figures derived from records. Pure functions; None where a figure is not defined or not known.
+
+`FORMULAS` holds how each is computed, in words that are shown wherever the figure is.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from specdemo.analysis.oracle import Passes, passes
+from specdemo.records import Comparison, Costs, Round, Run, Verdict
+
+FORMULAS = {
+    "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
+    "acceptance_rate": "accepted / proposed, over judged rounds",
+    "mean_accepted_length": "committed tokens / target passes (plain decoding: 1)",
+    "per_position": "rounds that accepted at least i drafts / rounds",
+    "prefill": "seconds from the request to its first token",
+    "time_per_token": "decode seconds / tokens after the first",
+    "draft_cost": "seconds of one draft step / seconds of one plain target step",
+    "verify_cost": "seconds of a target pass over n tokens / seconds over one",
+}
+
+
+def decode_seconds(run: Run) -> float:
+    """Seconds of all rounds, prefill excluded."""
+    return sum(step.seconds for step in run.rounds)
+
+
+def decoded_tokens(run: Run) -> int:
+    """Tokens committed by rounds: all but the prefill's."""
+    return sum(len(step.committed) for step in run.rounds)
+
+
+def tokens_per_second(run: Run) -> float | None:
+    """Decoded tokens a second of the side's own clock, prefill excluded."""
+    seconds = decode_seconds(run)
+    return decoded_tokens(run) / seconds if seconds > 0 else None
+
+
+def time_per_token(run: Run) -> float | None:
+    """Decode seconds for each token after the first."""
+    tokens = decoded_tokens(run)
+    return decode_seconds(run) / tokens if tokens else None
+
+
+def seconds_to(run: Run, tokens: int) -> float:
+    """Decode seconds until `tokens` were committed after the first.
+
+    A round that commits more than are still wanted counts in proportion, so that two sides can be compared
+    at the same number of tokens.
+    """
+    seconds = 0.0
+    for step in run.rounds:
+        if tokens <= 0:
+            break
+        share = min(tokens / len(step.committed), 1.0) if step.committed else 1.0
+        seconds += step.seconds * share
+        tokens -= len(step.committed)
+    return seconds
+
+
+def common_tokens(comparison: Comparison) -> int:
+    """Number of decoded tokens that both sides reached."""
+    return min(decoded_tokens(comparison.plain), decoded_tokens(comparison.speculative))
+
+
+def speedup(comparison: Comparison) -> float | None:
+    """Plain seconds / speculative seconds for the same number of new tokens, prefill excluded."""
+    tokens = common_tokens(comparison)
+    seconds = seconds_to(comparison.speculative, tokens)
+    return seconds_to(comparison.plain, tokens) / seconds if seconds > 0 else None
+
+
+def acceptance_rate(run: Run) -> float | None:
+    """α: accepted / proposed, over rounds whose proposals are known. None if nothing was proposed in any."""
+    rates = running_acceptance(run.rounds)
+    return rates[-1] if rates else None
+
+
+def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
+    """α over the rounds up to each one; None as long as nothing is known to have been proposed."""
+    accepted = accumulate(0 if step.proposed is None else step.accepted for step in rounds)
+    proposed = accumulate(0 if step.proposed is None else len(step.proposed) for step in rounds)
+    return [a / p if p else None for a, p in zip(accepted, proposed, strict=True)]
+
+
+def mean_accepted_length(run: Run) -> float | None:
+    """τ: committed tokens for each target pass, prefill excluded."""
+    return decoded_tokens(run) / len(run.rounds) if run.rounds else None
+
+
+def per_position_acceptance(run: Run) -> list[float]:
+    """For i = 1, 2, …: rounds that accepted at least i drafts / rounds, up to the longest proposal."""
+    longest = max((len(step.proposed or ()) for step in run.rounds), default=0)
+    return [sum(step.accepted >= i for step in run.rounds) / len(run.rounds) for i in range(1, longest + 1)]
+
+
+def first_divergence(comparison: Comparison) -> int | None:
+    """Index of the first token in which the outputs differ; None if they agree as far as both go.
+
+    Where one side ended and the other went on, the first token past the end differs, unless the shorter was
+    cancelled and may still have followed.
+    """
+    plain, speculative = comparison.plain, comparison.speculative
+    for index, (a, b) in enumerate(zip(plain.token_ids, speculative.token_ids, strict=False)):
+        if a != b:
+            return index
+    shorter, longer = sorted((plain, speculative), key=lambda run: len(run.token_ids))
+    if len(shorter.token_ids) == len(longer.token_ids) or shorter.finish_reason == "cancelled":
+        return None
+    return len(shorter.token_ids)
+
+
+def identical(comparison: Comparison) -> bool:
+    """Whether the outputs agree in every token compared."""
+    return first_divergence(comparison) is None
+
+
+def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
+    """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
+    bins: dict[int, tuple[int, int]] = {}
+    for draft in (draft for step in run.rounds for draft in step.proposed or ()):
+        if draft.draft_probability is not None and draft.verdict is not Verdict.DISCARDED:
+            tenth = min(int(draft.draft_probability * 10), 9)
+            accepted, judged = bins.get(tenth, (0, 0))
+            bins[tenth] = (accepted + (draft.verdict is Verdict.ACCEPTED), judged + 1)
+    return dict(sorted(bins.items()))
+
+
+def draft_passes(comparison: Comparison) -> int | None:
+    """Draft steps of all rounds, one a proposal; None where that is not so, or their number is not known."""
+    rounds = comparison.speculative.rounds
+    if comparison.pair.translated or any(step.proposed is None for step in rounds):
+        return None
+    return 0 if comparison.settings.drafter == "lookup" else sum(len(step.proposed or ()) for step in rounds)
+
+
+def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
+    """Passes that this text would have taken with a constant lookahead of 5 and by the oracle, where known."""
+    if comparison.draft_agreement is not None:
+        room = comparison.settings.max_new_tokens - 1
+        yield "constant 5", passes(comparison.draft_agreement, 5, room)
+        yield "oracle", passes(comparison.draft_agreement, None, room)
+
+
+def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
+    """For each round, how many proposals the draft would have got right from its beginning on; None if not known."""
+    if comparison.draft_agreement is None:
+        return None
+    lookaheads, position = [], 0
+    for step in comparison.speculative.rounds:
+        room = comparison.settings.max_new_tokens - 1 - position
+        lookaheads.append(next(iter(passes(comparison.draft_agreement[position:], None, room).lookaheads), 0))
+        position += len(step.committed)
+    return lookaheads
+
+
+def draft_cost(costs: Costs) -> float | None:
+    """c: seconds of one draft step / seconds of one plain target step."""
+    return None if costs.draft_step is None else costs.draft_step / costs.plain_step
+
+
+def verify_cost(costs: Costs, tokens: int) -> float | None:
+    """v(n): seconds of a target pass over n tokens / seconds over one. None beyond what was measured."""
+    return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
+
+
+def round_cost(comparison: Comparison) -> float | None:
+    """Seconds of a mean speculative round in plain steps, both of this run."""
+    plain = time_per_token(comparison.plain)
+    rounds = comparison.speculative.rounds
+    return decode_seconds(comparison.speculative) / len(rounds) / plain if plain and rounds else None

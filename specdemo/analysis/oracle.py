@@ -1,0 +1,42 @@
+"""The oracle: how few passes could have decoded a text, had somebody known where the draft would be right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What a way of choosing lookaheads takes to decode a text: passes of the target and of the draft."""
+
+    lookaheads: tuple[int, ...]
+
+    @property
+    def target(self) -> int:
+        """Target passes, one a round."""
+        return len(self.lookaheads)
+
+    @property
+    def draft(self) -> int:
+        """Draft passes, one a proposed token."""
+        return sum(self.lookaheads)
+
+
+def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> Passes:
+    """Rounds that decode a text, given for each token whether the draft would have proposed it.
+
+    `agrees[i]` is about the token after i decoded ones, given the text before it; `room` is how many tokens were
+    allowed, of which an end-of-text token may have left some unused. With a lookahead the rounds are those of a
+    constant one; without (None) those of the oracle: every round ends at the draft's first mismatch, so that nothing
+    is proposed in vain and no pass verifies less than it could. In greedy decoding both are exact, since all a draft
+    proposes before its first mismatch is text that was committed.
+    """
+    lookaheads: list[int] = []
+    position = 0
+    while position < len(agrees):
+        most = max(room - position - 1, 0)
+        limit = most if lookahead is None else min(most, lookahead)
+        accepted = len(list(takewhile(bool, agrees[position : position + limit])))
+        lookaheads.append(accepted if lookahead is None else limit)
+        position += accepted + 1
+    return Passes(tuple(lookaheads))

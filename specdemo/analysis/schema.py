@@ -1,0 +1,79 @@
+"""Comparisons as JSON objects of schema 1, and back.
+
+The object holds what was measured and, for readers without this package, the figures derived from it
+(`tokens_per_second`, `summary`). Reading ignores the derived ones: they are functions of the rest.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from specdemo.analysis import metrics
+from specdemo.records import Comparison, Run, Side
+
+SCHEMA = 1
+_COLUMNS = {
+    "token_ids": "id",
+    "token_texts": "text",
+    "token_probabilities": "probability",
+    "token_entropies": "entropy",
+    "token_alternatives": "alternatives",
+}
+_SIDES: tuple[Side, Side] = ("plain", "speculative")
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """One JSON-serialisable object of schema 1."""
+    return {
+        "schema": SCHEMA,
+        **comparison.model_dump(mode="json", include={"pair", "history", "prompt", "settings", "environment"}),
+        **{side: _run_to_json(comparison.side(side)) for side in _SIDES},
+        **comparison.model_dump(mode="json", include={"trace_source", "costs", "draft_agreement"}),
+        "summary": {
+            "speedup": metrics.speedup(comparison),
+            "acceptance_rate": metrics.acceptance_rate(comparison.speculative),
+            "mean_accepted_length": metrics.mean_accepted_length(comparison.speculative),
+            "identical": metrics.identical(comparison),
+            "first_divergence": metrics.first_divergence(comparison),
+        },
+    }
+
+
+def from_json(data: dict[str, Any]) -> Comparison:
+    """The comparison that `to_json` wrote.
+
+    Raises:
+        ValueError: the object is not of schema 1.
+    """
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
+    return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in _SIDES}})
+
+
+def _run_to_json(run: Run) -> dict[str, Any]:
+    tokens = [token.model_dump(mode="json") for token in run.tokens]
+    return {
+        "text": run.text,
+        **{column: [token[name] for token in tokens] for column, name in _COLUMNS.items()},
+        "prefill_seconds": run.prefill.seconds,
+        "decode_seconds": metrics.decode_seconds(run),
+        "tokens_per_second": metrics.tokens_per_second(run),
+        "finish_reason": run.finish_reason,
+        "rounds": [
+            {**step.model_dump(mode="json"), "committed": [token.id for token in step.committed]}
+            for step in run.rounds
+        ],
+    }
+
+
+def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
+    columns = {name: data[column] for column, name in _COLUMNS.items() if column in data}
+    rows = zip(*columns.values(), strict=True)
+    tokens: Iterator[dict[str, Any]] = (dict(zip(columns, row, strict=True)) for row in rows)
+    in_rounds = sum(len(step["committed"]) for step in data["rounds"])
+    prefill = {
+        "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),
+        "seconds": data["prefill_seconds"],
+    }
+    rounds = [{**step, "committed": list(islice(tokens, len(step["committed"])))} for step in data["rounds"]]
+    return {"prefill": prefill, "rounds": rounds, "finish_reason": data["finish_reason"]}

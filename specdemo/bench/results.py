@@ -1,0 +1,183 @@
+"""What a benchmark found, and the table that follows from it.
+
+A row is one finished trial. A speedup is never told without whether the outputs were identical.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any, Self
+
+from specdemo.bench.journal import Heading
+from specdemo.bench.suites import Task
+from specdemo.measure.hardware import Bound, MemoryUse
+from specdemo.measure.trials import Summary, Trial, summarise
+from specdemo.models.folder import files_digest
+from specdemo.records import Costs, Environment, ModelPair, Record
+from specdemo.settings import EngineName, GenerationSettings
+
+ALL = "all tasks"
+
+
+class Row(Record):
+    """One trial: which way of decoding, which prompt, which repeat. Without a `trial`, `problem` says why."""
+
+    engine: EngineName
+    method: str
+    task: str
+    prompt: str
+    repeat: int
+    trial: Trial | None
+    problem: str | None = None
+
+
+class Cell(Summary):
+    """What one way of decoding gave on one kind of task.
+
+    `mean` and `deviation`, a sample standard deviation, are over the repeats, each of which gives the plain seconds
+    of all its trials / the speculative ones. `deviation` is None for a single repeat. Tokens a second
+    are of the speculative runs and of their plain neighbours.
+    """
+
+    engine: EngineName
+    method: str
+    task: str
+    mean: float
+    deviation: float | None
+    repeats: int
+    identical_runs: int
+    runs: int
+    tokens_per_second: float
+    plain_tokens_per_second: float
+
+
+class EngineFacts(Record):
+    """What was found out about an engine apart from the trials."""
+
+    environment: Environment
+    costs: Costs | None
+
+
+class Entry(Record):
+    """A line of the journal: a finished row, or what was found out about an engine."""
+
+    row: Row | None = None
+    engine: EngineName | None = None
+    facts: EngineFacts | None = None
+
+
+class Header(Heading):
+    """What a benchmark measures; rows of another one must not be mixed in.
+
+    `models` are digests of the files of target and draft, since folders of one name can hold other weights.
+    """
+
+    pair: ModelPair
+    models: tuple[str, ...]
+    settings: GenerationSettings
+    methods: tuple[str, ...]
+    prompts: str  # digest
+
+    @classmethod
+    def of(cls, pair: ModelPair, settings: GenerationSettings, methods: Sequence[str], tasks: Sequence[Task]) -> Self:
+        """The header of a benchmark of these."""
+        digest = hashlib.sha256("\n".join(task.model_dump_json() for task in tasks).encode()).hexdigest()
+        folders = [model.path for model in (pair.target, pair.draft) if model is not None and model.path is not None]
+        models = tuple(files_digest(folder) for folder in folders)
+        return cls(pair=pair, models=models, settings=settings, methods=tuple(methods), prompts=digest)
+
+    def differences(self, begun: Self) -> list[str]:
+        """What is different there, in words; the order of methods makes no difference."""
+        runtime, begun_runtime = self.pair.runtime, begun.pair.runtime
+        pair, begun_pair = (each.pair.model_dump(mode="json", exclude={"runtime"}) for each in (self, begun))
+        same = {
+            "another pair": pair == begun_pair,  # paths are left out when it is dumped
+            "other model files": self.models == begun.models,
+            "other settings": (self.settings, runtime) == (begun.settings, begun_runtime),
+            "other methods": set(self.methods) == set(begun.methods),
+            "other prompts": self.prompts == begun.prompts,
+        }
+        return [difference for difference, equal in same.items() if not equal]
+
+
+class Bench(Record):
+    """A benchmark, finished or not. `memory` and `bound` are None if they were not measured."""
+
+    header: Header
+    tasks: tuple[Task, ...]
+    repeats: int
+    engines: dict[EngineName, EngineFacts]
+    rows: tuple[Row, ...]
+    memory: tuple[MemoryUse, ...] = ()
+    bound: Bound | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every method ran on every prompt in every repeat."""
+        return len(self.rows) == len(self.tasks) * self.repeats * len(self.header.methods)
+
+
+def cells(result: Bench) -> list[Cell]:
+    """The table: every way of decoding on every kind of task, then on all; those without a trial are left out."""
+    kinds = [*dict.fromkeys(task.task for task in result.tasks), ALL]
+    ways = dict.fromkeys((row.engine, row.method) for row in result.rows)
+    found = []
+    for engine, method in sorted(ways, key=lambda way: result.header.methods.index(" ".join(way))):
+        for kind in kinds:
+            rows = [row for row in result.rows if (row.engine, row.method) == (engine, method)]
+            cell = _cell(engine, method, kind, [row for row in rows if kind in (ALL, row.task)])
+            if cell is not None:
+                found.append(cell)
+    return found
+
+
+def problems(result: Bench) -> dict[str, list[Row]]:
+    """Rows without a trial, which the table lacks, by what hindered them."""
+    found: dict[str, list[Row]] = {}
+    for row in result.rows:
+        if row.problem is not None:
+            found.setdefault(row.problem, []).append(row)
+    return found
+
+
+def headline(result: Bench) -> dict[str, Any]:
+    """The figures to quote: speedups over all tasks, each with whether outputs were identical."""
+    overall = [cell for cell in cells(result) if cell.task == ALL]
+    return {
+        "pair": result.header.pair.name,
+        "complete": result.complete,
+        "runs": len(result.rows),
+        "speedups": {
+            f"{cell.engine} {cell.method}": {
+                "mean": round(cell.mean, 3),
+                "deviation": None if cell.deviation is None else round(cell.deviation, 3),
+                "identical": cell.identical,
+                "tau": round(cell.mean_accepted_length, 2),
+            }
+            for cell in overall
+        },
+    }
+
+
+def _cell(engine: EngineName, method: str, task: str, rows: Sequence[Row]) -> Cell | None:
+    done = [(row.repeat, row.trial) for row in rows if row.trial is not None]
+    if not done:
+        return None
+    ran = [trial for _, trial in done]
+    each = []
+    for repeat in sorted({repeat for repeat, _ in done}):
+        mine = [trial for number, trial in done if number == repeat]
+        each.append(sum(trial.plain_seconds for trial in mine) / sum(trial.seconds for trial in mine))
+    return Cell(
+        **summarise(ran).model_dump(),
+        engine=engine,
+        method=method,
+        task=task,
+        mean=fmean(each),
+        deviation=stdev(each) if len(each) > 1 else None,
+        repeats=len(each),
+        identical_runs=sum(trial.identical for trial in ran),
+        runs=len(ran),
+        tokens_per_second=sum(trial.tokens for trial in ran) / sum(trial.seconds for trial in ran),
+        plain_tokens_per_second=sum(trial.tokens for trial in ran) / sum(trial.plain_seconds for trial in ran),
+    )

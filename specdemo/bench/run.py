@@ -1,0 +1,242 @@
+"""The benchmark: suites of tasks × ways of decoding, each speculative run between two plain runs of its engine.
+
+Rows are kept as they come, in a journal beside the output, so that a run that is stopped or crashes goes on where it
+was.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from time import perf_counter
+from typing import Any
+
+from specdemo.bench.journal import Journal
+from specdemo.bench.results import Bench, EngineFacts, Entry, Header, Row
+from specdemo.bench.suites import Task
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
+from specdemo.errors import FileError, PairError, PromptError, SettingsError
+from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memory
+from specdemo.measure.race import WARM_UP_PROMPT
+from specdemo.measure.step_costs import measure_costs
+from specdemo.measure.trials import Trial, can_run, trials, warm_up
+from specdemo.models.checks import check_settings, compared
+from specdemo.records import Costs, ModelPair
+from specdemo.settings import EngineName, GenerationSettings
+
+METHODS: dict[str, dict[str, Any]] = {
+    "constant": {"policy": "constant"},
+    "heuristic": {"policy": "heuristic"},
+    "confidence": {"policy": "confidence"},
+    "auto": {"policy": "auto"},
+    "lookup": {"drafter": "lookup", "policy": "constant"},
+}
+ENGINES: tuple[EngineName, ...] = ("genai", "traced")
+REPEATS = 3
+
+Part = list[tuple[int, Task, list[str]]]
+"""Repeats, prompts, and the methods to run, in their order."""
+
+
+@dataclass(frozen=True)
+class BenchProgress:
+    """A state of the benchmark. `seconds_left` is an estimate from the rows of this session."""
+
+    doing: str
+    done: int
+    total: int
+    seconds_left: float | None
+    bench: Bench
+
+
+def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
+    """Every way of decoding this pair, by a name such as `traced auto`.
+
+    Raises:
+        LoadError: OpenVINO refused a tokenizer.
+    """
+    ways, pair = {}, compared(pair)
+    for engine in ENGINES:
+        for method, changes in METHODS.items():
+            base: dict[str, Any] = settings.model_dump() | {"policy": "constant", "drafter": "model"}
+            if engine == "genai":
+                base.pop("max_assistant_tokens")  # it knows no cap
+            try:
+                chosen = GenerationSettings.checked(**{**base, **changes, "engine": engine})
+                check_settings(pair, chosen)
+            except (PairError, SettingsError):  # this engine cannot
+                continue
+            ways[f"{engine} {method}"] = chosen
+    return ways
+
+
+def bench(
+    load: Callable[[EngineName], Engine],
+    pair: ModelPair,
+    tasks: Sequence[Task],
+    settings: GenerationSettings,
+    *,
+    methods: Sequence[str] | None = None,
+    repeats: int = REPEATS,
+    journal: Journal | None = None,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[BenchProgress]:
+    """Run what the journal does not hold yet; yield a state before the first trial of an engine and after each trial.
+
+    Once `stop` says True, what is finished stands.
+
+    Raises:
+        FileError: the journal holds another benchmark, or one of another machine.
+        SettingsError: there is no such method for this pair.
+        SpecdemoError: an engine failed. A prompt that cannot be run is no error but a row that says so.
+    """
+    ways = available(pair, settings)
+    chosen = tuple(dict.fromkeys(ways if methods is None else methods))
+    unknown = next((name for name in chosen if name not in ways), None)
+    if unknown is not None or not chosen:
+        raise SettingsError(f"There is no method {unknown!r} for this pair; choose among {', '.join(ways)}.")
+    header = Header.of(pair, settings, chosen, tasks)
+    entries = journal.open(header, Entry) if journal is not None else []
+    rows = [entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats]
+    finished = {_key(row): row for row in rows}
+    engines = {entry.engine: entry.facts for entry in entries if entry.engine is not None and entry.facts is not None}
+    state = Bench(header=header, tasks=tuple(tasks), repeats=repeats, engines=engines, rows=tuple(finished.values()))
+    total, spent, new, random = len(tasks) * repeats * len(chosen), 0.0, 0, Random(seed)
+    yield BenchProgress("starting", len(state.rows), total, None, state)
+    for name in ENGINES:
+        mine = {way: ways[way] for way in chosen if ways[way].engine == name}
+        parts = _parts(name, mine, tasks, repeats, finished, random)
+        if not parts or stop():
+            continue
+        yield BenchProgress(f"loading {name}", len(state.rows), total, None, state)
+        engine = load(name)
+        try:
+            if name in engines and engines[name].environment != engine.environment:
+                raise FileError(
+                    "The rows so far were measured with other versions or settings of OpenVINO; choose another "
+                    "output path, or delete the file that ends in .rows.jsonl."
+                )
+            costs = measure_costs(engine, stop=stop)
+            if stop():
+                return
+            facts = EngineFacts(environment=engine.environment, costs=costs)
+            state = state.model_copy(update={"engines": {**state.engines, name: facts}})
+            if journal is not None:
+                journal.append(Entry(engine=name, facts=facts))
+            began = perf_counter()
+            for row in _rows(engine, mine, parts, costs, stop):
+                if journal is not None:
+                    journal.append(Entry(row=row))
+                state = state.model_copy(update={"rows": (*state.rows, row)})
+                new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
+                left = spent / new * (total - len(state.rows))
+                yield BenchProgress(f"{name}: {row.prompt}", len(state.rows), total, left, state)
+            if stop():
+                return
+        finally:
+            engine.close()
+
+
+def with_hardware(result: Bench, load: Loader = load_engine) -> Bench:
+    """The same with memory use on every engine that ran, and the bound that memory's bandwidth sets.
+
+    Raises:
+        SpecdemoError: a model cannot be loaded, or a child process died.
+    """
+    pair, uses = result.header.pair, []
+    drafter = "model" if pair.draft is not None else "lookup"
+    ran = {row.prompt for row in result.rows if row.trial is not None}
+    prompt = next((task.prompt for task in result.tasks if task.name in ran), WARM_UP_PROMPT)
+    for engine in result.engines:
+        settings = result.header.settings.model_copy(
+            update={"engine": engine, "policy": "constant", "drafter": drafter}
+        )
+        uses += [measure_memory(pair, prompt, settings, side, load) for side in SIDES]
+    facts = next(iter(result.engines.values()), None)
+    middle = result.header.settings.max_new_tokens // 2
+    bound = measure_bound(pair, facts.environment, middle) if facts is not None else None
+    return result.model_copy(update={"memory": tuple(uses), "bound": bound})
+
+
+def _parts(
+    engine: EngineName,
+    ways: dict[str, GenerationSettings],
+    tasks: Sequence[Task],
+    repeats: int,
+    finished: dict[tuple[Any, ...], Row],
+    random: Random,
+) -> list[Part]:
+    """Repeats, prompts and methods that are not finished, in the order in which to run them.
+
+    In a part for each drafter: GenAI keeps one kind of speculative pipeline, and another one begins cold.
+    """
+    parts = []
+    for drafter in dict.fromkeys(settings.drafter for settings in ways.values()):
+        mine, part = sorted(way for way in ways if ways[way].drafter == drafter), Part()
+        for repeat in range(repeats):
+            for task in random.sample(tasks, len(tasks)):
+                order = random.sample(mine, len(mine))
+                missing = [way for way in order if (engine, _method(way), task.name, repeat) not in finished]
+                if missing:
+                    part.append((repeat, task, missing))
+        if part:
+            parts.append(part)
+    return parts
+
+
+def _rows(
+    engine: Engine,
+    ways: dict[str, GenerationSettings],
+    parts: Sequence[Part],
+    costs: Costs | None,
+    stop: Callable[[], bool],
+) -> Iterator[Row]:
+    """What is to be done, one after the other."""
+    able = {way: settings for way, settings in ways.items() if can_run(engine.pair, settings, costs)}
+    for part in parts:
+        used = sorted({way for _, _, order in part for way in order} & able.keys())
+        warm_up(engine, WARM_UP_PROMPT, [able[way] for way in used], costs, stop)
+        for repeat, task, order in part:
+            for way, trial, problem in _tried(engine, task, order, able, costs, stop):
+                name, method = ways[way].engine, _method(way)
+                yield Row(
+                    engine=name,
+                    method=method,
+                    task=task.task,
+                    prompt=task.name,
+                    repeat=repeat,
+                    trial=trial,
+                    problem=problem,
+                )
+            if stop():
+                return
+
+
+def _tried(
+    engine: Engine,
+    task: Task,
+    order: Sequence[str],
+    able: dict[str, GenerationSettings],
+    costs: Costs | None,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[str, Trial | None, str | None]]:
+    """Every method with its trial, or with what hinders it."""
+    ran, done = [way for way in order if way in able], 0
+    yield from (
+        (way, None, "It needs step costs that are not known for this pair.") for way in order if way not in able
+    )
+    try:
+        for trial in trials(engine, task.prompt, [able[way] for way in ran], costs, stop):
+            done += 1
+            yield ran[done - 1], trial, None if trial is not None else "The text ended with its first token."
+    except PromptError as error:
+        yield from ((way, None, str(error)) for way in ran[done:])
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return row.engine, row.method, row.prompt, row.repeat
+
+
+def _method(way: str) -> str:
+    return way.partition(" ")[2]

@@ -1,0 +1,114 @@
+"""Comparisons, sweeps and benchmarks for a terminal: the page's colours, with rich."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Column, Table
+from rich.text import Text
+
+from specdemo.analysis import explain, metrics
+from specdemo.analysis.figures import figures, milliseconds, number
+from specdemo.analysis.predict import FORMULAS
+from specdemo.bench import report
+from specdemo.bench.results import Bench
+from specdemo.measure import sweep as sweeps
+from specdemo.measure.sweep import Sweep
+from specdemo.records import Comparison, Costs, Round, Run, Verdict
+
+STYLES = {
+    Verdict.ACCEPTED: "underline green",
+    Verdict.REJECTED: "strike dark_orange",
+}
+OWN = "bold blue"
+_PASSES = (2, 5, 17)  # tokens in a pass: at the least lookahead, the usual one, and the most
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Both texts, the speculative one coloured, the verdict and the metrics."""
+    prompt = Text(comparison.prompt, "dim")
+    console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
+    console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
+    console.print(legend(comparison))
+    console.print(Text(explain.headline(comparison) + ".", style="bold"), explain.reason(comparison))
+    console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
+    console.print(table(comparison))
+    for note in explain.notes(comparison):
+        console.print(Text(note, "dim"))
+
+
+def coloured(run: Run) -> Text:
+    """The run's text with each token in the style of its verdict; refused proposals stand where refused."""
+    text = Text()
+    for token in run.prefill.committed:
+        text.append(token.text, OWN)
+    for step in run.rounds:
+        for word, style in _styled(step):
+            text.append(word, style)
+    return text
+
+
+def _styled(step: Round) -> Iterator[tuple[str, str]]:
+    accepted = step.accepted
+    for token in step.committed[:accepted]:
+        yield token.text, STYLES[Verdict.ACCEPTED]
+    for draft in (step.proposed or ())[accepted:]:
+        if draft.verdict is Verdict.REJECTED and draft.id is not None:
+            text = draft.text.replace("\n", "↵")
+            yield f"~{text}~", STYLES[draft.verdict]  # not every terminal strikes through
+    for token in step.committed[accepted:]:
+        yield token.text, OWN
+
+
+def legend(comparison: Comparison) -> Text:
+    """What the styles mean, and how the proposals are known."""
+    text = Text.assemble(
+        ("accepted draft", STYLES[Verdict.ACCEPTED]), "  ", ("target's own", OWN), "  ",
+        ("~rejected draft~", STYLES[Verdict.REJECTED]),
+    )  # fmt: skip
+    return text.append(f"  (proposals: {comparison.trace_source})", "dim")
+
+
+def print_sweep(console: Console, sweep: Sweep) -> None:
+    """A table of all settings, the recommendation, and what steps cost."""
+    columns = [Column(name, overflow="fold") for name in sweeps.COLUMNS]  # a figure that is cut off says another
+    rows = Table(*columns, box=None, padding=(0, 1, 0, 0))
+    for row in sweeps.table(sweep):
+        rows.add_row(*row)
+    console.print(rows)
+    console.print(Text(sweep.recommendation.sentence, style="bold"))
+    if sweep.costs is not None:
+        console.print(Text(_steps(sweep.costs), "dim"))
+    if sweep.prediction is not None:
+        formula = f"Predicted: {FORMULAS['predicted_speedup']} with these step costs and α over all runs."
+        console.print(Text(formula, "dim"))
+
+
+def _steps(costs: Costs) -> str:
+    """What steps take, in a line."""
+    steps = f"Step costs: plain step {milliseconds(costs.plain_step)}"
+    if costs.draft_step is not None:
+        steps += f", draft step {milliseconds(costs.draft_step)}, c = {number(metrics.draft_cost(costs))}"
+    passes = {n: metrics.verify_cost(costs, n) for n in _PASSES}
+    return ", ".join([steps, *(f"v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)]) + "."
+
+
+def print_bench(console: Console, result: Bench) -> None:
+    """The table of a benchmark, and what else was measured."""
+    names = len(("target", "draft"))  # the same in every row, so they are the title here
+    pair = report.table(result)[:1]
+    title = " with ".join(pair[0][:names]) if pair else None
+    rows = Table(*report.COLUMNS[names:], box=None, header_style="bold", title=title)
+    for row in report.table(result):
+        rows.add_row(*map(Text, row[names:]))
+    console.print(rows)
+    for note in report.notes(result):
+        console.print(Text(note, "dim"))
+
+
+def table(comparison: Comparison) -> Table:
+    """Every figure of the comparison, with its formula."""
+    result = Table("figure", "plain", "speculative", "formula", box=None, header_style="bold")
+    for figure in figures(comparison):
+        result.add_row(*figure[:3], Text(figure.formula, "dim"))
+    return result

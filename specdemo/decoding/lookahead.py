@@ -1,0 +1,118 @@
+"""Lookahead policies: when a drafter stops proposing and lets the target verify.
+
+A longer proposal commits more tokens when it is accepted and costs more when it is not. What is best changes
+from one round to the next, since some words are easier to guess than others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specdemo.decoding.auto import Auto
+from specdemo.errors import SettingsError
+from specdemo.records import Costs
+from specdemo.settings import GenerationSettings
+
+HEURISTIC_START = 5
+_HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
+
+
+class LookaheadPolicy(Protocol):
+    """Asked before every draft step of one request, told the outcome of every round."""
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Whether to propose one more token after so many in this round.
+
+        `confidence` computes the draft's probability of what it last proposed, and is called only if needed.
+        """
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """A round ended: how many tokens were proposed, if any, how many of them accepted, and how many the target's
+        pass fed, of which some may be superfluous. The first is the prefill's.
+        """
+
+
+@dataclass
+class Constant:
+    """The same lookahead in every round."""
+
+    lookahead: int
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Until the lookahead is reached."""
+        return proposed < self.lookahead
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Nothing to learn."""
+
+
+@dataclass
+class Heuristic:
+    """Two more after a round that was accepted whole, one fewer after any other, as in transformers."""
+
+    lookahead: int = HEURISTIC_START
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Until the present lookahead is reached."""
+        return proposed < self.lookahead
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Adapt the lookahead."""
+        if not proposed:
+            return
+        if accepted == proposed:
+            self.lookahead += _HEURISTIC_GAIN
+        else:
+            self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
+
+
+@dataclass
+class Confidence:
+    """Until the draft's own probability of what it last proposed falls below a threshold, or the cap is reached."""
+
+    threshold: float
+    cap: int
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """While the last proposal was likely enough; the unlikely one is still verified."""
+        return not proposed or (proposed < self.cap and confidence() >= self.threshold)
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Nothing to learn."""
+
+
+@dataclass
+class Planned:
+    """A lookahead of its own for every round, known beforehand; once they are used up, nothing is proposed.
+
+    With those of the oracle, speculation takes as long as the draft's agreement with the target allows.
+    """
+
+    lookaheads: Sequence[int]
+    round: int = -1
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Until this round's lookahead is reached."""
+        if not proposed:
+            self.round += 1
+        return self.round < len(self.lookaheads) and proposed < self.lookaheads[self.round]
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Nothing to learn."""
+
+
+def policy_for(settings: GenerationSettings, costs: Costs | None = None) -> LookaheadPolicy:
+    """The policy that these settings name, at the beginning of a request.
+
+    Raises:
+        SettingsError: the automatic lookahead was asked for, and the costs that it needs are not known.
+    """
+    if settings.policy == "auto":
+        if costs is None or costs.draft_step is None:
+            raise SettingsError("What a draft step costs is not known for this pair; choose another policy.")
+        return Auto(costs, settings.max_assistant_tokens)
+    if settings.policy == "heuristic":
+        return Heuristic()
+    if settings.policy == "confidence":
+        return Confidence(settings.assistant_confidence_threshold, settings.max_assistant_tokens)
+    return Constant(settings.num_assistant_tokens)

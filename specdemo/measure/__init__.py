@@ -1,0 +1,1 @@
+"""What runs engines against a clock: the race, step costs, trials and sweeps, the machine itself."""

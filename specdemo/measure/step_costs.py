@@ -1,0 +1,144 @@
+"""What a step costs, measured apart from any run, and the speedup that follows from it.
+
+A pass over n tokens reads the weights once, as a pass over one does; it costs more only once arithmetic, not
+memory, is the limit. So v(n) grows slowly at first and then faster, with cliffs where another kernel takes
+over. Together with the draft's cost c it decides whether speculation can pay. Both grow with the text before them,
+since attention reads all of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import cycle, islice
+from random import Random
+from time import perf_counter
+
+import numpy as np
+
+from specdemo.engines.base import Engine
+from specdemo.errors import PromptError
+from specdemo.measure.race import WARM_UP_PROMPT
+from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
+
+MAX_LOOKAHEAD = 16
+CONTEXTS = (16, 256, 1024)
+"""Tokens of text before the measured steps, where the models' contexts allow it."""
+_WORDS = WARM_UP_PROMPT.split()
+_ROOM = 200  # tokens that an engine may decode to time its passes
+_TURNS = (4, 5)  # lengths of passes that take turns, to see what a change costs
+_REPEATS = 3
+_LENGTHS = range(1, MAX_LOOKAHEAD + 2)
+_VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
+_WARM_UP = 2
+_PASSES = 8  # of each length, where lengths take turns
+_VISITS, _AT_LEAST = 6, 2  # of all lengths, with a few passes each time; fewer where that takes so many seconds
+_FEW = 2
+_ENOUGH = 1.5
+
+
+@dataclass(frozen=True)
+class CostProgress:
+    """How far measuring is, and the costs after texts of all lengths that are finished."""
+
+    done: int
+    total: int
+    costs: Costs | None
+
+
+def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
+    """Measure steps after a short text; None if stopped, or if the model's context is too short for it."""
+    *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop))
+    return last.costs if last is not None else None
+
+
+def measure_contexts(
+    engine: Engine, contexts: Sequence[int] = CONTEXTS, *, stop: Callable[[], bool] = lambda: False
+) -> Iterator[CostProgress]:
+    """Measure plain, draft and verification steps after texts of several lengths; nothing for those too long.
+
+    Passes over 1 to 17 tokens are visited again and again, each time in another order, so that a machine that grows
+    faster or slower meanwhile favours none. Once `stop` says True, what is finished stands.
+    """
+    shortest, *longer = (_text(engine, tokens) for tokens in contexts)
+    texts = [shortest, *(text for text in longer if _fits(engine, text))]
+    each = _VISITS * len(_VISITED)
+    finished: list[StepCosts] = []
+    for index, text in enumerate(texts):
+        seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
+        for done, tokens in enumerate(_order()):
+            if stop():
+                return
+            yield CostProgress(index * each + done, len(texts) * each, _costs(finished))
+            try:
+                seconds[tokens] += _seconds(engine, text, tokens, passes=_FEW)
+            except PromptError:  # the longer ones do not fit either
+                return
+        rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
+        draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
+        first = [step.seconds for step in engine.draft_rounds(text, 1)]
+        finished.append(
+            StepCosts(
+                context=engine.count_tokens(text),
+                passes=tuple(map(spread, seconds.values())),
+                draft=spread(draft) if draft else None,
+                first_draft=spread(first) if first else None,
+                rounds=tuple(rounds),
+                length_change=None if index else _length_change(engine, text),  # it hardly depends on the text
+            )
+        )
+    yield CostProgress(len(texts) * each, len(texts) * each, _costs(finished))
+
+
+def contexts_task(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[CostProgress]:
+    """The same as a worker's task, which needs no earlier costs."""
+    return measure_contexts(engine, stop=stop)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Quartiles of at least one value."""
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return Spread(low=float(low), middle=float(middle), high=float(high))
+
+
+def _costs(finished: Sequence[StepCosts]) -> Costs | None:
+    return Costs.of(finished) if finished else None
+
+
+def _text(engine: Engine, tokens: int) -> str:
+    """A text of about so many tokens."""
+    each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
+    return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
+
+
+def _fits(engine: Engine, text: str) -> bool:
+    models = filter(None, (engine.pair.target, engine.pair.draft))
+    limit = min((model.context_length for model in models if model.context_length is not None), default=None)
+    return limit is None or engine.count_tokens(text) + _ROOM <= limit
+
+
+def _order() -> Iterator[int]:
+    """Lengths of passes in the order of their visits."""
+    random, began = Random(0), perf_counter()
+    for visit in range(_VISITS):
+        if visit >= _AT_LEAST and perf_counter() - began > _ENOUGH:
+            return
+        yield from random.sample(_VISITED, len(_VISITED))
+
+
+def _length_change(engine: Engine, text: str) -> float | None:
+    """What passes take longer in turns than apart, each measured next to the other, again and again."""
+    turns, apart = list[float](), list[float]()
+    for _ in range(_REPEATS):
+        for index, tokens in enumerate(_TURNS):
+            mixed = _seconds(engine, text, *_TURNS, passes=_PASSES)[index::2]
+            if not mixed:
+                return None
+            turns.append(spread(mixed).middle)
+            apart.append(spread(_seconds(engine, text, tokens, passes=_PASSES // 2)).middle)
+    return max(spread(turns).middle - spread(apart).middle, 0)
+
+
+def _seconds(engine: Engine, text: str, *tokens: int, passes: int) -> list[float]:
+    """Seconds of so many passes, after others that warm up."""
+    with closing(engine.pass_seconds(text, *tokens)) as seconds:
+        return list(islice(seconds, _WARM_UP, _WARM_UP + passes))

@@ -1,0 +1,227 @@
+"""The sweep: which lookahead or threshold decodes fastest here, for these prompts, with what certainty.
+
+Every setting is run on every prompt several times, in an order that is shuffled anew each time, each run between two
+plain ones. So neither a machine that warms up nor a setting's neighbours favour anyone. The fastest of many is partly
+the luckiest, so it is run again, and only these fresh runs are quoted. What comes out is one recommendation; that no
+setting beats plain decoding is one, too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from time import perf_counter
+from typing import Any, Literal
+
+from specdemo.analysis.figures import number, percent
+from specdemo.analysis.predict import Prediction, predict
+from specdemo.engines.base import Engine
+from specdemo.errors import SettingsError
+from specdemo.measure.race import run_alone
+from specdemo.measure.recommend import Candidate, Point, Recommendation, recommend
+from specdemo.measure.step_costs import MAX_LOOKAHEAD
+from specdemo.measure.trials import Trial, can_run, summarise, trials, warm_up
+from specdemo.records import Costs, Environment, ModelPair, Record
+from specdemo.settings import GenerationSettings
+
+THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
+LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
+REPEATS = 3
+FRESH = 8  # runs of the fastest setting, at least, as many on each prompt
+
+
+class Sweep(Record):
+    """Everything measured so far. `prediction` is not measured: it follows from `costs` and `acceptance`.
+
+    `acceptance` is α as accepted / judged, over all trials of lookaheads. Nothing is predicted of prompt lookup,
+    which finds something in some rounds only, nor without a KV cache, with which the costs were measured. `fresh` is
+    of the fastest setting's runs after all others.
+    """
+
+    pair: ModelPair
+    prompts: tuple[str, ...]
+    settings: GenerationSettings
+    environment: Environment
+    costs: Costs | None
+    points: tuple[Point, ...] = ()
+    acceptance: float | None = None
+    prediction: Prediction | None = None
+    fresh: Point | None = None
+    recommendation: Recommendation
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """A state of the sweep. `seconds_left` is an estimate from the trials so far; None before there are any."""
+
+    done: int
+    total: int
+    seconds_left: float | None
+    sweep: Sweep
+
+
+def candidates(
+    settings: GenerationSettings,
+    lookaheads: Sequence[int] = LOOKAHEADS,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> list[Candidate]:
+    """What can be tried with this engine and drafter; the policies of the traced engine among it.
+
+    Raises:
+        SettingsError: a lookahead or a threshold is out of its range, or there is none.
+    """
+    if not lookaheads and not thresholds:
+        raise SettingsError("There is nothing to try; name at least one lookahead or threshold.")
+    if settings.drafter == "lookup" and not lookaheads:
+        raise SettingsError("Prompt lookup has no thresholds; name at least one lookahead.")
+    lookaheads = [n for n in lookaheads if n >= settings.tree_depth]  # a tree is as deep at least
+    found = [_candidate(settings, "lookahead", f"lookahead {n}", n, num_assistant_tokens=n) for n in lookaheads]
+    if settings.drafter == "lookup" or settings.tree_depth:
+        return found
+    for threshold in thresholds:
+        values = {"policy": "confidence", "assistant_confidence_threshold": threshold}
+        found.append(_candidate(settings, "threshold", f"threshold {threshold:g}", threshold, **values))
+    if settings.engine == "traced":
+        found.append(_candidate(settings, "policy", "policy heuristic", None, policy="heuristic"))
+        if settings.kv_cache == "on":
+            found.append(_candidate(settings, "policy", "policy auto", None, policy="auto"))
+    return found
+
+
+def sweep(
+    engine: Engine,
+    prompts: Sequence[str],
+    settings: GenerationSettings,
+    tried: Sequence[Candidate],
+    *,
+    repeats: int = REPEATS,
+    costs: Costs | None = None,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[SweepProgress]:
+    """Measure the candidates on the prompts, then the fastest again; yield a state first, and after each trial.
+
+    Candidates that this pair cannot do are left out. Once `stop` says True, what is finished stands.
+
+    Raises:
+        SpecdemoError: a prompt or the settings cannot be run, or the engine failed.
+    """
+    tried = [candidate for candidate in tried if can_run(engine.pair, candidate.settings, costs)]
+    if not tried:
+        raise SettingsError("This pair can do none of what was to be tried; choose another engine or drafter.")
+    random, results = Random(seed), _Results(engine, tuple(prompts), settings, costs, list(tried))
+    again = -(-FRESH // len(prompts))
+    total, done, spent = (repeats * len(tried) + again) * len(prompts), 0, 0.0
+    yield SweepProgress(0, total, None, results.sweep())
+    for prompt in prompts[1:]:
+        run_alone(engine.plain(), prompt, settings, 1, stop)  # to refuse what cannot be run before anything is
+    warm_up(engine, prompts[0], [candidate.settings for candidate in tried], costs, stop)
+    for repeat in range(repeats + again):
+        if repeat == repeats:
+            fastest = results.fastest()
+            if fastest is None:  # every text ended at once
+                return
+            tried = [fastest]
+        for prompt in random.sample(prompts, len(prompts)):
+            order = random.sample(tried, len(tried))
+            began = perf_counter()
+            variants = [candidate.settings for candidate in order]
+            for candidate, trial in zip(order, trials(engine, prompt, variants, costs, stop), strict=False):
+                done, spent, began = done + 1, spent + perf_counter() - began, perf_counter()
+                if trial is not None:
+                    results.add(candidate, trial, fresh=repeat >= repeats)
+                yield SweepProgress(done, total, spent / done * (total - done), results.sweep())
+            if stop():
+                return
+
+
+COLUMNS = ("setting", "speedup", "predicted", "τ", "α", "draft", "verify", "other", "outputs", "runs")
+
+
+def table(sweep: Sweep) -> Iterator[tuple[str, ...]]:
+    """Every setting tried, as texts under `COLUMNS`."""
+    predicted = sweep.prediction.predicted if sweep.prediction is not None else ()
+    for point in sweep.points:
+        value = point.candidate.value if point.candidate.kind == "lookahead" else None
+        expected = predicted[int(value) - 1] if value is not None and value <= len(predicted) else None
+        shares = (point.draft_share, point.verify_share, point.other_share)
+        yield (
+            point.candidate.name,
+            str(point.speedup),
+            number(expected, "×"),
+            number(point.mean_accepted_length),
+            number(point.acceptance_rate),
+            *("–" if share is None else percent(share) for share in shares),
+            "identical" if point.identical else "differ",
+            str(len(point.speedups)),
+        )
+
+
+class _Results:
+    """Trials by candidate, and what follows from them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: tuple[str, ...],
+        settings: GenerationSettings,
+        costs: Costs | None,
+        tried: Sequence[Candidate],
+    ) -> None:
+        self._known: dict[str, Any] = {
+            "pair": engine.pair,
+            "prompts": prompts,
+            "settings": settings,
+            "environment": engine.environment,
+            "costs": costs,
+        }
+        self._predicted = costs if settings.drafter == "model" and settings.kv_cache == "on" else None
+        self._trials: dict[str, list[Trial]] = {candidate.name: [] for candidate in tried}
+        self._candidates = {candidate.name: candidate for candidate in tried}
+        self._points: dict[str, Point] = {}
+        self._again: list[Trial] = []
+        self._fresh: Point | None = None
+
+    def add(self, candidate: Candidate, trial: Trial, *, fresh: bool) -> None:
+        done = self._again if fresh else self._trials[candidate.name]
+        done.append(trial)
+        point = Point(candidate=candidate, **summarise(done).model_dump())
+        if fresh:
+            self._fresh = point
+        else:
+            self._points[candidate.name] = point
+
+    def fastest(self) -> Candidate | None:
+        """Of equals the one that was named first, whatever the order of the runs."""
+        best = max(self._measured(), key=lambda point: point.speedup.middle, default=None)
+        return best.candidate if best is not None else None
+
+    def sweep(self) -> Sweep:
+        points = self._measured()
+        constant = [trial for point in points if point.candidate.kind == "lookahead" for trial in self._of(point)]
+        acceptance = summarise(constant).token_acceptance if constant else None
+        costs = self._predicted
+        return Sweep(
+            **self._known,
+            points=tuple(points),
+            acceptance=acceptance,
+            prediction=predict(costs, acceptance) if costs and acceptance is not None else None,
+            fresh=self._fresh,
+            recommendation=recommend(points, self._fresh),
+        )
+
+    def _measured(self) -> list[Point]:
+        return [self._points[name] for name in self._candidates if name in self._points]
+
+    def _of(self, point: Point) -> list[Trial]:
+        return self._trials[point.candidate.name]
+
+
+def _candidate(
+    settings: GenerationSettings,
+    kind: Literal["lookahead", "threshold", "policy"],
+    name: str,
+    value: float | None,
+    **changes: Any,
+) -> Candidate:
+    changed = GenerationSettings.checked(**{**settings.model_dump(), "policy": "constant", **changes})
+    return Candidate(kind=kind, name=name, value=value, settings=changed)

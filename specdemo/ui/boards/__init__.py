@@ -1,0 +1,1 @@
+"""Boards: places on a tab that are filled from records with figures, tables and charts."""

@@ -1,0 +1,125 @@
+"""Step costs, and what they let one expect, as a board."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from specdemo.analysis.figures import number, percent
+from specdemo.analysis.predict import FORMULAS, predict
+from specdemo.records import Costs, ModelPair, Spread
+from specdemo.settings import EngineName
+from specdemo.ui.boards.sweep import board, caption, curves
+from specdemo.ui.html.charts import base_figure, plain_line
+from specdemo.ui.html.tables import table_html
+
+_COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
+_STEPS = ("tokens before", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
+
+
+class KnownCosts(NamedTuple):
+    """Step costs, and of what."""
+
+    pair: ModelPair
+    engine: EngineName
+    costs: Costs
+
+    def richer_than(self, other: "KnownCosts") -> bool:
+        """Whether these are of the same pair and engine, after texts of more lengths."""
+        same = (self.pair, self.engine) == (other.pair, other.engine)
+        return same and len(self.costs.contexts) > len(other.costs.contexts)
+
+
+def prediction_board(known: KnownCosts, acceptance: float) -> str:
+    """Only what depends on the acceptance."""
+    html, figure = _expectation(known.costs, acceptance)
+    return board({"expectation": html}, {"prediction": figure}, whole=False)
+
+
+def costs_board(known: KnownCosts, acceptance: float) -> str:
+    """Measured step costs, and what they let one expect of the draft model at this acceptance."""
+    html, figure = _expectation(known.costs, acceptance)
+    texts = {
+        "caption": caption(known.pair, known.engine),
+        "steps": str(table_html(_STEPS, _steps(known.costs))),
+        "expectation": html,
+        "change": _length_change(known.costs),
+    }
+    return board(texts, {"verify": _verify_figure(known.costs), "prediction": figure})
+
+
+def _steps(costs: Costs) -> Iterator[tuple[str, ...]]:
+    """Single steps after texts of each length, as texts under `_STEPS`."""
+    for steps in costs.contexts:
+        plain, draft = steps.passes[0], steps.draft
+        cost = None if draft is None else draft.middle / plain.middle
+        yield (str(steps.context), _quartiles(plain), _quartiles(draft), _quartiles(steps.first_draft), number(cost))
+
+
+def _quartiles(seconds: Spread | None) -> str:
+    """The median in milliseconds, and both quartiles in brackets."""
+    if seconds is None:
+        return "–"
+    low, middle, high = (f"{value * 1000:.2f}" for value in (seconds.low, seconds.middle, seconds.high))
+    return f"{middle} ({low}–{high})"
+
+
+def _length_change(costs: Costs) -> str:
+    if not costs.length_change:
+        return ""
+    share = percent(costs.length_change / costs.plain_step)
+    return str(
+        Markup(
+            "A pass takes {} ms more ({} of a plain step) if the one before it had another length, since every "
+            "operation is prepared anew. Policies that vary the lookahead pay that; the traced engine keeps a length "
+            "where superfluous tokens cost less."
+        ).format(f"{costs.length_change * 1000:.2f}", share)
+    )
+
+
+def _verify_figure(costs: Costs) -> go.Figure:
+    figure = base_figure()
+    for steps, colour in zip(costs.contexts, _COLOURS, strict=False):
+        one = steps.passes[0].middle
+        middles = [spread.middle / one for spread in steps.passes]
+        bars = {
+            "type": "data",
+            "symmetric": False,
+            "array": [(spread.high - spread.middle) / one for spread in steps.passes],
+            "arrayminus": [(spread.middle - spread.low) / one for spread in steps.passes],
+            "thickness": 1,
+        }
+        figure.add_scatter(
+            x=list(range(1, len(middles) + 1)),
+            y=middles,
+            error_y=bars,
+            name=f"after {steps.context} tokens: 1 takes {one * 1000:.2f} ms",
+            mode="lines+markers",
+            line={"color": f"var({colour})"},
+            hovertemplate="v(%{x}) = %{y:.2f}",
+        )
+    figure.update_xaxes(title="tokens n in a pass")
+    figure.update_yaxes(title="v(n)")
+    return figure
+
+
+def _expectation(costs: Costs, acceptance: float) -> tuple[str, go.Figure | None]:
+    prediction = predict(costs, acceptance)
+    if prediction is None:
+        return str(Markup("<p>{}</p>").format("This pair's draft cost is not known, so nothing is predicted.")), None
+    figure = base_figure()
+    curves(figure, prediction)
+    plain_line(figure)
+    figure.update_xaxes(title="lookahead γ")
+    figure.update_yaxes(title="predicted speedup")
+    best, textbook = prediction.best, prediction.textbook_best
+    if best:
+        sentence = (
+            f"At α = {acceptance:.2f} the best lookahead is {best}, predicted {prediction.predicted[best - 1]:.2f}×"
+        )
+    else:
+        sentence = f"At α = {acceptance:.2f} no lookahead is predicted to beat plain decoding"
+    by_book = f"the textbook says {textbook}" if textbook else "so says the textbook"
+    formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with τ = {FORMULAS['expected_length']}."
+    return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula)), figure

@@ -1,0 +1,1 @@
+"""Pieces of HTML and charts. Everything a model or a user wrote is escaped here."""

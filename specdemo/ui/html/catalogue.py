@@ -1,0 +1,143 @@
+"""The catalogue, a download's progress, and what is known of a pair, as HTML."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from specdemo.analysis.figures import parameters
+from specdemo.models.catalogue import Entry, Source
+from specdemo.models.checks import PairReport
+from specdemo.models.download import DownloadProgress
+from specdemo.models.memory import in_units, memory_free
+from specdemo.records import Model
+from specdemo.ui.html.tables import table_html
+from specdemo.ui.session import progress_html
+
+_CARD = Markup(
+    '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'
+    "<dl>{models}</dl><p>{needs}</p>{notes}{action}</article>"
+)
+_BADGE = Markup('<span class="badge {kind}">{text}</span>')
+_MODEL = Markup("<div><dt>{role}</dt><dd>{name}<small>{facts}</small></dd></div>")
+_NOTE = Markup("<p>{}</p>")
+_PUBLISHED = Markup('<p class="published">{text} (<a href="{url}" target="_blank" rel="noreferrer">source</a>).</p>')
+_BUTTON = Markup('<button type="button" data-action="{action}">{text}</button>')
+_COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
+
+
+def cards_html(cards: Sequence[str]) -> str:
+    """All entries."""
+    return f'<div class="entries">{"".join(cards)}</div>'
+
+
+def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
+    """One entry; `here`: which of its models are on this machine; `own_directory`: converted ones go to one."""
+    models = Markup("").join(
+        _MODEL.format(role=role, name=_title(source), facts=_facts(source))
+        for role, source in zip(("target", "draft"), entry.sources, strict=False)
+    )
+    needs = (
+        f"Takes about {in_units(entry.disk_bytes)} of disk and up to {in_units(entry.memory_bytes)} of memory; "
+        f"{in_units(memory_free())} are free now."
+    )
+    notes = _NOTE.format(entry.notes) if entry.notes else Markup("")
+    if entry.published is not None:
+        notes += _PUBLISHED.format(text=entry.published.text, url=entry.published.url)
+    return str(
+        _CARD.format(
+            name=entry.name,
+            title=entry.title,
+            badges=Markup("").join(_badges(entry, all(here))),
+            models=models,
+            needs=needs if entry.supported else "",
+            notes=notes,
+            action=_action(entry, here, downloads=downloads, own_directory=own_directory),
+        )
+    )
+
+
+def _title(source: Source) -> str:
+    return source.repository or "comes with specdemo"
+
+
+def _facts(source: Source) -> str:
+    facts = [source.weights, in_units(source.disk_bytes), source.license]
+    if source.format == "convert":
+        facts.append("to be converted")
+    if source.gated:
+        facts.append("gated: needs a token")
+    if not source.confirmed:
+        facts.append("name not confirmed")
+    return " · ".join(facts)
+
+
+def _badges(entry: Entry, complete: bool) -> list[Markup]:
+    found = []
+    if not entry.supported:
+        found.append(_BADGE.format(kind="no", text="not supported"))
+    elif complete:
+        found.append(_BADGE.format(kind="yes", text="on this machine"))
+    if entry.kind == "eagle3":
+        found.append(_BADGE.format(kind="", text="EAGLE-3 head"))
+    found.append(_BADGE.format(kind="", text=entry.prompts))
+    return found
+
+
+def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
+    where = " --models-dir DIR" if own_directory else ""  # which one is no visitor's business
+    if not entry.supported:
+        return _NOTE.format(entry.reason or "")
+    if all(here):
+        return _BUTTON.format(action="select", text="Use this pair")
+    missing = [source for source, is_here in zip(entry.sources, here, strict=True) if not is_here]
+    steps = Markup("")
+    fetched = [source for source in missing if source.format == "openvino"]
+    if fetched and downloads:
+        size = in_units(sum(source.disk_bytes for source in fetched))
+        steps += _BUTTON.format(action="download", text=f"Download {_which(entry, fetched)}{size}")
+    elif fetched:
+        steps += _COMMAND.format(f"python -m specdemo models download {entry.name}")
+    for source in missing:
+        if source.format == "convert":
+            steps += _COMMAND.format(f"python -m specdemo models convert {source.conversion}{where}")
+    return steps
+
+
+def _which(entry: Entry, sources: Sequence[Source]) -> str:
+    if len(sources) == len(entry.sources):
+        return ""
+    return f"the {'target' if sources[0] is entry.target else 'draft'}, "
+
+
+def download_html(repository: str, progress: DownloadProgress) -> str:
+    """How far a download is."""
+    text = f"{repository}: {in_units(progress.done_bytes)} of {in_units(progress.total_bytes)}"
+    return progress_html(text, progress.done_bytes, progress.total_bytes, progress.seconds_left)
+
+
+def report_html(report: PairReport) -> str:
+    """What is known of a pair without loading it."""
+    models = [model for model in (report.target, report.draft) if model is not None]
+    rows = zip(_ROWS, *map(_values, models), strict=True)
+    table = table_html(("", "target", "draft")[: len(models) + 1], rows, titled=True)
+    remarks = Markup("").join(_NOTE.format(text) for text in _remarks(report))
+    return str(table + remarks)
+
+
+_ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat template")
+
+
+def _values(model: Model) -> tuple[str, ...]:
+    known = (model.vocabulary, model.context_length)
+    vocabulary, context = (f"{number:,}" if number else "not known" for number in known)
+    template = "yes" if model.chat_template else "no"
+    return model.architecture, parameters(model.parameters), model.weights, vocabulary, context, template
+
+
+def _remarks(report: PairReport) -> list[str]:
+    free = in_units(report.memory_free)
+    lines = []
+    for engine in report.engines:
+        needed = in_units(engine.memory_needed)
+        lines.append(f"{engine.verdict} It takes up to {needed} of memory (estimate); {free} are free.")
+    return lines

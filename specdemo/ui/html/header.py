@@ -1,0 +1,30 @@
+"""What every tab has above it: name, question, and which pair is in use where."""
+
+from markupsafe import Markup
+
+from specdemo.analysis.figures import parameters
+from specdemo.models.devices import draft_device
+from specdemo.records import Model, ModelPair
+
+_HEADER = Markup(
+    "<header><h1>specdemo</h1>"
+    "<p>Does speculative decoding help this model, on this machine, for this prompt?</p>"
+    "<span>{}</span></header>"
+)
+
+
+def header_html(pair: ModelPair) -> str:
+    """Name, question, and what is used where."""
+    runtime = pair.runtime
+    target = f"target {_model(pair.target)} on {runtime.device}"
+    draft = f"draft {_model(pair.draft)} on {draft_device(runtime)}" if pair.draft else "no draft"
+    return str(_HEADER.format(f"{pair.name} · {target} · {draft} · {_precision(runtime.precision)}"))
+
+
+def _precision(asked: str) -> str:
+    """As asked: what a device makes of it is told with every run."""
+    return "default precision" if asked == "default" else f"asked for {asked}"
+
+
+def _model(model: Model) -> str:
+    return f"{parameters(model.parameters)} {model.weights}"

@@ -1,0 +1,183 @@
+"""The Benchmark tab: every way of decoding on suites of tasks, with reports to take away."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from specdemo.bench import report
+from specdemo.bench.journal import Journal
+from specdemo.bench.results import Bench, Header
+from specdemo.bench.run import REPEATS, available, bench, with_hardware
+from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
+from specdemo.errors import SpecdemoError
+from specdemo.models.places import user_cache
+from specdemo.records import ModelPair
+from specdemo.settings import GenerationSettings
+from specdemo.ui.boards.benchmark import bench_board
+from specdemo.ui.jobs import measured, working
+from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.tabs.compare import ENGINE, PRIVATE, Stop
+from specdemo.ui.views import heading, view
+from specdemo.worker import Job
+
+_SUITE = Markup(
+    "<p>Prompts: {}. A file of your own holds JSON lines in the format of Spec-Bench, of HumanEval, or "
+    "<code>{{&quot;prompt&quot;: …}}</code>.</p>"
+)
+_START = "Run the benchmark"
+_FIRST = ("traced constant", "traced auto", "genai constant")
+
+
+class Callbacks:
+    """What the button that runs it calls: widgets' values in, updates out."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def bench(
+        self,
+        request: gr.Request,
+        pair: ModelPair,
+        file: str | None,
+        limit: int,
+        methods: list[str],
+        repeats: int,
+        tokens: int,
+        hardware: bool,
+    ) -> Iterator[list[Any]]:
+        """Benchmark; updates of message, board, files and buttons."""
+        idle, busy = working(_START, busy=False), working(_START, busy=True)
+        try:
+            settings = GenerationSettings.checked(engine="traced", max_new_tokens=tokens)
+            tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(), int(limit))
+            if not methods:
+                yield [notice("Choose at least one method."), gr.skip(), gr.skip(), *idle]
+                return
+            journal = _journal(pair, settings, methods, tasks)
+        except SpecdemoError as error:
+            yield [alert(error), gr.skip(), gr.skip(), *idle]
+            return
+        task = partial(
+            bench, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
+        )
+        yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
+        state = None
+        visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.bench))
+        for update in measured(self._sessions, visitor, "bench", Job(None, pair, task), show):
+            state = update.state
+            yield [update.message, update.board, gr.skip(), *busy]
+        if state is None or not state.bench.rows:
+            yield [gr.skip(), gr.skip(), gr.skip(), *idle]
+            return
+        result: Bench = state.bench
+        done = gr.skip()
+        try:
+            if hardware and result.complete:
+                doing = notice("Measuring memory and bandwidth, which takes a while and cannot be stopped …")
+                yield [doing, gr.skip(), gr.skip(), busy[0], gr.update(visible=False)]
+                result, done = with_hardware(result), ""
+        except SpecdemoError as error:  # what the benchmark has found stands all the same
+            done = alert(error)
+        try:
+            files = gr.update(value=_written(result), visible=True)
+            if result.complete:
+                journal.delete()
+        except SpecdemoError as error:
+            done, files = alert(error), gr.skip()
+        yield [done, bench_board(result), files, *idle]
+
+
+def _written(result: Bench) -> list[str]:
+    """Paths of the reports, in a folder of their own."""
+    return [str(path) for path in report.write(result, Path(mkdtemp()) / "specdemo-benchmark.json")]
+
+
+def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], tasks: list[Task]) -> Journal:
+    """Where the finished rows of this benchmark are kept until all are, so that it goes on where it ended.
+
+    Raises:
+        SpecdemoError: there is no such folder, and it cannot be made.
+    """
+    header = Header.of(pair, settings, sorted(methods), tasks).model_dump_json()
+    folder = user_cache() / "specdemo" / "benchmarks"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecdemoError(
+            f"Finished rows cannot be kept in {str(folder)!r} ({error.strerror}); start the page with XDG_CACHE_HOME "
+            "set to a folder that can be written."
+        ) from error
+    return Journal(folder / f"{hashlib.sha256(header.encode()).hexdigest()[:16]}.rows.jsonl")
+
+
+def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]) -> None:
+    """The tab's contents."""
+    callbacks = Callbacks(sessions)
+    with gr.Tab("Benchmark"):
+        with gr.Column(elem_classes="sheet", elem_id="bench"):
+            heading(
+                "Every way of decoding, on suites of tasks",
+                "Each speculative run stands between two plain runs of its engine. A benchmark that is stopped keeps "
+                "its finished rows and goes on from there.",
+            )
+            methods = gr.CheckboxGroup(_ways(first), value=_chosen(first), label="Methods", elem_id="methods")
+            with gr.Row(elem_classes="controls"):
+                limit = gr.Slider(
+                    1, 50, 5, step=1, label="Prompts", info="at most so many, of all tasks in turn", elem_id="limit"
+                )
+                repeats = gr.Slider(
+                    1,
+                    10,
+                    REPEATS,
+                    step=1,
+                    label="Repeats",
+                    info="three or more tell a spread",
+                    elem_id="bench-repeats",
+                )
+                tokens = gr.Slider(
+                    8, 512, 64, step=8, label="New tokens", info="of each run, at most", elem_id="bench-tokens"
+                )
+                hardware = gr.Checkbox(
+                    False,
+                    label="Memory and bandwidth",
+                    info="loads every engine again in processes of their own",
+                    elem_id="hardware",
+                )
+            with gr.Row(elem_classes="actions"):
+                start = gr.Button(_START, variant="primary", elem_id="run-bench", scale=0, min_width=180)
+                halt = gr.Button("Stop", variant="stop", elem_id="stop-bench", visible=False, scale=0)
+                file = gr.UploadButton(
+                    "Prompts of your own", file_types=[".jsonl", ".json"], elem_id="suite", scale=0, min_width=220
+                )
+            suite = gr.HTML(str(_SUITE.format("the bundled suite")), elem_id="suite-name")
+            message = gr.HTML(elem_id="bench-message", elem_classes="message")
+        board = view("bench.html", "new Board(element)", elem_id="bench-board")
+        files = gr.File(
+            label="Reports: JSON, Markdown, CSV, and HTML that opens offline", visible=False, elem_id="reports"
+        )
+    start.click(
+        callbacks.bench,
+        [pair, file, limit, methods, repeats, tokens, hardware],
+        [message, board, files, start, halt],
+        show_progress="hidden",
+        api_visibility="private",
+        **ENGINE,
+    )
+    halt.click(stop("bench"), **PRIVATE)
+    file.upload(lambda path: str(_SUITE.format(Path(path).name)), file, suite, **PRIVATE)
+    pair.change(lambda used: gr.update(choices=_ways(used), value=_chosen(used)), pair, methods, **PRIVATE)
+
+
+def _ways(pair: ModelPair) -> list[str]:
+    return list(available(pair, GenerationSettings(engine="traced")))
+
+
+def _chosen(pair: ModelPair) -> list[str]:
+    ways = _ways(pair)
+    return [way for way in _FIRST if way in ways] or ways[:1]

@@ -1,0 +1,170 @@
+"""The Compare tab: a prompt, the controls, the race; and the Anatomy tab of its last run."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import gradio as gr
+from markupsafe import Markup
+
+from specdemo.analysis.explain import SAMPLING_CAVEAT
+from specdemo.models.pairs import bundled_prompts
+from specdemo.records import ModelPair
+from specdemo.ui.callbacks import (
+    Callbacks,
+    begun_anew,
+    buttons,
+    continued,
+    left,
+    show_valid,
+    waiting,
+)
+from specdemo.ui.controls import NAMES, Control, control, first_drafter, initially
+from specdemo.ui.html.charts import acceptance_figure, clock_figure
+from specdemo.ui.views import view
+
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
+"""One queue for all that uses the engine, since two at once would spoil each other's clocks."""
+DECODING = (
+    "engine",
+    "drafter",
+    "policy",
+    "num_assistant_tokens",
+    "assistant_confidence_threshold",
+    "max_assistant_tokens",
+    "tree_depth",
+    "branching_factor",
+    "max_ngram_size",
+)
+"""Settings of how to decode; not of what, nor how much of it."""
+_MAIN = (*DECODING, "max_new_tokens")
+
+
+class CompareTab(NamedTuple):
+    """What other tabs and the page need of it."""
+
+    prompt: gr.Textbox
+    message: gr.HTML
+    controls: dict[str, Control]
+    race: gr.HTML
+    run: gr.Button
+    """Off until the page is restored, so that nobody runs another pair than the link's."""
+
+
+class _Buttons(NamedTuple):
+    run: gr.Button
+    stop: gr.Button
+    leave: gr.Button
+
+
+class _Chat(NamedTuple):
+    history: gr.State
+    turn: gr.State
+    shown: gr.HTML
+    go_on: gr.Button
+    anew: gr.Button
+
+
+Stop = Callable[[gr.Request], None]
+
+
+def compare_tab(callbacks: Callbacks, pair: gr.State, first: ModelPair, stop: Stop) -> CompareTab:
+    """Both tabs' contents, for the visitor's pair, which is the `first` at first; `stop` ends a visitor's run."""
+    with gr.Tab("Compare"):
+        prompt, run, chat = _ask()
+        message = gr.HTML(elem_id="message", elem_classes="message")
+        controls = _controls(first)
+        figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
+        race = view("race.html", f"new Race(element, {figures})")
+    with gr.Tab("Anatomy"):
+        anatomy = _anatomy(callbacks, race)
+    tab = CompareTab(prompt, message, controls, race, run.run)
+    _connect_run(callbacks, pair, tab, anatomy, run, chat)
+    run.stop.click(stop, **PRIVATE)
+    _connect_chat(pair, prompt, chat)
+    _connect_controls(pair, controls, first)
+    return tab
+
+
+def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
+    """The prompt with examples and what was said before it, and the buttons."""
+    with gr.Column(elem_id="ask"):
+        shown = gr.HTML(elem_id="conversation")
+        with gr.Row(equal_height=False):
+            prompt = gr.Textbox(
+                bundled_prompts()[0], label="Prompt", lines=3, max_lines=12, elem_id="prompt", scale=8
+            )
+            with gr.Column(scale=1, min_width=200, elem_id="actions"):
+                run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
+                stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
+                leave = gr.Button("Leave", variant="stop", elem_id="leave", visible=False)
+                go_on = gr.Button("Continue the chat", elem_id="continue", visible=False)
+                anew = gr.Button("New chat", elem_id="anew", visible=False)
+                copy = gr.Button("Copy link", elem_id="copy")
+                copy.click(None, js="() => settings.copyLink()")
+        gr.Examples([[text] for text in bundled_prompts()], prompt, label="Try one of these", elem_id="examples")
+    return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), shown, go_on, anew)
+
+
+def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
+    """The view of a run's rounds, which an uploaded file can fill as well as a run."""
+    upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
+    message = gr.HTML(elem_classes="message")
+    anatomy = view("anatomy.html", "new Anatomy(element)")
+    upload.upload(callbacks.open, upload, [race, message, anatomy], **PRIVATE)
+    return anatomy
+
+
+def _controls(pair: ModelPair) -> dict[str, Control]:
+    """A control for each setting, in the order of the settings type."""
+    made: dict[str, Control] = {}
+    shown = initially(pair)
+
+    def add(name: str) -> None:
+        made[name] = control(name, visible=shown.get(name, True), min_width=200, elem_classes=["genai"])
+        if name == "drafter":
+            made[name].value = first_drafter(pair)
+
+    with gr.Row(elem_classes="controls"):
+        for name in _MAIN:
+            add(name)
+    with gr.Accordion("Sampling and more", open=False, elem_id="more"):
+        with gr.Row(elem_classes="controls"):
+            for name in NAMES:
+                if name not in made:
+                    add(name)
+        gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
+    return {name: made[name] for name in NAMES}
+
+
+def _connect_run(
+    callbacks: Callbacks, pair: gr.State, tab: CompareTab, anatomy: gr.HTML, run: _Buttons, chat: _Chat
+) -> None:
+    asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
+    started = asked.then(
+        callbacks.run,
+        [pair, chat.history, tab.prompt, *tab.controls.values()],
+        [tab.race, tab.message, anatomy, chat.turn, *run],
+        show_progress="minimal",
+        show_progress_on=tab.message,
+        api_visibility="private",
+        **ENGINE,
+    )
+    started.then(partial(buttons, "idle"), outputs=run, **PRIVATE)
+    run.leave.click(left, outputs=[tab.message, *run], cancels=started, **PRIVATE)
+
+
+def _connect_chat(pair: gr.State, prompt: gr.Textbox, chat: _Chat) -> None:
+    chat.turn.change(lambda turn: gr.update(visible=turn is not None), chat.turn, chat.go_on, **PRIVATE)
+    going_on = [chat.history, chat.shown, prompt, chat.go_on, chat.anew]
+    chat.go_on.click(continued, [chat.history, chat.turn], going_on, **PRIVATE)
+    beginning = [chat.history, chat.shown, chat.go_on, chat.anew]
+    gr.on([chat.anew.click, pair.change], begun_anew, outputs=beginning, **PRIVATE)
+
+
+def _connect_controls(pair: gr.State, controls: dict[str, Control], first: ModelPair) -> None:
+    choosers = [controls["engine"], controls["drafter"], controls["policy"]]
+    dependent = [controls[name] for name in initially(first)]
+    changes = [pair.change, *(chooser.change for chooser in choosers)]
+    gr.on(changes, show_valid, [pair, *choosers], dependent, **PRIVATE)

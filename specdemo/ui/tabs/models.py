@@ -1,0 +1,217 @@
+"""The Models tab: the catalogue, what is on this machine, and which pair is used where and how."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from specdemo.errors import SpecdemoError
+from specdemo.models.checks import check_pair
+from specdemo.models.devices import devices
+from specdemo.records import ModelPair
+from specdemo.ui.controls import RUNTIME, Control, control, first_drafter
+from specdemo.ui.html.catalogue import report_html
+from specdemo.ui.html.header import header_html
+from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
+from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, Stop
+from specdemo.ui.views import view
+
+_SUITED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
+_TYPED = ("cache_size", "inference_num_threads")
+_SAME = "Same as the target"
+_NO_DRAFT = "None: prompt lookup only"
+
+
+class ModelsTab(NamedTuple):
+    """What the page needs of it: the controls that name a pair, in the order of `PAIR_NAMES`; the pair in use."""
+
+    controls: list[Control]
+    in_use: gr.Textbox
+
+
+class _Callbacks:
+    """Widgets' values in, updates out."""
+
+    def __init__(self, sessions: Sessions, shelf: Shelf) -> None:
+        self._sessions = sessions
+        self._shelf = shelf
+
+    def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[list[Any]]:
+        """Load the pair that the controls name.
+
+        Updates of pair, header, message, buttons, address, drafter, and of the controls that name the pair.
+        """
+        chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
+        if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _SUITED):
+            chosen |= self._suited(chosen["target"])  # the page may not have heard yet of what suits this target
+        yield from self._load(request, before, engine, chosen)
+
+    def use_entry(
+        self, event: gr.EventData, request: gr.Request, before: ModelPair, engine: Any, *values: Any
+    ) -> Iterator[list[Any]]:
+        """The same for a pair of the catalogue, on the devices that the controls name."""
+        chosen = dict(zip(PAIR_NAMES, values, strict=True))
+        try:
+            names = self._shelf.names_of(_name(event))
+        except SpecdemoError as error:
+            yield self._outputs(message=alert(error), busy=False)
+            return
+        yield from self._load(request, before, engine, chosen | names._asdict() | self._suited(names.target))
+
+    def _suited(self, target: str) -> dict[str, Any]:
+        return self._shelf.suited(target).model_dump(include=set(_SUITED))
+
+    def _load(
+        self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]
+    ) -> Iterator[list[Any]]:
+        try:
+            runtime = {name: chosen[name] for name in RUNTIME}
+            pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            engine = "genai" if pair.eagle3 else engine  # the other knows no such heads
+            message = ""
+            for message in self._sessions.load(str(request.session_hash), engine, pair):
+                yield self._outputs(message=message or gr.skip(), busy=True)
+            if message:
+                yield self._outputs(message=message, busy=False)
+                return
+            yield self._outputs(message="", busy=False, pair=pair, forced=before.draft is None)
+        except SpecdemoError as error:
+            told = f"{error} {before.name} is still in use."
+            yield self._outputs(message=alert(type(error)(told)), busy=False)
+
+    @staticmethod
+    def _outputs(*, message: Any, busy: bool, pair: ModelPair | None = None, forced: bool = False) -> list[Any]:
+        """`forced`: the drafter was prompt lookup for want of a draft, which this pair may have."""
+        buttons = [gr.update(interactive=not busy), gr.update(visible=busy)]
+        if pair is None:
+            return [gr.skip(), gr.skip(), message, *buttons, gr.skip(), gr.skip(), *[gr.skip()] * len(PAIR_NAMES)]
+        drafter, values = first_drafter(pair) if forced else gr.skip(), values_of(pair)
+        return [pair, header_html(pair), message, *buttons, json.dumps(values), drafter, *values.values()]
+
+    def fetch(self, event: gr.EventData, request: gr.Request) -> Iterator[list[Any]]:
+        """Download an entry's models; updates of its message, button, catalogue, and both lists of models."""
+        for message in self._shelf.download(str(request.session_hash), _name(event)):
+            yield [message, gr.update(visible=True), *[gr.skip()] * 3]
+        yield [gr.skip(), gr.update(visible=False), *self.refreshed()]
+
+    def refreshed(self) -> list[Any]:
+        """Catalogue, and both lists of models, as they are now."""
+        targets, drafts = model_choices(self._shelf)
+        return [self._shelf.cards(), gr.update(choices=targets), gr.update(choices=drafts)]
+
+    def suited(self, target: str) -> list[Any]:
+        """Updates of the runtime settings to those that suit a target, but for the devices."""
+        settings = self._suited(target)
+        return [settings.get(name, gr.skip()) for name in RUNTIME]
+
+    def report(self, target: str, draft: str, cache_size: int) -> list[Any]:
+        """What is known of a pair without loading it."""
+        models = self._shelf.models()
+        try:
+            if target not in models:
+                return [""]
+            return [report_html(check_pair(models[target], models.get(draft), int(cache_size or 1)))]
+        except SpecdemoError as error:
+            return [alert(error)]
+
+
+def _name(event: gr.EventData) -> str:
+    """The catalogue entry that a button belongs to; a forged event may name none."""
+    return str(getattr(event, "name", ""))
+
+
+def _waiting() -> list[Any]:
+    """Message and buttons from the click until the load's turn comes."""
+    return [notice("Waiting for the machine …"), gr.update(interactive=False), gr.update(visible=False)]
+
+
+def models_tab(
+    sessions: Sessions,
+    shelf: Shelf,
+    pair: gr.State,
+    header: gr.HTML,
+    compare: CompareTab,
+    stop: Callable[[str], Stop],
+) -> ModelsTab:
+    """The tab's contents; `stop` makes what ends one of its actions."""
+    callbacks = _Callbacks(sessions, shelf)
+    with gr.Tab("Models") as tab:
+        in_use = gr.Textbox(visible=False)
+        with gr.Column(elem_id="pair"):
+            controls = _controls(shelf)
+            with gr.Row(elem_id="pair-actions"):
+                use = gr.Button("Use this pair", variant="primary", elem_id="use", scale=0, min_width=180)
+                cancel = gr.Button("Cancel", variant="stop", elem_id="cancel-load", visible=False, scale=0)
+            message = gr.HTML(elem_id="pair-message", elem_classes="message")
+            report = gr.HTML(elem_id="report")
+        progress = gr.HTML(elem_id="download", elem_classes="message")
+        cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
+        catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
+    outputs = [pair, header, message, use, cancel, in_use, compare.controls["drafter"], *controls]
+    inputs = [pair, compare.controls["engine"], *controls]
+    loading: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
+    gr.on([use.click, catalogue.select], _waiting, outputs=[message, use, cancel], **PRIVATE)
+    use.click(callbacks.use, inputs, outputs, **loading)
+    catalogue.select(callbacks.use_entry, inputs, outputs, **loading)
+    cancel.click(stop("load"), **PRIVATE)
+    lists = [catalogue, controls[0], controls[1]]
+    catalogue.download(
+        callbacks.fetch,
+        None,
+        [progress, cancel_download, *lists],
+        show_progress="hidden",
+        api_visibility="private",
+        concurrency_id="download",
+        concurrency_limit=1,
+    )
+    cancel_download.click(stop("download"), **PRIVATE)
+    tab.select(callbacks.refreshed, outputs=lists, **PRIVATE)
+    controls[0].input(callbacks.suited, controls[0], controls[2:], **PRIVATE)
+    seen = [controls[0], controls[1], controls[PAIR_NAMES.index("cache_size")]]
+    changes = [tab.select, *(part.change for part in seen)]
+    gr.on(changes, callbacks.report, seen, [report], trigger_mode="always_last", **PRIVATE)
+    return ModelsTab(controls, in_use)
+
+
+def model_choices(shelf: Shelf) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """What can be chosen for target and for draft."""
+    models = shelf.models()
+    targets = [(name, name) for name, model in models.items() if model.detokenizer]
+    return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
+
+
+def _controls(shelf: Shelf) -> list[Control]:
+    values, (targets, drafts) = values_of(shelf.default), model_choices(shelf)
+    found = devices()
+    usable = [(f"{device.name}: {device.full_name}", device.name) for device in found if device.reason is None]
+    choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
+    titles = {"target": ("Target", "its output counts"), "draft": ("Draft", "it proposes")}
+    made: dict[str, Control] = {}
+
+    def add(name: str) -> None:
+        if name in choices:
+            title, info = titles.get(name) or (RUNTIME[name].title, RUNTIME[name].description)
+            made[name] = gr.Dropdown(
+                choices[name],
+                value=values[name],
+                label=title,
+                info=info,
+                allow_custom_value=True,  # lists differ from visitor to visitor; names are looked up in any case
+                elem_id=name,
+            )
+        else:
+            made[name] = control(name, typed=name in _TYPED, value=values[name], min_width=200)
+
+    with gr.Row(elem_classes="controls"):
+        for name in choices:
+            add(name)
+    for device in found:
+        if device.reason is not None:
+            gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")
+    with gr.Accordion("Runtime", open=False, elem_id="runtime"), gr.Row(elem_classes="controls"):
+        for name in RUNTIME:
+            if name not in made:
+                add(name)
+    return [made[name] for name in PAIR_NAMES]

@@ -1,0 +1,207 @@
+"""The Tune tab: what steps cost here, what that lets one expect, and which setting is fastest by measurement."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from specdemo.errors import SpecdemoError
+from specdemo.measure.recommend import Candidate
+from specdemo.measure.step_costs import CostProgress, contexts_task
+from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
+from specdemo.models.pairs import bundled_prompts
+from specdemo.records import ModelPair
+from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
+from specdemo.ui.boards.sweep import board as board_of
+from specdemo.ui.boards.sweep import sweep_board
+from specdemo.ui.controls import NAMES, settings_from
+from specdemo.ui.jobs import measured, working
+from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.tabs.compare import DECODING, ENGINE, PRIVATE, CompareTab, Stop
+from specdemo.ui.views import heading, view
+from specdemo.worker import Job
+
+_SWEEP, _COSTS = "Sweep", "Measure step costs"
+_ALPHA = 0.7  # to begin with, until a sweep has measured it
+_APPLIED = (*DECODING, "kv_cache")
+_EMPTY = board_of({}, {})
+
+
+class _Swept(NamedTuple):
+    """Updates of what a sweep changes, but for its buttons."""
+
+    message: Any = gr.skip()
+    board: Any = gr.skip()
+    best: Any = gr.skip()
+    use: Any = gr.skip()
+    known: Any = gr.skip()
+    alpha: Any = gr.skip()
+
+
+class Callbacks:
+    """What the buttons that measure call: widgets' values in, updates out."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def sweep(
+        self,
+        request: gr.Request,
+        pair: ModelPair,
+        text: str,
+        longest: int,
+        thresholds: bool,
+        repeats: int,
+        known: KnownCosts | None,
+        *values: Any,
+    ) -> Iterator[list[Any]]:
+        """Sweep; updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
+        idle, busy = working(_SWEEP, busy=False), working(_SWEEP, busy=True)
+        prompts = [line.strip() for line in text.splitlines() if line.strip()]
+        if not prompts:
+            yield [*_Swept(notice("Type at least one prompt, a line each.")), *idle]
+            return
+        try:
+            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+            tried = candidates(settings, LOOKAHEADS[: int(longest)], THRESHOLDS if thresholds else ())
+        except SpecdemoError as error:
+            yield [*_Swept(alert(error)), *idle]
+            return
+        task = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
+        # the figures of an earlier sweep, with other settings, would stand beside this one's
+        yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
+        state = None
+        for update in measured(
+            self._sessions,
+            str(request.session_hash),
+            "sweep",
+            Job(settings.engine, pair, task),
+            lambda progress: sweep_board(progress.sweep),
+        ):
+            state = update.state
+            yield [*_Swept(update.message, update.board), *busy]
+        yield [*(_Swept() if state is None else after_sweep(state.sweep, pair, known)), *idle]
+
+    def costs(self, request: gr.Request, pair: ModelPair, engine: Any, acceptance: float) -> Iterator[list[Any]]:
+        """Measure step costs; updates of message, board, costs, and buttons."""
+        engine = "genai" if pair.eagle3 else engine
+
+        def show(progress: CostProgress) -> Any:
+            if progress.costs is None:
+                return gr.skip()
+            return costs_board(KnownCosts(pair, engine, progress.costs), acceptance)
+
+        job = Job(engine, pair, contexts_task)
+        yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *working(_COSTS, busy=True)]
+        state = None
+        for update in measured(self._sessions, str(request.session_hash), "costs", job, show):
+            state = update.state
+            yield [update.message, update.board, gr.skip(), *working(_COSTS, busy=True)]
+        found = state.costs if state is not None else None
+        known = KnownCosts(pair, engine, found) if found is not None else gr.skip()
+        yield [gr.skip(), gr.skip(), known, *working(_COSTS, busy=False)]
+
+
+def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
+    """What a sweep tells the rest of the tab: its recommendation, and the costs and the α that predict others."""
+    best, costs, alpha = found.recommendation.candidate, None, None
+    if found.costs is not None:
+        costs = KnownCosts(pair, found.settings.engine, found.costs)
+        costs = known if known is not None and known.richer_than(costs) else costs
+    if found.acceptance is not None and found.settings.drafter == "model":  # which the costs card predicts for
+        alpha = round(found.acceptance, 2)
+    return _Swept(
+        best=best,
+        use=gr.update(visible=best is not None, value=f"Use {best.name} in Compare" if best is not None else ""),
+        known=gr.skip() if costs is None else costs,
+        alpha=gr.skip() if alpha is None else alpha,
+    )
+
+
+def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]) -> None:
+    """The tab's contents. Sweeps use the settings of the Compare tab, but for what they try."""
+    callbacks, controls = Callbacks(sessions), compare.controls
+    with gr.Tab("Tune"):
+        known, best = gr.State(None), gr.State(None)
+        with gr.Column(elem_classes="sheet", elem_id="tune"):
+            heading(
+                "The fastest setting for your prompts, here",
+                "Every setting runs between two plain runs, in shuffled order. Engine, drafter, sampling and new "
+                "tokens are those of the Compare tab.",
+            )
+            prompts = gr.Textbox(
+                "\n".join(bundled_prompts()[:3]), label="Prompts, one a line", lines=3, elem_id="sweep-prompts"
+            )
+            with gr.Row(elem_classes="controls"):
+                longest = gr.Slider(1, LOOKAHEADS[-1], 8, step=1, label="Longest lookahead", elem_id="longest")
+                repeats = gr.Slider(1, 10, REPEATS, step=1, label="Repeats", elem_id="repeats")
+                thresholds = gr.Checkbox(True, label="Try confidence thresholds", elem_id="thresholds")
+            with gr.Row(elem_classes="actions"):
+                start = gr.Button(_SWEEP, variant="primary", elem_id="sweep", scale=0, min_width=160)
+                halt = gr.Button("Stop", variant="stop", elem_id="stop-sweep", visible=False, scale=0)
+                use = gr.Button(elem_id="apply", visible=False, scale=0, min_width=260)
+            message = gr.HTML(elem_id="sweep-message", elem_classes="message")
+        board = view("tune.html", "new Board(element)", elem_id="sweep-board")
+        with gr.Column(elem_classes="sheet", elem_id="costs"):
+            heading(
+                "Why: what steps cost on this machine",
+                "A draft step costs c plain steps, a pass over n tokens v(n). With the acceptance rate α they tell "
+                "what to expect of each lookahead.",
+            )
+            with gr.Row(elem_classes="actions"):
+                measure = gr.Button(_COSTS, elem_id="measure", scale=0, min_width=200)
+                halt_costs = gr.Button("Stop", variant="stop", elem_id="stop-costs", visible=False, scale=0)
+            costs_message = gr.HTML(elem_id="costs-message", elem_classes="message")
+            alpha = gr.Slider(
+                0,
+                1,
+                _ALPHA,
+                step=0.01,
+                label="Acceptance rate α",
+                elem_id="alpha",
+                info="of a draft model's proposal by itself: accepted / (accepted + rejected); a sweep sets it",
+            )
+        costs_view = view("costs.html", "new Board(element)", elem_id="costs-board")
+
+    busy: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
+    # the costs' board follows at the end, by an event of its own: α is what it is then
+    start.click(
+        callbacks.sweep,
+        [pair, prompts, longest, thresholds, repeats, known, *controls.values()],
+        [message, board, best, use, known, alpha, start, halt],
+        **busy,
+    ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)
+    halt.click(stop("sweep"), **PRIVATE)
+    measure.click(
+        callbacks.costs,
+        [pair, controls["engine"], alpha],
+        [costs_message, costs_view, known, measure, halt_costs],
+        **busy,
+    ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)
+    halt_costs.click(stop("costs"), **PRIVATE)
+    alpha.input(_predicted, [known, alpha], costs_view, trigger_mode="always_last", **PRIVATE)
+    chosen = [controls[name] for name in _APPLIED]
+    use.click(_applied, best, chosen, **PRIVATE).then(
+        None, js="() => document.querySelector('button[role=tab]').click()"
+    )
+    of_a_pair = [message, board, best, use, costs_message, costs_view, known, alpha]
+    pair.change(_forgotten, outputs=of_a_pair, **PRIVATE)
+
+
+def _applied(best: Candidate | None) -> list[Any]:
+    """Values of the Compare tab's controls for the recommended setting."""
+    return [gr.skip() if best is None else getattr(best.settings, name) for name in _APPLIED]
+
+
+def _forgotten() -> list[Any]:
+    """Another pair: nothing is known of it."""
+    return ["", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA]
+
+
+def _predicted(known: KnownCosts | None, acceptance: float) -> Any:
+    return gr.skip() if known is None else prediction_board(known, acceptance)
+
+
+def _all_costs(known: KnownCosts | None, acceptance: float) -> Any:
+    return gr.skip() if known is None else costs_board(known, acceptance)
