@@ -13,8 +13,9 @@ from specdemo.models.checks import check_pair
 from specdemo.models.folder import inspect_folder
 from specdemo.models.library import Library, entry_folders, find_model, library, models_in
 from specdemo.models.memory import memory_needed
-from specdemo.models.pairs import ASSETS, BUNDLED
+from specdemo.models.pairs import BUNDLED
 from specdemo.records import Model, Request
+from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -18,8 +18,8 @@ from specdemo.models.convert import converted_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import Plan, RemoteFile, Started, fetch, partial_of, storage_of
 from specdemo.models.memory import in_units
-from specdemo.models.pairs import ASSETS
 from specdemo.models.places import hub_cache
+from specdemo.resources import ASSETS
 
 _POLL_SECONDS = 0.2
 _SPARE = 64 * 2**20  # bytes of the disk that a download leaves free
