@@ -29,11 +29,11 @@ from specdemo.ui.jobs import measured
 from specdemo.ui.tabs import benchmark as bench_tab
 from specdemo.ui.tabs.benchmark import Callbacks
 from specdemo.ui.tabs.tune import after_sweep
-from specdemo.worker import Job
+from specdemo.worker import WithEngine
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)
-JOB = Job("traced", ENGINE.pair)
+JOB = WithEngine("traced", ENGINE.pair)
 
 
 def swept() -> list[SweepProgress]:
@@ -204,7 +204,7 @@ class Sessions:
     def __init__(self, *progress: object, error: EngineError | None = None) -> None:
         self._progress, self._error = progress, error
 
-    def measure(self, visitor: str, what: str, job: Job) -> Iterator[object]:
+    def measure(self, visitor: str, what: str, job: WithEngine) -> Iterator[object]:
         yield from self._progress
         if self._error is not None:
             raise self._error

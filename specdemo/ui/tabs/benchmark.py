@@ -24,7 +24,7 @@ from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions, alert, notice
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, Stop
 from specdemo.ui.views import heading, view
-from specdemo.worker import Job
+from specdemo.worker import WithLoader
 
 _SUITE = Markup(
     "<p>Prompts: {}. A file of your own holds JSON lines in the format of Spec-Bench, of HumanEval, or "
@@ -63,13 +63,13 @@ class Callbacks:
         except SpecdemoError as error:
             yield [alert(error), gr.skip(), gr.skip(), *idle]
             return
-        task = partial(
+        work = partial(
             bench, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
         )
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
         state = None
         visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.bench))
-        for update in measured(self._sessions, visitor, "bench", Job(None, pair, task), show):
+        for update in measured(self._sessions, visitor, "bench", WithLoader(pair, work), show):
             state = update.state
             yield [update.message, update.board, gr.skip(), *busy]
         if state is None or not state.bench.rows:

@@ -20,7 +20,7 @@ from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions, alert, notice
 from specdemo.ui.tabs.compare import DECODING, ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.views import heading, view
-from specdemo.worker import Job
+from specdemo.worker import WithEngine
 
 _SWEEP, _COSTS = "Sweep", "Measure step costs"
 _ALPHA = 0.7  # to begin with, until a sweep has measured it
@@ -68,7 +68,7 @@ class Callbacks:
         except SpecdemoError as error:
             yield [*_Swept(alert(error)), *idle]
             return
-        task = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
+        work = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
         # the figures of an earlier sweep, with other settings, would stand beside this one's
         yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
@@ -76,7 +76,7 @@ class Callbacks:
             self._sessions,
             str(request.session_hash),
             "sweep",
-            Job(settings.engine, pair, task),
+            WithEngine(settings.engine, pair, work),
             lambda progress: sweep_board(progress.sweep),
         ):
             state = update.state
@@ -92,7 +92,7 @@ class Callbacks:
                 return gr.skip()
             return costs_board(KnownCosts(pair, engine, progress.costs), acceptance)
 
-        job = Job(engine, pair, contexts_task)
+        job = WithEngine(engine, pair, contexts_task)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *working(_COSTS, busy=True)]
         state = None
         for update in measured(self._sessions, str(request.session_hash), "costs", job, show):
