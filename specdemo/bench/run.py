@@ -5,7 +5,6 @@ was.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -21,6 +20,7 @@ from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import Trial, can_run, trials, warm_up
 from specdemo.models.checks import check_settings, compared
+from specdemo.progress import Progress
 from specdemo.records import Costs, ModelPair
 from specdemo.settings import EngineName, GenerationSettings
 
@@ -36,17 +36,6 @@ REPEATS = 3
 
 Part = list[tuple[int, Task, list[str]]]
 """Repeats, prompts, and the methods to run, in their order."""
-
-
-@dataclass(frozen=True)
-class BenchProgress:
-    """A state of the benchmark. `seconds_left` is an estimate from the rows of this session."""
-
-    doing: str
-    done: int
-    total: int
-    seconds_left: float | None
-    bench: Bench
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
@@ -81,7 +70,7 @@ def bench(
     journal: Journal | None = None,
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[BenchProgress]:
+) -> Iterator[Progress[Bench]]:
     """Run what the journal does not hold yet; yield a state before the first trial of an engine and after each trial.
 
     Once `stop` says True, what is finished stands.
@@ -103,13 +92,13 @@ def bench(
     engines = {entry.engine: entry.facts for entry in entries if entry.engine is not None and entry.facts is not None}
     state = Bench(header=header, tasks=tuple(tasks), repeats=repeats, engines=engines, rows=tuple(finished.values()))
     total, spent, new, random = len(tasks) * repeats * len(chosen), 0.0, 0, Random(seed)
-    yield BenchProgress("starting", len(state.rows), total, None, state)
+    yield Progress(len(state.rows), total, None, state, "starting")
     for name in ENGINES:
         mine = {way: ways[way] for way in chosen if ways[way].engine == name}
         parts = _parts(name, mine, tasks, repeats, finished, random)
         if not parts or stop():
             continue
-        yield BenchProgress(f"loading {name}", len(state.rows), total, None, state)
+        yield Progress(len(state.rows), total, None, state, f"loading {name}")
         engine = load(name)
         try:
             if name in engines and engines[name].environment != engine.environment:
@@ -131,7 +120,7 @@ def bench(
                 state = state.model_copy(update={"rows": (*state.rows, row)})
                 new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
                 left = spent / new * (total - len(state.rows))
-                yield BenchProgress(f"{name}: {row.prompt}", len(state.rows), total, left, state)
+                yield Progress(len(state.rows), total, left, state, f"{name}: {row.prompt}")
             if stop():
                 return
         finally:

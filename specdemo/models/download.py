@@ -7,7 +7,6 @@ it last of all.
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -19,27 +18,13 @@ from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fetch, partial_of, storage_of
 from specdemo.models.pairs import ASSETS
 from specdemo.models.places import hub_cache
-
-
-@dataclass(frozen=True)
-class DownloadProgress:
-    """Bytes here and bytes in all, seconds since the start; `folder` only when the download is complete.
-
-    `seconds_left` goes by the mean speed so far; it is None until there is one.
-    """
-
-    done_bytes: int
-    total_bytes: int
-    seconds: float
-    seconds_left: float | None
-    file: str
-    folder: Path | None = None
+from specdemo.progress import Progress
 
 
 def download(
     repository: str, *, revision: str | None = None, stop: Callable[[], bool] = lambda: False
-) -> Iterator[DownloadProgress]:
-    """Fetch what of a repository OpenVINO GenAI needs; the last progress tells the folder.
+) -> Iterator[Progress[Path | None]]:
+    """Fetch what of a repository OpenVINO GenAI needs; the progress is in bytes, and finds the folder at the end.
 
     `stop` is asked five times a second. Once it says True, no more comes, and what was fetched stays for the next
     time; so it does when the caller goes away, or the connection is cut.
@@ -68,11 +53,11 @@ def download(
             total, seconds = sum(each.size for each in plan.files), perf_counter() - began
             if isinstance(message, Path):
                 inspect_folder(message, draft=True)
-                yield DownloadProgress(total, total, seconds, 0, file, message)
+                yield Progress(total, total, 0, message, file)
                 return
             done = sum(_bytes_here(plan.blobs, each) for each in plan.files)
             left = (total - done) * seconds / (done - before) if done > before else None
-            yield DownloadProgress(done, total, seconds, left, file)
+            yield Progress(done, total, left, None, file)
 
 
 def _bytes_here(blobs: Path, file: RemoteFile) -> int:

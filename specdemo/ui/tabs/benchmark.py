@@ -68,14 +68,14 @@ class Callbacks:
         )
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
         state = None
-        visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.bench))
+        visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.found))
         for update in measured(self._sessions, visitor, "bench", WithLoader(pair, work), show):
             state = update.state
             yield [update.message, update.board, gr.skip(), *busy]
-        if state is None or not state.bench.rows:
+        if state is None or not state.found.rows:
             yield [gr.skip(), gr.skip(), gr.skip(), *idle]
             return
-        result: Bench = state.bench
+        result: Bench = state.found
         done = gr.skip()
         try:
             if hardware and result.complete:
