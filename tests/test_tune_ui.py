@@ -11,12 +11,13 @@ import gradio as gr
 import pytest
 from rich.console import Console
 
-from specdemo.bench.results import Bench
-from specdemo.bench.run import bench
+from specdemo.bench import run as bench_run
+from specdemo.bench.run import bench, bench_and_hardware
 from specdemo.bench.suites import Task
 from specdemo.cli.terminal import print_sweep
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
+from specdemo.measure.hardware import Bound, MemoryUse
 from specdemo.measure.race import Phase
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
 from specdemo.measure.sweep import Sweep, candidates, sweep
@@ -27,7 +28,6 @@ from specdemo.ui.boards.benchmark import bench_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.jobs import measured
-from specdemo.ui.tabs import benchmark as bench_tab
 from specdemo.ui.tabs.benchmark import Callbacks
 from specdemo.ui.tabs.tune import after_sweep
 from specdemo.worker import WithEngine
@@ -234,31 +234,56 @@ def test_what_is_finished_stays_after_a_stop_and_after_a_failure() -> None:
     assert "before anything was measured" in shown(Sessions())[-1].message
 
 
-def benchmarked(hardware: bool = False) -> list[list]:
+TASK = Task(name="one", task="tales", prompt="Say")
+
+
+def loads(name: str) -> ScriptedEngine:
+    return ENGINE
+
+
+def benchmarked(error: EngineError | None = None) -> list[list]:
     """Every update of message, board, reports, start and stop."""
-    tasks = [Task(name="one", task="tales", prompt="Say")]
-    states = list(bench(lambda name: ENGINE, ENGINE.pair, tasks, SETTINGS, methods=["traced constant"], repeats=2))
+    states = list(bench(loads, ENGINE.pair, [TASK], SETTINGS, methods=["traced constant"], repeats=2))
     visitor = SimpleNamespace(session_hash="visitor")
-    callbacks = Callbacks(Sessions(*states))  # type: ignore[arg-type]
-    return list(callbacks.bench(visitor, ENGINE.pair, None, 1, ["traced constant"], 2, 40, hardware))  # type: ignore[arg-type]
+    callbacks = Callbacks(Sessions(*states, error=error))  # type: ignore[arg-type]
+    return list(callbacks.bench(visitor, ENGINE.pair, None, 1, ["traced constant"], 2, 40, False))  # type: ignore[arg-type]
 
 
-def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(result: Bench) -> Bench:
-        raise EngineError("The process that measured memory ended; choose smaller models.")
-
-    monkeypatch.setattr(bench_tab, "with_hardware", failing)
-    *_, measuring, last = benchmarked(hardware=True)
-    assert "cannot be stopped" in measuring[0]
-    assert measuring[-1]["visible"] is False
-    assert 'role="alert">The process that measured memory ended; choose smaller models.' in last[0]
-    assert "identical" in json.loads(last[1])["html"]["table"]
+def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures() -> None:
+    *_, failed, last = benchmarked(EngineError("The process that measured memory ended; choose smaller models."))
+    assert 'role="alert">The process that measured memory ended; choose smaller models.' in failed[0]
+    assert "identical" in json.loads(failed[1])["html"]["table"]
+    assert last[0] == gr.skip()
     assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".csv", ".html"]
 
 
-def test_memory_that_was_measured_leaves_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_tab, "with_hardware", lambda result: result)
-    assert benchmarked(hardware=True)[-1][0] == ""
+@pytest.mark.parametrize("to_its_end", [True, False])
+def test_memory_is_measured_after_the_rows_until_a_stop(to_its_end: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured_memory(*arguments: object) -> MemoryUse | None:
+        return None if stopped else MemoryUse(engine="traced", side="plain", resident=2, peak=3)
+
+    bound = Bound(
+        read_bandwidth=1, copy_bandwidth=1, array_bytes=1, threads=1, weights=1, cache_per_token=1, context=1
+    )
+    monkeypatch.setattr(bench_run, "measure_memory", measured_memory)
+    monkeypatch.setattr(bench_run, "measure_bound", lambda *_: bound)
+    stopped, states = [], []
+    for state in bench_and_hardware(
+        loads,
+        stop=lambda: bool(stopped),
+        pair=ENGINE.pair,
+        tasks=[TASK],
+        settings=SETTINGS,
+        methods=["traced constant"],
+        repeats=1,
+    ):
+        states.append(state)
+        if not to_its_end and state.doing == "memory and bandwidth":
+            stopped.append(True)
+    *_, measuring, last = states
+    assert measuring.doing == "memory and bandwidth"
+    assert last.found.complete
+    assert (len(last.found.memory), last.found.bound) == ((2, bound) if to_its_end else (0, None))
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(

@@ -5,6 +5,7 @@ was.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -127,8 +128,22 @@ def bench(
             engine.close()
 
 
-def with_hardware(result: Bench, load: Loader = load_engine) -> Bench:
+def bench_and_hardware(
+    load: Callable[[EngineName], Engine], *arguments: Any, stop: Callable[[], bool], **options: Any
+) -> Iterator[Progress[Bench]]:
+    """`bench`, and `with_hardware` once every row is there."""
+    last = None
+    for last in bench(load, *arguments, stop=stop, **options):
+        yield last
+    if last is not None and last.found.complete:
+        yield replace(last, doing="memory and bandwidth", seconds_left=None)
+        yield replace(last, found=with_hardware(last.found, stop=stop))
+
+
+def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Bench:
     """The same with memory use on every engine that ran, and the bound that memory's bandwidth sets.
+
+    Once `stop` says True, it is as it was.
 
     Raises:
         SpecdemoError: a model cannot be loaded, or a child process died.
@@ -141,11 +156,13 @@ def with_hardware(result: Bench, load: Loader = load_engine) -> Bench:
         settings = result.header.settings.model_copy(
             update={"engine": engine, "policy": "constant", "drafter": drafter}
         )
-        uses += [measure_memory(pair, prompt, settings, side, load) for side in SIDES]
+        uses += [measure_memory(pair, prompt, settings, side, load, stop) for side in SIDES]
+    if stop():
+        return result
     facts = next(iter(result.engines.values()), None)
     middle = result.header.settings.max_new_tokens // 2
     bound = measure_bound(pair, facts.environment, middle) if facts is not None else None
-    return result.model_copy(update={"memory": tuple(uses), "bound": bound})
+    return result.model_copy(update={"memory": tuple(filter(None, uses)), "bound": bound})
 
 
 def _parts(

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from specdemo.bench import report
 from specdemo.bench.journal import Journal
 from specdemo.bench.results import Bench, Header
-from specdemo.bench.run import REPEATS, available, bench, with_hardware
+from specdemo.bench.run import REPEATS, available, bench, bench_and_hardware
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.places import user_cache
@@ -63,8 +63,9 @@ class Callbacks:
         except SpecdemoError as error:
             yield [alert(error), gr.skip(), gr.skip(), *idle]
             return
+        run = bench_and_hardware if hardware else bench
         work = partial(
-            bench, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
+            run, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
         )
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
         state = None
@@ -76,21 +77,14 @@ class Callbacks:
             yield [gr.skip(), gr.skip(), gr.skip(), *idle]
             return
         result: Bench = state.found
-        done = gr.skip()
-        try:
-            if hardware and result.complete:
-                doing = notice("Measuring memory and bandwidth, which takes a while and cannot be stopped …")
-                yield [doing, gr.skip(), gr.skip(), busy[0], gr.update(visible=False)]
-                result, done = with_hardware(result), ""
-        except SpecdemoError as error:  # what the benchmark has found stands all the same
-            done = alert(error)
         try:
             files = gr.update(value=_written(result), visible=True)
             if result.complete:
                 journal.delete()
         except SpecdemoError as error:
-            done, files = alert(error), gr.skip()
-        yield [done, bench_board(result), files, *idle]
+            yield [alert(error), gr.skip(), gr.skip(), *idle]
+            return
+        yield [gr.skip(), gr.skip(), files, *idle]
 
 
 def _written(result: Bench) -> list[str]:
