@@ -10,11 +10,13 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # each may import what stands before it, or in its own layer
     {
         "specdemo",
+        "specdemo.child",
         "specdemo.errors",
-        "specdemo.resources",
-        "specdemo.ways",
-        "specdemo.settings",
+        "specdemo.progress",
         "specdemo.records",
+        "specdemo.resources",
+        "specdemo.settings",
+        "specdemo.ways",
     },
     {"specdemo.decoding"},
     {"specdemo.analysis"},
