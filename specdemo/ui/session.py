@@ -11,7 +11,8 @@ from markupsafe import Markup
 
 from specdemo.analysis import schema
 from specdemo.errors import FileError, SpecdemoError
-from specdemo.measure.race import Lap, Phase
+from specdemo.measure.race import Lap
+from specdemo.progress import Phase
 from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
