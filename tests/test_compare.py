@@ -152,7 +152,7 @@ def test_step_costs_after_texts_of_several_lengths() -> None:
     assert last.found is not None
     assert [step.context for step in last.found.contexts] == [16, 256]
     half = last.total // 2
-    assert [state.costs is not None for state in states] == [state.done >= half for state in states]
+    assert [state.found is not None for state in states] == [state.done >= half for state in states]
     assert (last.done, states[0].done, states[-1].total) == (last.total, 0, last.total)
     first = last.found.contexts[0]
     assert last.found.verify == tuple(spread.middle for spread in first.passes)
