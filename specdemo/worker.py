@@ -24,10 +24,11 @@ from typing import Any
 from specdemo.child import Child, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import Phase, Progress, race
+from specdemo.measure.race import Phase, RaceEvent, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.records import Costs, ModelPair, Turn
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.settings import GenerationSettings
+from specdemo.ways import EngineName
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]
@@ -87,7 +88,7 @@ class Worker:
         settings: GenerationSettings,
         cancelled: ThreadEvent | None = None,
         history: Sequence[Turn] = (),
-    ) -> Iterator[Progress]:
+    ) -> Iterator[RaceEvent]:
         """What `race` yields, from the child; otherwise as `run`."""
         work = partial(race, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(WithEngine(settings.engine, pair, work), cancelled)

@@ -12,7 +12,8 @@ import sys
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from specdemo.engines import load_engine
-from specdemo.models.pairs import ASSETS, bundled_pair
+from specdemo.models.pairs import bundled_pair
+from specdemo.resources import ASSETS
 from specdemo.ui.page import build_page, launch_options
 from specdemo.worker import WithEngine, Worker
 from tests.browser import open_tab

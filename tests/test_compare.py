@@ -5,15 +5,15 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure.race import Lap, Phase, Progress, race, run_alone
+from specdemo.measure.race import Lap, Phase, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
-from specdemo.records import Comparison
+from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 
 
-def laps(progress: list[Progress]) -> list[Lap]:
+def laps(progress: list[RaceEvent]) -> list[Lap]:
     return [item for item in progress if isinstance(item, Lap)]
 
 
@@ -56,8 +56,8 @@ def test_clocks_are_the_same_whatever_the_slices() -> None:
     engine = ScriptedEngine(wrong=(4,))
     *_, sliced = race(engine, "Say", LONG, slice_seconds=0.05)
     assert isinstance(sliced, Comparison)
-    assert sliced.plain == run_alone(engine.plain(), "Say", LONG)
-    assert sliced.speculative == run_alone(engine.speculative(LONG), "Say", LONG)
+    assert sliced.plain == run_alone(engine.decoder(Request.of("Say", LONG).plain))
+    assert sliced.speculative == run_alone(engine.decoder(Request.of("Say", LONG)))
 
 
 @pytest.mark.parametrize("rounds_before_stop", [0, 1, 7])
@@ -139,7 +139,7 @@ def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.Mon
         raise EngineError("The engine failed in this run; it has been reset, run again.")
 
     engine = ScriptedEngine()
-    monkeypatch.setattr(type(engine.plain()), "draft_agreement", fail)
+    monkeypatch.setattr(type(engine.decoder(Request.of("Say", LONG))), "draft_agreement", fail)
     *_, comparison = race(engine, "Say", LONG)
     assert isinstance(comparison, Comparison)
     assert comparison.draft_agreement is None
@@ -148,13 +148,13 @@ def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.Mon
 def test_step_costs_after_texts_of_several_lengths() -> None:
     engine = ScriptedEngine()
     *states, last = measure_contexts(engine, (16, 256))
-    assert last.costs is not None
-    assert [step.context for step in last.costs.contexts] == [16, 256]
+    assert last.found is not None
+    assert [step.context for step in last.found.contexts] == [16, 256]
     half = last.total // 2
-    assert [state.costs is not None for state in states] == [state.done >= half for state in states]
+    assert [state.found is not None for state in states] == [state.done >= half for state in states]
     assert (last.done, states[0].done, states[-1].total) == (last.total, 0, last.total)
-    first = last.costs.contexts[0]
-    assert last.costs.verify == tuple(spread.middle for spread in first.passes)
+    first = last.found.contexts[0]
+    assert last.found.verify == tuple(spread.middle for spread in first.passes)
     assert first.draft is not None
     assert first.draft.low <= first.draft.middle <= first.draft.high
 
@@ -164,12 +164,12 @@ def test_texts_that_the_models_cannot_read_are_left_out() -> None:
     small = engine.pair.target.model_copy(update={"context_length": 400})
     engine.pair = engine.pair.model_copy(update={"draft": small})
     *_, last = measure_contexts(engine, (16, 128, 256))
-    assert last.costs is not None
-    assert [step.context for step in last.costs.contexts] == [16, 128]
+    assert last.found is not None
+    assert [step.context for step in last.found.contexts] == [16, 128]
 
 
 def test_stopping_keeps_the_lengths_that_are_finished() -> None:
     asked = count()
     *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 150)
-    assert last.costs is not None
-    assert len(last.costs.contexts) == 1
+    assert last.found is not None
+    assert len(last.found.contexts) == 1

@@ -103,10 +103,10 @@ def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run() -> None:
 class Puzzled(ScriptedEngine):
     """An engine with a fault that nobody thought of."""
 
-    def plain(self):
+    def decoder(self, request, costs=None):
         if self.fails_at is not None:
             raise ZeroDivisionError
-        return super().plain()
+        return super().decoder(request, costs)
 
 
 def puzzled(name: str, pair: ModelPair) -> Puzzled:
@@ -193,9 +193,9 @@ def test_leaving_while_a_pair_loads_breaks_the_load_off() -> None:
 class Hung(ScriptedEngine):
     """An engine that never gets its first step done."""
 
-    def plain(self):
+    def decoder(self, request, costs=None):
         sleep(3600)
-        return super().plain()
+        return super().decoder(request, costs)
 
 
 def hangs(name: str, pair: ModelPair) -> ScriptedEngine:

@@ -16,9 +16,9 @@ from specdemo.models.catalogue import Source
 from specdemo.models.convert import converted_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fetch, partial_of, storage_of
-from specdemo.models.pairs import ASSETS
 from specdemo.models.places import hub_cache
 from specdemo.progress import Progress
+from specdemo.resources import ASSETS
 
 
 def download(

@@ -8,12 +8,13 @@ from specdemo.analysis import schema
 from specdemo.errors import SpecdemoError
 from specdemo.measure.race import Phase
 from specdemo.records import Comparison, ModelPair, Turn
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
 from specdemo.ui.html.messages import alert, describe, notice
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.visitors import Visitors
+from specdemo.ways import EngineName
 from specdemo.worker import Job, WithEngine, Worker
 
 UPDATE_SECONDS = 0.35
