@@ -11,7 +11,7 @@ from specdemo.errors import PromptError
 from specdemo.measure.race import Lap, race
 from specdemo.models.pairs import BUNDLED, pair_from_folders
 from specdemo.progress import Phase
-from specdemo.records import Comparison, ModelPair, Turn
+from specdemo.records import Comparison, ModelPair, Request, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 pytestmark = pytest.mark.openvino
@@ -37,7 +37,9 @@ def chat_pair(folder: Path, **runtime) -> ModelPair:
 
 def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **values) -> str:
     tokenizer = Tokenizer(pair.target)
-    return tokenizer.decode(tokenizer.encode_prompt(prompt, SETTINGS.model_copy(update=values), history))
+    return tokenizer.decode(
+        tokenizer.encode_prompt(Request.of(prompt, SETTINGS.model_copy(update=values), tuple(history)))
+    )
 
 
 def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) -> None:
