@@ -25,7 +25,8 @@ from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure.race import Phase, Progress, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.records import Costs, ModelPair, Turn
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.settings import GenerationSettings
+from specdemo.ways import EngineName
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Task = Callable[..., Iterator[Any]]

@@ -27,7 +27,8 @@ from specdemo.measure.hardware import Bound, draft_extra, measure_bandwidth, mea
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
 from specdemo.records import DraftRound, ModelPair, Side
-from specdemo.settings import EngineName, GenerationSettings, RuntimeSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import EngineName, Lookup, Plain
 
 SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=61)
 TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
@@ -205,9 +206,10 @@ def test_pipelines_of_another_drafter_are_warm_before_they_are_timed() -> None:
     drafters: list[str] = []
 
     class Watched(ScriptedEngine):
-        def speculative(self, settings, costs=None):
-            drafters.append(settings.drafter)
-            return super().speculative(settings, costs)
+        def decoder(self, request, costs=None):
+            if not isinstance(request.way, Plain):
+                drafters.append("lookup" if isinstance(request.way, Lookup) else "model")
+            return super().decoder(request, costs)
 
     list(bench(lambda _: Watched(), PAIR, TASKS, SETTINGS, methods=METHODS[:2], repeats=3))
     runs = [(drafter, len(list(group))) for drafter, group in groupby(drafters)]

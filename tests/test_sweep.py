@@ -14,6 +14,7 @@ from specdemo.measure.trials import Interval, median_interval, trials
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs
 from specdemo.settings import GenerationSettings
+from specdemo.ways import Plain
 from tests.conftest import PROMPTS
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=121)
@@ -85,9 +86,10 @@ def test_a_machine_that_slows_down_favours_nobody() -> None:
     """Each speculative run is compared with the mean of its neighbours, so a steady drift cancels."""
 
     class Slowing(ScriptedEngine):
-        def plain(self):
-            self.step, self.draft, self.extra = (1.05 * cost for cost in (self.step, self.draft, self.extra))
-            return super().plain()
+        def decoder(self, request, costs=None):
+            if isinstance(request.way, Plain):
+                self.step, self.draft, self.extra = (1.05 * cost for cost in (self.step, self.draft, self.extra))
+            return super().decoder(request, costs)
 
     steady, slowing = swept(ScriptedEngine())[-1].sweep, swept(Slowing())[-1].sweep
     for point, other in zip(slowing.points, steady.points, strict=True):

@@ -102,10 +102,10 @@ def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run() -> None:
 class Puzzled(ScriptedEngine):
     """An engine with a fault that nobody thought of."""
 
-    def plain(self):
+    def decoder(self, request, costs=None):
         if self.fails_at is not None:
             raise ZeroDivisionError
-        return super().plain()
+        return super().decoder(request, costs)
 
 
 def puzzled(name: str, pair: ModelPair) -> Puzzled:

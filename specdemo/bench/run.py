@@ -20,17 +20,15 @@ from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memo
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import Trial, can_run, trials, warm_up
-from specdemo.models.checks import check_settings, compared
-from specdemo.records import Costs, ModelPair
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.models.checks import check_way, compared
+from specdemo.records import Costs, ModelPair, Request
+from specdemo.settings import GenerationSettings
+from specdemo.ways import ENGINES_OF, KINDS, EngineName, Tree, kinds
 
-METHODS: dict[str, dict[str, Any]] = {
-    "constant": {"policy": "constant"},
-    "heuristic": {"policy": "heuristic"},
-    "confidence": {"policy": "confidence"},
-    "auto": {"policy": "auto"},
-    "lookup": {"drafter": "lookup", "policy": "constant"},
+METHODS = {
+    kind.policy if kind.drafter == "model" else kind.drafter: kind for way, kind in KINDS.items() if way is not Tree
 }
+"""Every way of decoding by a short name; trees have settings of their own to try."""
 ENGINES: tuple[EngineName, ...] = ("genai", "traced")
 REPEATS = 3
 
@@ -57,14 +55,17 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, Genera
     """
     ways, pair = {}, compared(pair)
     for engine in ENGINES:
-        for method, changes in METHODS.items():
-            base: dict[str, Any] = settings.model_dump() | {"policy": "constant", "drafter": "model"}
-            if engine == "genai":
-                base.pop("max_assistant_tokens")  # it knows no cap
+        known = {name: value for name, value in settings if engine in ENGINES_OF.get(name, ENGINES)}
+        able = list(kinds(engine, pair.draft_kind))
+        for method, kind in METHODS.items():
+            if kind not in able:
+                continue
             try:
-                chosen = GenerationSettings.checked(**{**base, **changes, "engine": engine})
-                check_settings(pair, chosen)
-            except (PairError, SettingsError):  # this engine cannot
+                chosen = GenerationSettings.checked(
+                    **{**known, "engine": engine, "drafter": kind.drafter, "policy": kind.policy}
+                )
+                check_way(pair, engine, chosen.way, Request.of("", chosen).sampling)
+            except (PairError, SettingsError):  # not with these settings
                 continue
             ways[f"{engine} {method}"] = chosen
     return ways

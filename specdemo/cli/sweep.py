@@ -14,6 +14,7 @@ from specdemo.cli.options import (
     add_pair,
     add_settings,
     check_drafter,
+    check_effect,
     check_json,
     chosen_pair,
     chosen_settings,
@@ -49,6 +50,7 @@ def _sweep(options: argparse.Namespace) -> None:
     lookaheads = LOOKAHEADS if options.lookaheads is None else numbers(options.lookaheads, int)
     thresholds = THRESHOLDS if options.thresholds is None else numbers(options.thresholds, float)
     tried = candidates(settings, lookaheads, thresholds)
+    check_effect(options, [candidate.settings for candidate in tried])
     check_json(options.json)
     pair = chosen_pair(options)
     check_drafter(pair, settings)

@@ -20,11 +20,12 @@ import numpy.typing as npt
 import psutil
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import Engine, steps
+from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.models.weights import pass_bytes
-from specdemo.records import Environment, ModelPair, Record, Side
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.records import Environment, ModelPair, Record, Request, Side
+from specdemo.settings import GenerationSettings
+from specdemo.ways import EngineName
 
 MEBIBYTE = 2**20
 ARRAY_BYTES = 256 * MEBIBYTE
@@ -176,8 +177,9 @@ def _child(
     before = process.memory_info().rss
     try:
         engine = load(settings.engine, pair, side)
-        decoder = engine.plain() if side == "plain" else engine.speculative(settings)
-        deque(steps(decoder, prompt, settings), maxlen=0)  # a replay of what was proposed would load the draft again
+        request = Request.of(prompt, settings)
+        decoder = engine.decoder(request.plain if side == "plain" else request)
+        deque(decoder.rounds(), maxlen=0)  # a replay of what was proposed would load the draft again
         connection.send((process.memory_info().rss - before, _peak(process) - before))
     except SpecdemoError as error:
         connection.send(error)

@@ -20,12 +20,14 @@ from specdemo.measure.race import run_alone
 from specdemo.measure.recommend import Candidate, Point, Recommendation, recommend
 from specdemo.measure.step_costs import MAX_LOOKAHEAD
 from specdemo.measure.trials import Trial, can_run, summarise, trials, warm_up
-from specdemo.records import Costs, Environment, ModelPair, Record
+from specdemo.records import Costs, Environment, ModelPair, Record, Request
 from specdemo.settings import GenerationSettings
+from specdemo.ways import kinds
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
 REPEATS = 3
+_TRIED = {"num_assistant_tokens", "assistant_confidence_threshold"}  # whose values are candidates themselves
 FRESH = 8  # runs of the fastest setting, at least, as many on each prompt
 
 
@@ -80,10 +82,9 @@ def candidates(
     for threshold in thresholds:
         values = {"policy": "confidence", "assistant_confidence_threshold": threshold}
         found.append(_candidate(settings, "threshold", f"threshold {threshold:g}", threshold, **values))
-    if settings.engine == "traced":
-        found.append(_candidate(settings, "policy", "policy heuristic", None, policy="heuristic"))
-        if settings.kv_cache == "on":
-            found.append(_candidate(settings, "policy", "policy auto", None, policy="auto"))
+    others = [kind for kind in kinds(settings.engine, "model", "model") if not _TRIED & set(kind.settings)]
+    others = [kind for kind in others if settings.kv_cache == "on" or not kind.costs]
+    found += [_candidate(settings, "policy", f"policy {kind.policy}", None, policy=kind.policy) for kind in others]
     return found
 
 
@@ -113,7 +114,9 @@ def sweep(
     total, done, spent = (repeats * len(tried) + again) * len(prompts), 0, 0.0
     yield SweepProgress(0, total, None, results.sweep())
     for prompt in prompts[1:]:
-        run_alone(engine.plain(), prompt, settings, 1, stop)  # to refuse what cannot be run before anything is
+        run_alone(
+            engine.decoder(Request.of(prompt, settings).plain), 1, stop
+        )  # to refuse what cannot be run before anything is
     warm_up(engine, prompts[0], [candidate.settings for candidate in tried], costs, stop)
     for repeat in range(repeats + again):
         if repeat == repeats:

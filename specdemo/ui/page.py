@@ -17,7 +17,7 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
-from specdemo.ui.controls import DEFAULTS
+from specdemo.ui.controls import DEFAULTS, choices_css
 from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors, first_used
@@ -65,6 +65,7 @@ def launch_options() -> dict[str, Any]:
         "app_kwargs": {"routes": routes},
         "theme": theme(),
         "css_paths": [PAGE / "style.css"],
+        "css": choices_css(),
         "head": f"<script>{text('settings.js')}</script>",  # inline: needed as soon as the page loads
         "footer_links": ["api", "settings"],
         "favicon_path": PAGE / "favicon.svg",

@@ -13,10 +13,11 @@ from specdemo.analysis import schema
 from specdemo.errors import FileError, SpecdemoError
 from specdemo.measure.race import Lap, Phase
 from specdemo.records import Comparison, ModelPair, Turn
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
 from specdemo.ui.html.thinking import answer
+from specdemo.ways import EngineName
 from specdemo.worker import Job, Worker
 
 PHASES = {
