@@ -155,7 +155,7 @@ class Worker:
             return self._connection.recv() if self._connection.poll(_POLL_SECONDS) else _NOTHING
         except (EOFError, OSError):
             self._process.join()
-            return EngineError("The engine's process ended, perhaps for lack of memory; run again, and it restarts.")
+            return EngineError("The engine's process died, perhaps for lack of memory; run again to restart it.")
 
     def _abandon(self) -> None:
         cancelled = ThreadEvent()

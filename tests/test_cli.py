@@ -98,7 +98,7 @@ def test_both_texts_and_the_figures_are_printed(tmp_path: Path) -> None:
         (("x", "--device", "TPU"), 2, "This machine has no device 'TPU'"),
         (("x", "--draft", "d"), 2, "--draft needs --target"),
         (("x", "--target", "/nowhere"), 1, "There is no folder '/nowhere'"),
-        (("x", "--cache-size", "1024"), 1, "does not fit into this machine's memory"),
+        (("x", "--cache-size", "1024"), 1, "does not fit in this machine's memory"),
         (("x", "--json", "/nowhere/run.json"), 2, "There is no file to write at '/nowhere/run.json'"),
     ],
 )
@@ -359,7 +359,10 @@ def test_a_benchmark_that_fails_shows_what_is_finished(
         (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
         (("bench", "--json", "/nowhere/out.json"), "There is no file to write"),
         (("bench", "--json", "out.md"), "choose a path that ends in .json"),
-        (("compare", "x", "--policy", "auto"), "The genai engine cannot do policy auto; choose the traced engine"),
+        (
+            ("compare", "x", "--policy", "auto"),
+            "The genai engine does not support policy auto; choose the traced engine",
+        ),
     ],
     ids=str,
 )

@@ -250,7 +250,7 @@ def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_larger_than_memory() -> None:
-    with pytest.raises(CacheError, match=r"1024 GB does not fit into this machine's memory; choose a smaller"):
+    with pytest.raises(CacheError, match=r"1024 GB does not fit in this machine's memory; choose a smaller"):
         GenAIEngine(bundled_pair(cache_size=1024))
 
 

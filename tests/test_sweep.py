@@ -175,12 +175,14 @@ def test_recommendations() -> None:
     clear = recommend(points, point("a", 1.2, 1.3, 1.4))
     assert clear.candidate is not None
     assert clear.sentence == (
-        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical. Not surely slower: b."
+        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical. Within measurement error: b."
     )
     many = [point(str(n), 1.0, 1 + n / 100, 1.5) for n in range(10)]
-    assert recommend(many, point("9", 1.2, 1.3, 1.4)).sentence.endswith("Not surely slower: 8, 7, 6, 5 and 5 more.")
+    assert recommend(many, point("9", 1.2, 1.3, 1.4)).sentence.endswith(
+        "Within measurement error: 8, 7, 6, 5 and 5 more."
+    )
     for fresh, words in (
-        (point("a", 0.9, 1.1, 1.3), "No setting surely beats plain decoding here: the best, a, reached 1.10×"),
+        (point("a", 0.9, 1.1, 1.3), "No setting clearly beats plain decoding here: the best, a, reached 1.10×"),
         (point("a", 0.8, 0.9, 1.1), "No setting beats plain decoding here"),
         (point("a", None, 1.5, None, 1), "Too few runs to be sure: the fastest so far is a, 1.50× in 1 fresh run"),
         (None, "Too few runs to be sure: the fastest so far is a, 1.90× in 5 runs"),

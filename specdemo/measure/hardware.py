@@ -145,7 +145,7 @@ def measure_memory(
     try:
         found: tuple[int, int] | SpecdemoError = ours.recv()
     except EOFError:
-        found = EngineError("The process that measured memory ended, perhaps for lack of it; choose smaller models.")
+        found = EngineError("The process that measured memory died, perhaps for lack of it; choose smaller models.")
     except KeyboardInterrupt:
         process.terminate()
         raise

@@ -103,7 +103,7 @@ def _receive(connection: Connection) -> Plan | Started | Path | FetchError | Non
             return None
         message: Plan | Started | Path | FetchError = connection.recv()
     except (EOFError, OSError):
-        return NetworkError("The download ended unexpectedly; download again, it goes on from where it ended.")
+        return NetworkError("The download ended unexpectedly; download again to resume.")
     return message
 
 
@@ -122,7 +122,7 @@ def _check_disk(plan: Plan) -> None:
     free = shutil.disk_usage(place).free
     if needed and needed + _SPARE > free:
         raise DiskError(
-            f"The download needs {in_units(needed + _SPARE)} more, and {place} has {in_units(free)} free; "
+            f"The download needs {in_units(needed + _SPARE)} more, but {place} has only {in_units(free)} free; "
             "free some space, or set HF_HOME to a larger disk."
         )
 

@@ -22,8 +22,8 @@ from specdemo.worker import Job, Worker
 
 PHASES = {
     "loading": "Loading the models",
-    "calibrating": "Measuring what a step of each model costs",
-    "warming up": "Warming both sides up, off the clock",
+    "calibrating": "Measuring step costs",
+    "warming up": "Warming up both sides, off the clock",
     "prefilling": "Reading the prompt",
 }
 
@@ -118,7 +118,7 @@ class Sessions:
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(Job(engine, first_used(pair)), cancelled):
                 yield describe(phase)
-            yield notice("Stopped; the pair before is still in use.") if cancelled.is_set() else ""
+            yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
         """What a job yields, phases among it, until it is done or this visitor stops it.
@@ -140,7 +140,7 @@ class Sessions:
             comparison = schema.from_json(json.loads(data))
         except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever else the JSON may be
             raise FileError(
-                "This is no comparison of schema 1; open a file that Download JSON has written."
+                "This file is not a comparison of schema 1; open one saved with Download JSON."
             ) from error
         feed = Feed(comparison.prompt, comparison.settings)
         for side in ("plain", "speculative"):
