@@ -42,12 +42,12 @@ def load(name: EngineName) -> ScriptedEngine:
 
 def run(journal: Journal | None = None, load=load, **options) -> list[Bench]:
     options = {"methods": METHODS, "repeats": 3, **options}
-    return [state.bench for state in bench(load, PAIR, TASKS, SETTINGS, journal=journal, **options)]
+    return [state.found for state in bench(load, PAIR, TASKS, SETTINGS, journal=journal, **options)]
 
 
 def test_every_method_runs_on_every_prompt_in_every_repeat() -> None:
     states = list(bench(load, PAIR, TASKS, SETTINGS, methods=METHODS, repeats=3))
-    result = states[-1].bench
+    result = states[-1].found
     assert result.complete
     assert {(row.engine, row.method, row.prompt, row.repeat) for row in result.rows} == {
         (*method.split(), task.name, repeat) for method in METHODS for task in TASKS for repeat in range(3)
@@ -137,7 +137,7 @@ def test_a_damaged_journal_is_told(journal: Journal) -> None:
     with pytest.raises(FileError, match=r"Line \d+ of .* is damaged"):
         run(journal)
     journal.path.write_text("".join(["{}\n", *rows]))
-    with pytest.raises(FileError, match="with a header of another version; choose another output path"):
+    with pytest.raises(FileError, match="with a header from another version; choose another output path"):
         run(journal)
 
 
@@ -155,7 +155,7 @@ def test_a_journal_takes_no_rows_of_other_weights_under_the_same_name(journal: J
 
     def resumed(seed: int) -> list[Bench]:
         weights.write_bytes(Random(seed).randbytes(2**22))
-        return [s.bench for s in bench(load, pair, TASKS, SETTINGS, methods=METHODS, repeats=1, journal=journal)]
+        return [s.found for s in bench(load, pair, TASKS, SETTINGS, methods=METHODS, repeats=1, journal=journal)]
 
     rows = resumed(0)[-1].rows
     (weights.parent / "README.md").write_text("A model.")
@@ -168,7 +168,7 @@ def test_a_journal_keeps_names_that_hold_ends_of_lines(journal: Journal) -> None
     task = Task(name="one\u2028two\u2029\x85", task="tales\n", prompt="Say")
 
     def resumed() -> list[Bench]:
-        return [s.bench for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS, repeats=1, journal=journal)]
+        return [s.found for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS, repeats=1, journal=journal)]
 
     rows = resumed()[-1].rows
     assert {row.prompt for row in rows} == {task.name}
@@ -193,7 +193,7 @@ def test_methods_are_those_that_the_pair_can() -> None:
 
 def test_a_prompt_that_cannot_be_run_keeps_nobody_from_running() -> None:
     tasks = [*TASKS, Task(name="void", task="songs", prompt=" ")]
-    result = list(bench(load, PAIR, tasks, SETTINGS, methods=METHODS, repeats=1))[-1].bench
+    result = list(bench(load, PAIR, tasks, SETTINGS, methods=METHODS, repeats=1))[-1].found
     assert result.complete
     assert {row.prompt for row in result.rows if row.problem} == {"void"}
     assert all("empty" in row.problem for row in result.rows if row.problem)
@@ -273,7 +273,7 @@ def test_the_html_report_loads_nothing(tmp_path: Path) -> None:
 def test_names_cannot_break_the_html() -> None:
     name = "</script><script>alert(1)</script>"
     task = Task(name="1", task=name, prompt="Say")
-    result = [s.bench for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS[:1], repeats=1)][-1]
+    result = [s.found for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS[:1], repeats=1)][-1]
     assert name not in report.to_html(result)
 
 
@@ -363,7 +363,7 @@ def test_an_unfinished_benchmark_says_so_and_of_how_many_repeats_it_is() -> None
     third = [row for row in result.rows if row.repeat == 2 and row.engine == "traced"]
     cut = result.model_copy(update={"rows": tuple(row for row in result.rows if row not in third)})
     unfinished, speedup, *_ = report.notes(cut)
-    assert unfinished == "Not finished: 40 of 48 runs."
+    assert unfinished == "Unfinished: 40 of 48 runs."
     assert "deviation over 2 to 3 repeats" in speedup
     assert "deviation over 1 repeat." in next(report.notes(run(repeats=1)[-1]))
 
@@ -377,7 +377,7 @@ def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
     assert result.complete
     assert {(cell.engine, cell.method) for cell in cells(result)} == {tuple(way.split()) for way in METHODS[:3]}
     assert [note for note in report.notes(result) if note.startswith("Left out")] == [
-        "Left out of traced auto, 4 of 4 prompts: It needs step costs that are not known for this pair."
+        "Left out for traced auto, 4 of 4 prompts: It needs step costs, which are unknown for this pair."
     ]
 
 
@@ -385,9 +385,9 @@ def test_where_nothing_could_run_nothing_is_called_identical() -> None:
     ends = SETTINGS.model_copy(update={"ignore_eos": False})
     silent = ScriptedEngine(words=("",))
     *_, last = bench(lambda name: silent, PAIR, TASKS, ends, methods=METHODS[:1], repeats=1)
-    assert last.bench.complete
-    assert cells(last.bench) == []
-    assert "identical" not in json.dumps(report.charts(last.bench))
+    assert last.found.complete
+    assert cells(last.found) == []
+    assert "identical" not in json.dumps(report.charts(last.found))
     assert any(
-        "Left out of genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.bench)
+        "Left out for genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.found)
     )

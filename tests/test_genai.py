@@ -219,7 +219,7 @@ def test_a_failed_pipeline_is_rebuilt_and_the_next_run_works(engine) -> None:
     broken.add_request(
         10**9, "x", openvino_genai.GenerationConfig(max_new_tokens=5)
     )  # neither lookahead nor threshold
-    with pytest.raises(EngineError, match="has been reset, run again"):
+    with pytest.raises(EngineError, match="has been reset; run again"):
         speculate(engine)
     assert speculate(engine).token_ids == before.token_ids
     assert engine.pipelines.get("model") is not broken

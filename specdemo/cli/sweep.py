@@ -78,7 +78,7 @@ def _sweep(options: argparse.Namespace) -> None:
                     stop=stop,
                 )
                 for progress in runs:
-                    result = progress.sweep
+                    result = progress.found
                     best = max(result.points, key=lambda point: point.speedup.middle, default=None)
                     doing = f"best so far {best.candidate.name}" if best else "warming up"
                     show(doing, progress.done, progress.total, progress.seconds_left)

@@ -7,7 +7,6 @@ setting beats plain decoding is one, too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 from time import perf_counter
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from specdemo.measure.race import run_alone
 from specdemo.measure.recommend import Candidate, Point, Recommendation, recommend
 from specdemo.measure.step_costs import MAX_LOOKAHEAD
 from specdemo.measure.trials import Trial, can_run, summarise, trials, warm_up
+from specdemo.progress import Progress
 from specdemo.records import Costs, Environment, ModelPair, Record, Request
 from specdemo.settings import GenerationSettings
 from specdemo.ways import kinds
@@ -49,16 +49,6 @@ class Sweep(Record):
     prediction: Prediction | None = None
     fresh: Point | None = None
     recommendation: Recommendation
-
-
-@dataclass(frozen=True)
-class SweepProgress:
-    """A state of the sweep. `seconds_left` is an estimate from the trials so far; None before there are any."""
-
-    done: int
-    total: int
-    seconds_left: float | None
-    sweep: Sweep
 
 
 def candidates(
@@ -98,7 +88,7 @@ def sweep(
     costs: Costs | None = None,
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[SweepProgress]:
+) -> Iterator[Progress[Sweep]]:
     """Measure the candidates on the prompts, then the fastest again; yield a state first, and after each trial.
 
     Candidates that this pair cannot do are left out. Once `stop` says True, what is finished stands.
@@ -112,11 +102,10 @@ def sweep(
     random, results = Random(seed), _Results(engine, tuple(prompts), settings, costs, list(tried))
     again = -(-FRESH // len(prompts))
     total, done, spent = (repeats * len(tried) + again) * len(prompts), 0, 0.0
-    yield SweepProgress(0, total, None, results.sweep())
+    yield Progress(0, total, None, results.sweep())
     for prompt in prompts[1:]:
-        run_alone(
-            engine.decoder(Request.of(prompt, settings).plain), 1, stop
-        )  # to refuse what cannot be run before anything is
+        # refuse what cannot be run before anything is
+        run_alone(engine.decoder(Request.of(prompt, settings).plain), 1, stop)
     warm_up(engine, prompts[0], [candidate.settings for candidate in tried], costs, stop)
     for repeat in range(repeats + again):
         if repeat == repeats:
@@ -132,7 +121,7 @@ def sweep(
                 done, spent, began = done + 1, spent + perf_counter() - began, perf_counter()
                 if trial is not None:
                     results.add(candidate, trial, fresh=repeat >= repeats)
-                yield SweepProgress(done, total, spent / done * (total - done), results.sweep())
+                yield Progress(done, total, spent / done * (total - done), results.sweep())
             if stop():
                 return
 
