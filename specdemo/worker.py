@@ -24,7 +24,7 @@ from typing import Any
 from specdemo.child import Child, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import Progress, race
+from specdemo.measure.race import RaceEvent, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
@@ -89,7 +89,7 @@ class Worker:
         settings: GenerationSettings,
         cancelled: ThreadEvent | None = None,
         history: Sequence[Turn] = (),
-    ) -> Iterator[Progress]:
+    ) -> Iterator[RaceEvent]:
         """What `race` yields, from the child; otherwise as `run`."""
         work = partial(race, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(WithEngine(settings.engine, pair, work), cancelled)

@@ -13,7 +13,7 @@ from specdemo.measure.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.session import Sessions
+from specdemo.ui.uploads import opened
 from tests.strategies import comparisons
 
 
@@ -82,7 +82,7 @@ def test_markup_in_texts_is_escaped() -> None:
 
 def test_a_file_is_shown_as_the_run_was() -> None:
     comparison = compared()
-    update = Sessions.open(json.dumps(schema.to_json(comparison)).encode())
+    update = opened(json.dumps(schema.to_json(comparison)).encode())
     assert update.anatomy == anatomy(comparison)
     assert '"kind": "end"' in update.feed
 
@@ -90,4 +90,4 @@ def test_a_file_is_shown_as_the_run_was() -> None:
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"null"])
 def test_another_file_is_refused(data: bytes) -> None:
     with pytest.raises(FileError, match="not a comparison of schema 1; open one saved with Download JSON"):
-        Sessions.open(data)
+        opened(data)

@@ -5,7 +5,7 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure.race import Lap, Progress, race, run_alone
+from specdemo.measure.race import Lap, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Request
@@ -14,7 +14,7 @@ from specdemo.settings import GenerationSettings
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 
 
-def laps(progress: list[Progress]) -> list[Lap]:
+def laps(progress: list[RaceEvent]) -> list[Lap]:
     return [item for item in progress if isinstance(item, Lap)]
 
 

@@ -22,8 +22,8 @@ from specdemo.ui.html.summary import figures_html
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.html.tokens import round_html
 from specdemo.ui.restore import restore
-from specdemo.ui.session import Visitors
 from specdemo.ui.shelf import PAIR_NAMES, Shelf
+from specdemo.ui.visitors import Visitors
 from tests.strategies import comparisons, rounds
 
 PAIR = bundled_pair()

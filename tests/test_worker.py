@@ -194,9 +194,9 @@ def test_leaving_while_a_pair_loads_breaks_the_load_off() -> None:
 class Hung(ScriptedEngine):
     """An engine that never gets its first step done."""
 
-    def plain(self):
+    def decoder(self, request, costs=None):
         sleep(3600)
-        return super().plain()
+        return super().decoder(request, costs)
 
 
 def hangs(name: str, pair: ModelPair) -> ScriptedEngine:

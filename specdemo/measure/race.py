@@ -32,7 +32,7 @@ class Lap:
     trace_source: TraceSource
 
 
-Progress = Phase | Lap | Comparison
+RaceEvent = Phase | Lap | Comparison
 
 
 def race(
@@ -44,7 +44,7 @@ def race(
     stop: Callable[[], bool] = lambda: False,
     costs: Costs | None = None,
     slice_seconds: float = SLICE_SECONDS,
-) -> Iterator[Progress]:
+) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
 
     In a chat, `history` holds the turns before.

@@ -125,8 +125,8 @@ def _check_disk(plan: Plan, cache: Path, free: int) -> None:
     needed = sum(file.size - file.have for file in plan.files)
     if needed and needed + _SPARE > free:
         raise DiskError(
-            f"The download needs {in_units(needed + _SPARE)} more, but {existing(cache)} has only {in_units(free)} free; "
-            "free some space, or set HF_HOME to a larger disk."
+            f"The download needs {in_units(needed + _SPARE)} more, but {existing(cache)} has only {in_units(free)} "
+            "free; free some space, or set HF_HOME to a larger disk."
         )
 
 

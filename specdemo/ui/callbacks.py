@@ -12,7 +12,9 @@ from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import FIELDS, NAMES, engines_for, policies, settings_from, visibility
 from specdemo.ui.html.conversation import conversation_html
-from specdemo.ui.session import Sessions, Update, alert, notice
+from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.session import Sessions, Update
+from specdemo.ui.uploads import opened
 from specdemo.ways import Drafter, EngineName, Policy
 
 
@@ -41,7 +43,7 @@ class Callbacks:
     def open(self, data: bytes) -> list[Any]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
         try:
-            return _outputs(self._sessions.open(data))[:3]
+            return _outputs(opened(data))[:3]
         except FileError as error:
             return [gr.skip(), alert(error), gr.skip()]
 

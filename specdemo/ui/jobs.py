@@ -8,7 +8,8 @@ import gradio as gr
 
 from specdemo.errors import SpecdemoError
 from specdemo.progress import Phase, Progress
-from specdemo.ui.session import Sessions, alert, describe, notice, progress_html
+from specdemo.ui.html.messages import alert, describe, notice, progress_html
+from specdemo.ui.session import Sessions
 from specdemo.worker import Job
 
 _UPDATE_SECONDS = 1.0  # each update takes time from an engine on this machine

@@ -20,7 +20,7 @@ from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import DEFAULTS, choices_css
 from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
-from specdemo.ui.session import Sessions, Visitors, first_used
+from specdemo.ui.session import Sessions, first_used
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.tabs.benchmark import bench_tab
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, compare_tab
@@ -28,6 +28,7 @@ from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
 from specdemo.ui.views import PAGE, text
+from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
 
 

@@ -10,7 +10,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, settings_from_link
 from specdemo.ui.html.header import header_html
-from specdemo.ui.session import alert
+from specdemo.ui.html.messages import alert
 from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
 
 

@@ -14,7 +14,8 @@ from specdemo.progress import Progress
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.html.catalogue import card_html, cards_html, download_html
-from specdemo.ui.session import Visitors, alert, notice
+from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.visitors import Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)
 """What names a pair and how it is loaded: in the page's controls and in a link."""

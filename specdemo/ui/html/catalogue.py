@@ -11,8 +11,8 @@ from specdemo.models.checks import PairReport
 from specdemo.models.memory import in_units, memory_free
 from specdemo.progress import Progress
 from specdemo.records import Model
+from specdemo.ui.html.messages import progress_html
 from specdemo.ui.html.tables import table_html
-from specdemo.ui.session import progress_html
 
 _CARD = Markup(
     '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'

@@ -20,8 +20,9 @@ from specdemo.models.places import user_cache
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board
+from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
-from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, Stop
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithLoader

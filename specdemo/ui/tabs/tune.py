@@ -17,8 +17,9 @@ from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_bo
 from specdemo.ui.boards.sweep import board as board_of
 from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.controls import NAMES, settings_from
+from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
-from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import DECODING, ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithEngine
