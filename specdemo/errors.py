@@ -102,5 +102,5 @@ class CacheError(RunError):
 class EngineError(RunError):
     """The engine failed; it is rebuilt before the next run."""
 
-    def __init__(self, message: str = "The engine failed in this run; it has been reset, run again.") -> None:
+    def __init__(self, message: str = "The engine failed in this run and has been reset; run again.") -> None:
         super().__init__(message)

@@ -175,7 +175,7 @@ class Worker:
         except EOFError:
             self._child.end()
             raise EngineError(
-                "The engine's process ended, perhaps for lack of memory; run again, and it restarts."
+                "The engine's process died, perhaps for lack of memory; run again to restart it."
             ) from None
         if isinstance(message, SpecdemoError):
             raise message

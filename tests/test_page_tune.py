@@ -52,7 +52,7 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit: Visit) -> None:
     page.click("#sweep")
     expect(page.locator("#sweep-message progress")).to_be_visible()
     page.click("#stop-sweep")
-    expect(page.locator("#sweep-message")).to_contain_text("what is finished stays")
+    expect(page.locator("#sweep-message")).to_contain_text("finished results are kept")
     expect(page.locator("#sweep")).to_be_enabled()
 
     page.click("#measure")

@@ -29,7 +29,7 @@ def positive(text: str) -> int:
     """A whole number above 0, as argparse takes it."""
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
     return value
 
 
@@ -59,15 +59,17 @@ def chosen_settings(options: argparse.Namespace, settings: type[Settings], **def
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Options that name a pair and how it is loaded."""
-    parser.add_argument("--target", metavar="NAME|DIR", help="a model or its folder (default: the bundled pair)")
-    parser.add_argument("--draft", metavar="NAME|DIR", help="the draft, or its folder")
+    parser.add_argument(
+        "--target", metavar="NAME|DIR", help="the target: a model's name or folder (default: the bundled pair's)"
+    )
+    parser.add_argument("--draft", metavar="NAME|DIR", help="the draft: a model's name or folder")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
     """The option that says where the user's own models are."""
-    help_ = f"your own OpenVINO models, a folder each (default: that of {MODELS_VARIABLE}, or one in your cache)"
+    help_ = f"your own OpenVINO models, one folder each (default: ${MODELS_VARIABLE}, or a folder in your cache)"
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
@@ -93,7 +95,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     """
     if options.target is None:
         if options.draft is not None:
-            raise UsageError("--draft needs --target; name both.")
+            raise UsageError("--draft needs --target; give both.")
         return bundled_pair(**_chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [chosen_model(name, options.models_dir) for name in names]
@@ -108,7 +110,7 @@ def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
         UsageError: it has not.
     """
     if pair.draft is None and settings.drafter == "model":
-        raise UsageError("A target alone has no draft model; name one with --draft, or choose --drafter lookup.")
+        raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
 
 
 def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
@@ -147,7 +149,7 @@ def check_json(path: str | None) -> None:
         UsageError: it cannot.
     """
     if path is not None and path != "-" and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
-        raise UsageError(f"There is no file to write at {path!r}; choose another path.")
+        raise UsageError(f"Cannot write a file at {path!r}; choose another path.")
 
 
 def write_json(value: Any, path: str) -> None:

@@ -141,7 +141,7 @@ def measure_memory(
     Raises:
         SpecdemoError: what loading or decoding raised there, or the child died.
     """
-    died = EngineError("The process that measured memory ended, perhaps for lack of it; choose smaller models.")
+    died = EngineError("The process that measured memory died, perhaps for lack of it; choose smaller models.")
     child = follow(_used, pair, prompt, settings, side, load, name="specdemo memory", died=died, stop=stop)
     with closing(child) as messages:
         found = next((message for message in messages if message is not None), None)

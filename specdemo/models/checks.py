@@ -31,7 +31,7 @@ class EngineReport(Record):
     @property
     def verdict(self) -> str:
         """The report in a sentence or two."""
-        verdict = "can run it." if self.can_run else "cannot:"
+        verdict = "can run this pair." if self.can_run else "cannot run this pair:"
         return f"{self.engine} engine: {verdict} {self.reason or ''}".rstrip()
 
 
@@ -141,7 +141,7 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
     if draft is not None and draft.eagle3 and engine not in ENGINES_OF_DRAFTS["eagle3"]:
-        return "The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine."
+        return "The traced engine does not support EAGLE-3 heads; choose the genai engine."
     if draft is None or difference is None:
         return None
     if engine not in ENGINES_OF_DRAFTS["translated"]:
@@ -152,15 +152,15 @@ def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> 
 def _translated(difference: str | None) -> str | None:
     if difference is None:
         return None
-    return "In greedy decoding only: the draft has another tokenizer, so its text is encoded again for the target."
+    return "In greedy decoding only: the draft has a different tokenizer, so its text is re-encoded for the target."
 
 
 def _too_large(needed: int, free: int) -> str | None:
     if needed <= free:
         return None
     return (
-        f"It may need {in_units(needed)} of memory, and {in_units(free)} are free; "
-        "choose a smaller cache size, or a smaller pair."
+        f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; "
+        "choose a smaller cache size or a smaller pair."
     )
 
 

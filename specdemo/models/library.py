@@ -51,7 +51,7 @@ def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
         FolderError: there is no such directory.
     """
     if not directory.is_dir():
-        raise FolderError(f"There is no directory {str(directory)!r}; name the one that holds your models.")
+        raise FolderError(f"There is no directory {str(directory)!r}; give the one that holds your models.")
     models, unusable = [], []
     for name, folder in _candidates(directory):
         try:

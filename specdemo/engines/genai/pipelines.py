@@ -80,13 +80,13 @@ class Pipelines:
         except RuntimeError as error:
             if "cache size" in str(error):
                 raise CacheError(
-                    f"A KV cache of {runtime.cache_size} GB does not fit into this machine's memory; "
+                    f"A KV cache of {runtime.cache_size} GB does not fit in this machine's memory; "
                     "choose a smaller cache size."
                 ) from error
             if kind == "model" and self.pair.eagle3:
                 raise PairError(
                     f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}; "
-                    "choose the target that it was trained for, which must have ten layers or more."
+                    "choose the target it was trained for, which must have at least ten layers."
                 ) from error
             raise LoadError(f"OpenVINO cannot load {target.name!r} on {device}; export it again.") from error
 
