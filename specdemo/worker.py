@@ -24,8 +24,9 @@ from typing import Any
 from specdemo.child import Child, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import Phase, RaceEvent, race
+from specdemo.measure.race import RaceEvent, race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName

@@ -8,8 +8,9 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK, Engine
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.errors import PromptError
-from specdemo.measure.race import Lap, Phase, race
+from specdemo.measure.race import Lap, race
 from specdemo.models.pairs import BUNDLED, pair_from_folders
+from specdemo.progress import Phase
 from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
 

@@ -5,8 +5,9 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure.race import Lap, Phase, RaceEvent, race, run_alone
+from specdemo.measure.race import Lap, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
+from specdemo.progress import Phase
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
 

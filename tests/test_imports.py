@@ -10,13 +10,13 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # each may import what stands before it, or in its own layer
     {
         "specdemo",
-        "specdemo.errors",
         "specdemo.child",
+        "specdemo.errors",
         "specdemo.progress",
-        "specdemo.resources",
-        "specdemo.ways",
-        "specdemo.settings",
         "specdemo.records",
+        "specdemo.resources",
+        "specdemo.settings",
+        "specdemo.ways",
     },
     {"specdemo.decoding"},
     {"specdemo.analysis"},

@@ -18,10 +18,9 @@ from specdemo.cli.terminal import print_sweep
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.measure.hardware import Bound, MemoryUse
-from specdemo.measure.race import Phase
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
 from specdemo.measure.sweep import Sweep, candidates, sweep
-from specdemo.progress import Progress
+from specdemo.progress import Phase, Progress
 from specdemo.records import Costs, StepCosts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board

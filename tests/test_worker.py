@@ -13,8 +13,9 @@ import pytest
 from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
-from specdemo.measure.race import Lap, Phase, race
+from specdemo.measure.race import Lap, race
 from specdemo.models.pairs import bundled_pair
+from specdemo.progress import Phase
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.worker import WithEngine, Worker

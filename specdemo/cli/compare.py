@@ -19,8 +19,9 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
-from specdemo.measure.race import Phase, race
+from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 

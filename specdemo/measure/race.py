@@ -9,32 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from time import perf_counter
-from typing import Literal
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
+from specdemo.measure.warm_up import warm_up
+from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, FinishReason, Request, Round, Run, Side, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
-_WARM_UP_ROUNDS = 12
-_WARM_UP_SECONDS = 0.5
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
 """No word twice, so that prompt lookup finds little."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """What the race is busy with, when that is not decoding, for so many seconds.
-
-    `done` of `total` parts, where there are several.
-    """
-
-    name: Literal["loading", "calibrating", "warming up", "prefilling"]
-    done: int = 0
-    total: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,9 +62,7 @@ def race(
     )
     lanes = [_Lane("plain", engine.decoder(request.plain)), _Lane("speculative", engine.decoder(request, costs))]
     with ExitStack() as opened:
-        yield Phase("warming up")
-        for way in (rehearsed.plain, rehearsed):
-            _warm_up(engine.decoder(way, costs), stop)
+        warmed = yield from warm_up(engine, {"plain": rehearsed.plain, "speculative": rehearsed}, costs, stop)
         for lane in lanes:
             opened.callback(lane.rounds.close)
             if stop():
@@ -103,6 +86,7 @@ def race(
             costs=costs,
             draft_agreement=_agreement(lanes[1].decoder),
             history=tuple(history),
+            warm_up=warmed,
         )
 
 
@@ -112,15 +96,6 @@ def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
         return decoder.draft_agreement()
     except (RunError, RuntimeError):
         return None
-
-
-def _warm_up(decoder: Decoder, stop: Callable[[], bool]) -> None:
-    """A few rounds of the run itself: compiles kernels for its shapes, brings weights into memory."""
-    began = perf_counter()
-    with closing(rounds_of(decoder)) as rounds:
-        for _ in islice(rounds, 1 + _WARM_UP_ROUNDS):
-            if stop() or perf_counter() - began > _WARM_UP_SECONDS:
-                break
 
 
 class _Lane:

@@ -104,9 +104,8 @@ def sweep(
     total, done, spent = (repeats * len(tried) + again) * len(prompts), 0, 0.0
     yield Progress(0, total, None, results.sweep())
     for prompt in prompts[1:]:
-        run_alone(
-            engine.decoder(Request.of(prompt, settings).plain), 1, stop
-        )  # to refuse what cannot be run before anything is
+        # refuse what cannot be run before anything is
+        run_alone(engine.decoder(Request.of(prompt, settings).plain), 1, stop)
     warm_up(engine, prompts[0], [candidate.settings for candidate in tried], costs, stop)
     for repeat in range(repeats + again):
         if repeat == repeats:

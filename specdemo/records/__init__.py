@@ -180,6 +180,17 @@ class Environment(Record):
     threads: int | None
 
 
+class WarmUp(Record):
+    """What preceded a side's run, off the record: `rounds` in `seconds`, prefills included.
+
+    Not `steady`: time was up before a repetition of the same rounds took no less time than the ones before.
+    """
+
+    rounds: int
+    seconds: float
+    steady: bool
+
+
 class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
@@ -197,6 +208,7 @@ class Comparison(Record):
     costs: Costs | None = None
     draft_agreement: tuple[bool, ...] | None = None
     history: tuple[Turn, ...] = ()
+    warm_up: dict[Side, WarmUp] | None = None
 
     def side(self, side: Side) -> Run:
         """The run of one side."""

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from specdemo.errors import SpecdemoError
-from specdemo.measure.race import Phase
-from specdemo.progress import Progress
+from specdemo.progress import Phase, Progress
 from specdemo.ui.html.messages import alert, describe, notice, progress_html
 from specdemo.ui.session import Sessions
 from specdemo.worker import Job

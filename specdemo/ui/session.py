@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from specdemo.analysis import schema
 from specdemo.errors import SpecdemoError
-from specdemo.measure.race import Phase
+from specdemo.progress import Phase
 from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy

@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from specdemo.errors import SpecdemoError
-from specdemo.measure.race import Phase
+from specdemo.progress import Phase
 
 PHASES = {
     "loading": "Loading the models",
