@@ -24,6 +24,7 @@ from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure.race import Phase, Progress, race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import EngineName, GenerationSettings
 
@@ -80,6 +81,10 @@ class Worker:
         """
         cancelled = cancelled or ThreadEvent()
         with self._busy:
+            for _, seconds in convert_pair(job.pair):
+                if cancelled.is_set():
+                    return
+                yield Phase("converting", seconds=seconds)
             if not self._process.is_alive():
                 self._start()
             self._stop.clear()

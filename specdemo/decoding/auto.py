@@ -31,7 +31,7 @@ from math import exp, log
 
 import numpy as np
 
-from width import rising
+from specdemo.decoding.width import rising
 from specdemo.records import Costs
 
 _OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: one plus so many times those of the draft's probability

@@ -1,25 +1,14 @@
 """A model's own tokenizer and detokenizer, as OpenVINO runs them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import openvino_genai
 
 from specdemo.errors import LoadError, PromptError
+from specdemo.models.gguf_convert import folder_of
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Turn
 from specdemo.settings import GenerationSettings
-
-
-def folder_of(model: Model) -> Path:
-    """Where the model lies.
-
-    Raises:
-        LoadError: it was read from JSON, which never holds paths.
-    """
-    if model.path is None:
-        raise LoadError(f"It is not known where {model.name!r} lies on this machine; choose its folder.")
-    return model.path
 
 
 class Tokenizer:

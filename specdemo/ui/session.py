@@ -20,6 +20,7 @@ from specdemo.ui.html.thinking import answer
 from specdemo.worker import Job, Worker
 
 PHASES = {
+    "converting": "Converting the GGUF file, once",
     "loading": "Loading the models",
     "calibrating": "Measuring what a step of each model costs",
     "warming up": "Warming both sides up, off the clock",
