@@ -9,10 +9,21 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specdemo.errors import SettingsError
+from specdemo.ways import (
+    ENGINES_OF,
+    Auto,
+    Confidence,
+    Constant,
+    Drafter,
+    EngineName,
+    Heuristic,
+    Lookup,
+    Policy,
+    Tree,
+    Way,
+    refusal,
+)
 
-EngineName = Literal["genai", "traced"]
-Drafter = Literal["model", "lookup"]
-Policy = Literal["constant", "heuristic", "confidence", "auto"]
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
 
@@ -113,43 +124,45 @@ class GenerationSettings(_Settings):
         description="run plain to its end, then speculative, instead of taking turns",
     )
 
+    @property
+    def way(self) -> Way:
+        """The way of decoding that the flat settings name."""
+        if self.drafter == "lookup":
+            return Lookup(self.max_ngram_size, self.num_assistant_tokens)
+        if self.tree_depth:
+            return Tree(self.tree_depth, self.branching_factor, self.num_assistant_tokens)
+        if self.policy == "heuristic":
+            return Heuristic()
+        if self.policy == "auto":
+            return Auto(self.max_assistant_tokens)
+        if self.policy == "confidence":
+            return Confidence(
+                self.assistant_confidence_threshold, None if self.engine == "genai" else self.max_assistant_tokens
+            )
+        return Constant(self.num_assistant_tokens)
+
     @model_validator(mode="after")
-    def _lookup_has_no_confidence(self) -> Self:
+    def _can_be_done(self) -> Self:
+        reason = self._contradiction() or refusal(
+            self.way, self.engine, sampling=self.do_sample, kv_cache=self.kv_cache == "on"
+        )
+        if reason is not None:
+            raise ValueError(reason)
+        return self
+
+    def _contradiction(self) -> str | None:
+        """What two flat settings say that no one way could."""
         if self.drafter == "lookup" and self.policy != "constant":
-            raise ValueError("prompt lookup proposes without probabilities, so its policy must be constant")
-        return self
-
-    @model_validator(mode="after")
-    def _trees_need(self) -> Self:
-        if self.tree_depth == 0:
-            return self
-        needed = {"engine": "genai", "drafter": "model", "policy": "constant", "do_sample": False}
-        missing = next((name for name, value in needed.items() if getattr(self, name) != value), None)
-        if missing is not None:
-            raise ValueError(f"a tree of proposals needs {missing} {needed[missing]}; set that, or tree_depth 0")
-        if self.num_assistant_tokens < self.tree_depth:
-            raise ValueError("a tree needs a lookahead of at least its depth; raise num_assistant_tokens")
-        return self
-
-    @model_validator(mode="after")
-    def _auto_counts_on_step_costs(self) -> Self:
-        if self.policy == "auto" and self.kv_cache == "off":
-            raise ValueError("the auto policy reckons with the step costs of a KV cache, so kv_cache must be on")
-        return self
-
-    @model_validator(mode="after")
-    def _genai_cannot(self) -> Self:
-        traced_only = {
-            "policy": self.policy in ("heuristic", "auto"),
-            "kv_cache": self.kv_cache == "off",
-            "alternatives": self.alternatives > 0,
-            "max_assistant_tokens": self.max_assistant_tokens != 20,
-        }
-        wanted = next((name for name, only in traced_only.items() if only), None)
-        if self.engine == "genai" and wanted is not None:
-            value = getattr(self, wanted)
-            raise ValueError(f"the genai engine cannot do {wanted} {value}; choose the traced engine")
-        return self
+            return "prompt lookup proposes without probabilities, so its policy must be constant"
+        if self.tree_depth and self.drafter == "lookup":
+            return "a tree of proposals needs drafter model; set that, or tree_depth 0"
+        if self.tree_depth and self.policy != "constant":
+            return "a tree of proposals needs policy constant; set that, or tree_depth 0"
+        for name, engines in ENGINES_OF.items():
+            value = getattr(self, name)
+            if self.engine not in engines and value != type(self).model_fields[name].default:
+                return f"the {self.engine} engine cannot do {name} {value}; choose the {engines[0]} engine"
+        return None
 
 
 class RuntimeSettings(_Settings):

@@ -4,15 +4,16 @@ A step of a GenAI pipeline keeps Python's global lock until it is done. In the s
 stall every visitor's page, and answering visitors would disturb the clocks. It also means that a crash inside
 a driver, or a system out of memory, ends one job and not the server, and that loading can be broken off.
 
-Messages: a `Job` to the child; `Phase` and what the job's task yields back, then None, or a `SpecdemoError` instead.
+Messages: a `Job` to the child; what it yields back, `Phase` values among it, as `child.send_all` sends it.
 """
 
-import multiprocessing
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from threading import Event as ThreadEvent
@@ -20,42 +21,71 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
+from specdemo.child import Child, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure.race import Phase, Progress, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.records import Costs, ModelPair, Turn
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.settings import GenerationSettings
+from specdemo.ways import EngineName
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
-Task = Callable[..., Iterator[Any]]
-"""Called as `task(engine, stop=…, costs=…)`; what it yields is sent to whoever asked.
-
-A job without an engine loads engines by itself: its task is called as `task(load, stop=…)`.
-"""
+Job = Callable[["Engines"], Iterator[Any]]
+"""Something to do in the child with what is loaded there; `WithEngine` and `WithLoader` make jobs."""
 _POLL_SECONDS = 0.05
 _TICK_SECONDS = 1.0
-_GRACE_SECONDS = 0.5
+_LOADING_GRACE = 0.5  # seconds after a Stop; nothing else stops OpenVINO while it reads and compiles a model
+_GRACE = 30.0  # longer than a round takes
 
 
 @dataclass(frozen=True)
-class Job:
-    """Something to do with a pair in an engine, or in all. Without a task the pair is loaded and calibrated."""
+class WithEngine:
+    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`. Without any the pair is only loaded."""
 
-    engine: EngineName | None
+    engine: EngineName
     pair: ModelPair
-    task: Task | None = None
+    work: Callable[..., Iterator[Any]] | None = None
+
+    def __call__(self, engines: "Engines") -> Iterator[Any]:
+        """Load and calibrate what is not yet, then work."""
+        engine, costs = yield from engines.using(self.engine, self.pair)
+        if self.work is not None and not engines.stop():
+            yield from self.work(engine, stop=engines.stop, costs=costs)
+
+
+@dataclass(frozen=True)
+class WithLoader:
+    """Work with a pair in several engines, which it loads and closes by itself: `work(load, stop=…)`."""
+
+    pair: ModelPair
+    work: Callable[..., Iterator[Any]]
+
+    def __call__(self, engines: "Engines") -> Iterator[Any]:
+        """Free what is loaded, then work."""
+        engines.close()
+        yield from converting(self.pair)
+        yield from self.work(lambda name: engines.factory(name, self.pair), stop=engines.stop)
+
+
+def converting(pair: ModelPair) -> Iterator[Phase]:
+    """Convert what of a pair is GGUF and not converted yet."""
+    for _, seconds in convert_pair(pair):
+        yield Phase("converting", seconds=seconds)
 
 
 class Worker:
     """Does one job at a time in a child process, which is started anew if it died."""
 
-    def __init__(self, load: EngineFactory, first: Job | None = None) -> None:
-        """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once."""
+    def __init__(self, load: EngineFactory, first: Job | None = None, *, grace_seconds: float = _GRACE) -> None:
+        """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once.
+
+        A child that says nothing for `grace_seconds` after a Stop is ended.
+        """
         self._factory = load
         self._first = first
-        self._context = multiprocessing.get_context("spawn")
+        self._grace = grace_seconds
         self._busy = Lock()
         self._start()
 
@@ -68,168 +98,146 @@ class Worker:
         history: Sequence[Turn] = (),
     ) -> Iterator[Progress]:
         """What `race` yields, from the child; otherwise as `run`."""
-        task = partial(race, prompt=prompt, settings=settings, history=tuple(history))
-        return self.run(Job(settings.engine, pair, task), cancelled)
+        work = partial(race, prompt=prompt, settings=settings, history=tuple(history))
+        return self.run(WithEngine(settings.engine, pair, work), cancelled)
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """What the job's task yields, after `Phase` values, which come again every second while one lasts.
+        """What the job yields, and `Phase` values, which come again every second while one lasts.
 
-        Waits while another job runs. Once `cancelled` is set the task is told to stop; loading is broken off.
+        Waits while another job runs. Once `cancelled` is set the job is told to stop; loading is broken off.
+        So it is, and the event set, when the caller goes away.
 
         Raises:
-            SpecdemoError: what loading or the task raised, or the child died.
+            SpecdemoError: what the job raised, or the child died, or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
         with self._busy:
-            for _, seconds in convert_pair(job.pair):
-                if cancelled.is_set():
-                    return
-                yield Phase("converting", seconds=seconds)
-            if not self._process.is_alive():
+            if not self._child.alive:
                 self._start()
             self._stop.clear()
-            self._connection.send(job)
-            finished = False
+            self._child.send(job)
+            messages = self._messages(cancelled)
             try:
-                for message in self._messages(cancelled):
-                    finished = isinstance(message, SpecdemoError)
-                    if isinstance(message, SpecdemoError):
-                        raise message
+                for message in messages:  # noqa: UP028 (`yield from` would close them, too)
                     yield message
-                finished = True
-            finally:
-                if not finished:  # the caller went away
-                    self._abandon()
+            except GeneratorExit:
+                cancelled.set()
+                with suppress(SpecdemoError):
+                    deque(messages, maxlen=0)
+                raise
 
     @property
     def process_id(self) -> int:
         """Id of the child process."""
-        assert self._process.pid is not None
-        return self._process.pid
+        return self._child.process_id
 
     def close(self) -> None:
         """End the child."""
-        self._connection.close()
-        self._end()
+        self._child.end()
 
     def _start(self) -> None:
-        self._stop, self._ready = self._context.Event(), self._context.Event()
-        self._connection, theirs = self._context.Pipe()
-        arguments = (self._factory, self._first, theirs, self._stop, self._ready)
+        context = get_context("spawn")
+        self._stop, self._ready = context.Event(), context.Event()
+        self._child = Child(_serve, self._factory, self._first, self._stop, self._ready, name="specdemo engine")
         self._first = None  # one that is started anew loads what it is asked for
-        self._process = self._context.Process(target=_serve, args=arguments, daemon=True, name="specdemo engine")
-        self._process.start()
-        theirs.close()  # so that reading fails once the child is gone
-
-    def _end(self) -> None:
-        self._process.terminate()
-        self._process.join()
 
     def _messages(self, cancelled: ThreadEvent) -> Iterator[Any]:
         """Whatever the child sends until its job is done. A phase that lasts is repeated with its seconds."""
         phase: Phase | None = None if self._ready.is_set() else Phase("loading")
-        began = told = monotonic()
+        began = told = heard = monotonic()
         cancelled_at: float | None = None
         if phase is not None:
             yield phase
         while True:
-            message = self._receive()
-            now = monotonic()
-            if isinstance(message, Phase):
-                began = began if phase is not None and message.name == phase.name else now
-                phase, told = message, now
-            elif message is not _NOTHING:
-                phase = None
-            if message is None:
+            message, now = self._receive(), monotonic()
+            if message is Sign.END:
                 return
-            if message is not _NOTHING:
+            if message is not Sign.SILENCE:
+                heard = told = now
+                if not isinstance(message, Phase):
+                    phase = None
+                elif phase is None or message.name != phase.name:
+                    phase, began = message, now
+                else:
+                    phase = message
                 yield message
             elif phase is not None and now - told >= _TICK_SECONDS:
                 told = now
                 yield replace(phase, seconds=now - began)
-            if cancelled.is_set():
-                self._stop.set()
-                cancelled_at = cancelled_at or now
-                if phase is not None and phase.name == "loading" and now - cancelled_at > _GRACE_SECONDS:
-                    self._end()  # nothing else stops OpenVINO while it reads and compiles a model
+            if not cancelled.is_set():
+                continue
+            self._stop.set()
+            cancelled_at = cancelled_at or now
+            if phase is not None and phase.name in ("converting", "loading"):
+                if now - cancelled_at > _LOADING_GRACE:
+                    self._child.end()
                     return
+            elif now - max(cancelled_at, heard) > self._grace:
+                self._child.end()
+                raise EngineError("The engine did not stop and its process was ended; run again, and it restarts.")
 
     def _receive(self) -> Any:
         try:
-            return self._connection.recv() if self._connection.poll(_POLL_SECONDS) else _NOTHING
-        except (EOFError, OSError):
-            self._process.join()
-            return EngineError("The engine's process ended, perhaps for lack of memory; run again, and it restarts.")
-
-    def _abandon(self) -> None:
-        cancelled = ThreadEvent()
-        cancelled.set()
-        for message in self._messages(cancelled):
-            if isinstance(message, SpecdemoError):
-                return
+            message = self._child.receive(_POLL_SECONDS)
+        except EOFError:
+            self._child.end()
+            raise EngineError(
+                "The engine's process ended, perhaps for lack of memory; run again, and it restarts."
+            ) from None
+        if isinstance(message, SpecdemoError):
+            raise message
+        return message
 
 
-_NOTHING = object()
-
-
-def _serve(factory: EngineFactory, first: Job | None, connection: Connection, stop: Event, ready: Event) -> None:
+def _serve(connection: Connection, factory: EngineFactory, first: Job | None, stop: Event, ready: Event) -> None:
     """The child: do jobs until the parent is gone. What fails to load is tried again."""
-    loaded = _Loaded(factory, stop.is_set)
-    try:
+    engines = Engines(factory, stop.is_set)
+    if first is not None:
         with suppress(Exception):  # whoever asks for it is told, when it is tried again
-            for _ in loaded.prepare(first) if first is not None else ():
-                pass
-        ready.set()
-        while True:
-            job = connection.recv()
-            try:
-                for progress in loaded.run(job):
-                    connection.send(progress)
-                connection.send(None)
-            except SpecdemoError as failure:
-                connection.send(failure)
-            except OSError:
-                raise
-            except Exception as failure:  # whatever it was, the process and the next job go on
-                traceback.print_exception(failure)
-                loaded.close()
-                connection.send(EngineError())
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return
+            deque(first(engines), maxlen=0)
+    ready.set()
+    while True:
+        send_all(connection, _guarded(connection.recv(), engines))
 
 
-class _Loaded:
-    """The engine in use, at most one, since each holds copies of the models; and what its steps cost."""
+def _guarded(job: Job, engines: "Engines") -> Iterator[Any]:
+    """What the job yields. Whatever goes wrong in it, the process and the next job go on."""
+    try:
+        yield from job(engines)
+    except SpecdemoError:
+        raise
+    except Exception as failure:
+        traceback.print_exception(failure)
+        engines.close()
+        raise EngineError from failure
+
+
+class Engines:
+    """What is loaded in the child: at most one engine, since each holds copies of the models; and what steps cost."""
 
     def __init__(self, factory: EngineFactory, stop: Callable[[], bool]) -> None:
-        self._factory = factory
-        self._stop = stop
+        """`stop` says whether the job at hand is to end."""
+        self.factory = factory
+        self.stop = stop
         self._name: tuple[EngineName, ModelPair] | None = None
         self._engine: Engine | None = None
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
-    def run(self, job: Job) -> Iterator[Any]:
-        if job.engine is None:
-            self.close()
-            yield from job.task(lambda name: self._factory(name, job.pair), stop=self._stop) if job.task else ()
-            return
-        yield from self.prepare(job)
-        if self._engine is not None and job.task is not None and not self._stop():
-            yield from job.task(self._engine, stop=self._stop, costs=self._costs[job.engine, job.pair])
-
-    def prepare(self, job: Job) -> Iterator[Phase]:
+    def using(self, engine: EngineName, pair: ModelPair) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
         """Load this pair in this engine, after freeing what was loaded; measure its costs if they are not known."""
-        assert job.engine is not None, "a job for all engines loads them itself"
-        name = (job.engine, job.pair)
-        if self._name != name:
+        name = (engine, pair)
+        if self._engine is None or self._name != name:
+            yield from converting(pair)
             yield Phase("loading")
             self.close()
-            self._engine, self._name = self._factory(*name), name
-        if self._costs.get(name) is None and self._engine is not None:
+            self._engine, self._name = self.factory(engine, pair), name
+        if self._costs.get(name) is None:
             yield Phase("calibrating")
-            self._costs[name] = measure_costs(self._engine, stop=self._stop)
+            self._costs[name] = measure_costs(self._engine, stop=self.stop)
+        return self._engine, self._costs[name]
 
     def close(self) -> None:
+        """Free what is loaded."""
         if self._engine is not None:
             self._engine.close()
         self._engine = self._name = None

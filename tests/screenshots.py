@@ -12,9 +12,10 @@ import sys
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from specdemo.engines import load_engine
-from specdemo.models.pairs import ASSETS, bundled_pair
+from specdemo.models.pairs import bundled_pair
+from specdemo.resources import ASSETS
 from specdemo.ui.page import build_page, launch_options
-from specdemo.worker import Job, Worker
+from specdemo.worker import WithEngine, Worker
 from tests.browser import open_tab
 
 PICTURES = ASSETS / "screenshots"
@@ -73,7 +74,7 @@ def measure(page: Page, start: str, stop: str) -> None:
 def main() -> None:
     """Take all of them."""
     PICTURES.mkdir(exist_ok=True)
-    worker = Worker(load_engine, Job("genai", bundled_pair()))
+    worker = Worker(load_engine, WithEngine("genai", bundled_pair()))
     app = build_page(worker, bundled_pair())
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:

@@ -6,16 +6,16 @@ python -m tests.scripted_app
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Costs, ModelPair
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.records import Costs, ModelPair, Request
 from specdemo.ui import page
+from specdemo.ways import Auto, EngineName
 
 
 class Engine(ScriptedEngine):
     """Fastest with the automatic policy, whose draft costs nothing."""
 
-    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
-        return (ScriptedEngine(draft=0) if settings.policy == "auto" else super()).speculative(settings, costs)
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        return (ScriptedEngine(draft=0) if isinstance(request.way, Auto) else super()).decoder(request, costs)
 
 
 def load(name: EngineName, pair: ModelPair) -> Engine:

@@ -9,7 +9,7 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
 from specdemo.models.pairs import pair_from_folders
-from specdemo.records import ModelPair, Run
+from specdemo.records import ModelPair, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 pytestmark = pytest.mark.openvino
@@ -27,7 +27,7 @@ def pair_of(family: str, draft: str = "draft") -> ModelPair:
 def decode(engine, *, plain: bool = False, **values) -> Run:
     name = "traced" if isinstance(engine, TracedEngine) else "genai"
     settings = GenerationSettings(engine=name, ignore_eos=True, max_new_tokens=TOKENS, **values)
-    return run_alone(engine.plain() if plain else engine.speculative(settings), PROMPT, settings)
+    return run_alone(engine.plain() if plain else engine.decoder(Request.of(PROMPT, settings)))
 
 
 def test_every_fixture_is_tested() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from specdemo.analysis.oracle import passes
 from specdemo.analysis.predict import predict
-from specdemo.decoding.auto import Auto
-from specdemo.decoding.lookahead import Constant, LookaheadPolicy, Planned, policy_for
+from specdemo.decoding.auto import AutoPolicy
+from specdemo.decoding.lookahead import ConstantPolicy, LookaheadPolicy, PlannedPolicy, policy_for
 from specdemo.errors import SettingsError
 from specdemo.records import Costs, DraftRound, Spread, StepCosts
 from specdemo.settings import GenerationSettings
@@ -53,13 +53,13 @@ def rate(policy: LookaheadPolicy, draft: Iterator[tuple[bool, float]], costs: Co
 @pytest.mark.parametrize("costs", [COSTS, CLIFF], ids=["smooth", "cliff"])
 @pytest.mark.parametrize("acceptance", [0.3, 0.6, 0.8, 0.95])
 def test_it_comes_near_the_best_constant_lookahead(acceptance: float, costs: Costs) -> None:
-    best = max(rate(Constant(n), independent(acceptance), costs, 4000) for n in range(1, 17))
-    assert rate(Auto(costs, 16), independent(acceptance), costs, 4000) >= 0.95 * max(best, 1)
+    best = max(rate(ConstantPolicy(n), independent(acceptance), costs, 4000) for n in range(1, 17))
+    assert rate(AutoPolicy(costs, 16), independent(acceptance), costs, 4000) >= 0.95 * max(best, 1)
 
 
 def test_a_draft_that_knows_when_it_is_right_is_used_better_than_any_constant_can() -> None:
-    best = max(rate(Constant(n), honest(), COSTS, 4000) for n in range(1, 17))
-    assert rate(Auto(COSTS, 16), honest(), COSTS, 4000) > 1.1 * best
+    best = max(rate(ConstantPolicy(n), honest(), COSTS, 4000) for n in range(1, 17))
+    assert rate(AutoPolicy(COSTS, 16), honest(), COSTS, 4000) > 1.1 * best
 
 
 @pytest.mark.parametrize("draft_step", [0.0005, 0.002, 0.005, 0.010])
@@ -67,25 +67,25 @@ def test_a_draft_that_knows_when_it_is_right_is_used_better_than_any_constant_ca
 def test_a_draft_that_is_always_wrong_costs_hardly_anything(draft_step: float, confidence: float) -> None:
     costs = COSTS.model_copy(update={"draft_step": draft_step})
     wrong = iter(lambda: (False, confidence), None)
-    assert rate(Auto(costs, 16), wrong, costs, 127) >= 0.97
-    assert rate(Auto(costs, 16), wrong, costs, 5000) >= 0.98
+    assert rate(AutoPolicy(costs, 16), wrong, costs, 127) >= 0.97
+    assert rate(AutoPolicy(costs, 16), wrong, costs, 5000) >= 0.98
 
 
 def test_it_comes_back_when_the_draft_becomes_right() -> None:
-    policy = Auto(COSTS, 16)
+    policy = AutoPolicy(COSTS, 16)
     assert rate(policy, independent(0.0), COSTS, 400) < 1
     rate(policy, independent(0.9), COSTS, 300)  # time to notice
-    best = max(rate(Constant(n), independent(0.9, 1), COSTS, 1000) for n in range(1, 17))
+    best = max(rate(ConstantPolicy(n), independent(0.9, 1), COSTS, 1000) for n in range(1, 17))
     assert rate(policy, independent(0.9, 1), COSTS, 1000) >= 0.95 * best
 
 
 def test_a_draft_as_slow_as_its_target_is_not_used() -> None:
     costs = COSTS.model_copy(update={"draft_step": PLAIN})
-    assert rate(Auto(costs, 16), independent(0.95), costs, 2000) >= 0.98
+    assert rate(AutoPolicy(costs, 16), independent(0.95), costs, 2000) >= 0.98
 
 
 def test_it_stops_before_a_cliff_that_does_not_pay() -> None:
-    policy = Auto(CLIFF, 16)
+    policy = AutoPolicy(CLIFF, 16)
     rate(policy, independent(0.7), CLIFF, 300)
     proposed = next(n for n in count() if not policy.goes_on(n, lambda: 0.9))
     assert 1 <= proposed <= 3  # a fourth proposal would need the pass over five tokens
@@ -94,21 +94,21 @@ def test_it_stops_before_a_cliff_that_does_not_pay() -> None:
 def test_it_keeps_to_its_cap_and_to_what_was_measured() -> None:
     for cap, passes_, expected in ((3, 17, 3), (16, 5, 4)):
         costs = Costs(plain_step=PLAIN, draft_step=1e-6, verify=(PLAIN,) * passes_)
-        policy = Auto(costs, cap)
+        policy = AutoPolicy(costs, cap)
         rate(policy, independent(1.0), costs, 200)
         assert next(n for n in count() if not policy.goes_on(n, lambda: 0.999)) == expected
 
 
 def test_the_same_verdicts_give_the_same_lookaheads() -> None:
-    assert rate(Auto(COSTS, 16), honest(3), COSTS, 500) == rate(Auto(COSTS, 16), honest(3), COSTS, 500)
+    assert rate(AutoPolicy(COSTS, 16), honest(3), COSTS, 500) == rate(AutoPolicy(COSTS, 16), honest(3), COSTS, 500)
 
 
 def test_it_needs_step_costs() -> None:
     settings = GenerationSettings(engine="traced", policy="auto")
     for costs in (None, COSTS.model_copy(update={"draft_step": None})):
         with pytest.raises(SettingsError, match="choose another policy"):
-            policy_for(settings, costs)
-    assert isinstance(policy_for(settings, COSTS), Auto)
+            policy_for(settings.way, costs)
+    assert isinstance(policy_for(settings.way, COSTS), AutoPolicy)
 
 
 @pytest.mark.parametrize("wrong", [{"engine": "genai"}, {"kv_cache": "off"}, {"drafter": "lookup"}], ids=str)
@@ -120,7 +120,7 @@ def test_settings_that_exclude_it(wrong: dict[str, str]) -> None:
 def test_the_oracle_is_planned_and_followed() -> None:
     agrees = [right for right, _ in islice(independent(0.6), 200)]
     plan = passes(agrees, None, len(agrees))
-    policy, proposed = Planned(plan.lookaheads), []
+    policy, proposed = PlannedPolicy(plan.lookaheads), []
     for lookahead in plan.lookaheads:
         proposed.append(next(n for n in count() if not policy.goes_on(n, lambda: 0.0)))
         policy.learn(lookahead, lookahead, lookahead + 1)
@@ -131,7 +131,7 @@ def test_the_oracle_is_planned_and_followed() -> None:
 def test_predicted_best_is_what_simulation_finds() -> None:
     prediction = predict(COSTS, 0.8)
     assert prediction is not None
-    measured = [rate(Constant(n), independent(0.8), COSTS, 20_000) for n in range(1, 17)]
+    measured = [rate(ConstantPolicy(n), independent(0.8), COSTS, 20_000) for n in range(1, 17)]
     assert prediction.predicted == pytest.approx(measured, rel=0.03)
 
 
@@ -149,8 +149,10 @@ def test_it_begins_with_what_was_learnt_while_costs_were_measured() -> None:
 
     costs = taught([(False, 0.9)] * 30)
     timed = costs.contexts[0].model_copy(update={"rounds": (DraftRound(seconds=DRAFT),) * 30})
-    untaught = rate(Auto(COSTS, 16), useless(), COSTS, 127)
-    assert rate(Auto(costs, 16), useless(), COSTS, 127) > untaught
-    assert rate(Auto(Costs.of([timed]), 16), useless(), COSTS, 127) == untaught  # without verdicts, nothing is learnt
-    policy = Auto(taught([(True, 0.9)] * 30), 16)
+    untaught = rate(AutoPolicy(COSTS, 16), useless(), COSTS, 127)
+    assert rate(AutoPolicy(costs, 16), useless(), COSTS, 127) > untaught
+    assert (
+        rate(AutoPolicy(Costs.of([timed]), 16), useless(), COSTS, 127) == untaught
+    )  # without verdicts, nothing is learnt
+    policy = AutoPolicy(taught([(True, 0.9)] * 30), 16)
     assert next(n for n in count() if not policy.goes_on(n, lambda: 0.9)) > 4

@@ -27,7 +27,8 @@ from specdemo.measure.hardware import Bound, draft_extra, measure_bandwidth, mea
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
 from specdemo.records import DraftRound, ModelPair, Side
-from specdemo.settings import EngineName, GenerationSettings, RuntimeSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import EngineName, Lookup, Plain
 
 SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=61)
 TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
@@ -41,12 +42,12 @@ def load(name: EngineName) -> ScriptedEngine:
 
 def run(journal: Journal | None = None, load=load, **options) -> list[Bench]:
     options = {"methods": METHODS, "repeats": 3, **options}
-    return [state.bench for state in bench(load, PAIR, TASKS, SETTINGS, journal=journal, **options)]
+    return [state.found for state in bench(load, PAIR, TASKS, SETTINGS, journal=journal, **options)]
 
 
 def test_every_method_runs_on_every_prompt_in_every_repeat() -> None:
     states = list(bench(load, PAIR, TASKS, SETTINGS, methods=METHODS, repeats=3))
-    result = states[-1].bench
+    result = states[-1].found
     assert result.complete
     assert {(row.engine, row.method, row.prompt, row.repeat) for row in result.rows} == {
         (*method.split(), task.name, repeat) for method in METHODS for task in TASKS for repeat in range(3)
@@ -154,7 +155,7 @@ def test_a_journal_takes_no_rows_of_other_weights_under_the_same_name(journal: J
 
     def resumed(seed: int) -> list[Bench]:
         weights.write_bytes(Random(seed).randbytes(2**22))
-        return [s.bench for s in bench(load, pair, TASKS, SETTINGS, methods=METHODS, repeats=1, journal=journal)]
+        return [s.found for s in bench(load, pair, TASKS, SETTINGS, methods=METHODS, repeats=1, journal=journal)]
 
     rows = resumed(0)[-1].rows
     (weights.parent / "README.md").write_text("A model.")
@@ -167,7 +168,7 @@ def test_a_journal_keeps_names_that_hold_ends_of_lines(journal: Journal) -> None
     task = Task(name="one\u2028two\u2029\x85", task="tales\n", prompt="Say")
 
     def resumed() -> list[Bench]:
-        return [s.bench for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS, repeats=1, journal=journal)]
+        return [s.found for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS, repeats=1, journal=journal)]
 
     rows = resumed()[-1].rows
     assert {row.prompt for row in rows} == {task.name}
@@ -192,7 +193,7 @@ def test_methods_are_those_that_the_pair_can() -> None:
 
 def test_a_prompt_that_cannot_be_run_keeps_nobody_from_running() -> None:
     tasks = [*TASKS, Task(name="void", task="songs", prompt=" ")]
-    result = list(bench(load, PAIR, tasks, SETTINGS, methods=METHODS, repeats=1))[-1].bench
+    result = list(bench(load, PAIR, tasks, SETTINGS, methods=METHODS, repeats=1))[-1].found
     assert result.complete
     assert {row.prompt for row in result.rows if row.problem} == {"void"}
     assert all("empty" in row.problem for row in result.rows if row.problem)
@@ -205,9 +206,10 @@ def test_pipelines_of_another_drafter_are_warm_before_they_are_timed() -> None:
     drafters: list[str] = []
 
     class Watched(ScriptedEngine):
-        def speculative(self, settings, costs=None):
-            drafters.append(settings.drafter)
-            return super().speculative(settings, costs)
+        def decoder(self, request, costs=None):
+            if not isinstance(request.way, Plain):
+                drafters.append("lookup" if isinstance(request.way, Lookup) else "model")
+            return super().decoder(request, costs)
 
     list(bench(lambda _: Watched(), PAIR, TASKS, SETTINGS, methods=METHODS[:2], repeats=3))
     runs = [(drafter, len(list(group))) for drafter, group in groupby(drafters)]
@@ -271,7 +273,7 @@ def test_the_html_report_loads_nothing(tmp_path: Path) -> None:
 def test_names_cannot_break_the_html() -> None:
     name = "</script><script>alert(1)</script>"
     task = Task(name="1", task=name, prompt="Say")
-    result = [s.bench for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS[:1], repeats=1)][-1]
+    result = [s.found for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS[:1], repeats=1)][-1]
     assert name not in report.to_html(result)
 
 
@@ -383,9 +385,9 @@ def test_where_nothing_could_run_nothing_is_called_identical() -> None:
     ends = SETTINGS.model_copy(update={"ignore_eos": False})
     silent = ScriptedEngine(words=("",))
     *_, last = bench(lambda name: silent, PAIR, TASKS, ends, methods=METHODS[:1], repeats=1)
-    assert last.bench.complete
-    assert cells(last.bench) == []
-    assert "identical" not in json.dumps(report.charts(last.bench))
+    assert last.found.complete
+    assert cells(last.found) == []
+    assert "identical" not in json.dumps(report.charts(last.found))
     assert any(
-        "Left out of genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.bench)
+        "Left out of genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.found)
     )

@@ -20,7 +20,8 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.measure.sweep import Sweep, sweep
 from specdemo.records import ModelPair
-from specdemo.settings import EngineName, GenerationSettings, RuntimeSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import EngineName
 from tests.conftest import PROMPTS
 
 ROOT = Path(__file__).resolve().parents[1]

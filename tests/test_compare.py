@@ -7,7 +7,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
 from specdemo.measure.race import Lap, Phase, Progress, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
-from specdemo.records import Comparison
+from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
@@ -56,8 +56,8 @@ def test_clocks_are_the_same_whatever_the_slices() -> None:
     engine = ScriptedEngine(wrong=(4,))
     *_, sliced = race(engine, "Say", LONG, slice_seconds=0.05)
     assert isinstance(sliced, Comparison)
-    assert sliced.plain == run_alone(engine.plain(), "Say", LONG)
-    assert sliced.speculative == run_alone(engine.speculative(LONG), "Say", LONG)
+    assert sliced.plain == run_alone(engine.decoder(Request.of("Say", LONG).plain))
+    assert sliced.speculative == run_alone(engine.decoder(Request.of("Say", LONG)))
 
 
 @pytest.mark.parametrize("rounds_before_stop", [0, 1, 7])
@@ -139,7 +139,7 @@ def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.Mon
         raise EngineError("The engine failed in this run; it has been reset, run again.")
 
     engine = ScriptedEngine()
-    monkeypatch.setattr(type(engine.plain()), "draft_agreement", fail)
+    monkeypatch.setattr(type(engine.decoder(Request.of("Say", LONG))), "draft_agreement", fail)
     *_, comparison = race(engine, "Say", LONG)
     assert isinstance(comparison, Comparison)
     assert comparison.draft_agreement is None

@@ -10,6 +10,7 @@ from specdemo.errors import ConversionError
 from specdemo.models import convert as module
 from specdemo.models.convert import convert, converted_folder
 from specdemo.models.pairs import BUNDLED, pair_from_folders
+from specdemo.records import Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 INSTALLED = importlib.util.find_spec("optimum") is not None
@@ -111,7 +112,7 @@ def test_each_family_is_converted_and_runs(family: str, weights: str, tmp_path: 
     assert model.path is not None
     engine = GenAIEngine(pair_from_folders(model.path, model.path, RuntimeSettings(precision="f32")))
     settings = GenerationSettings(ignore_eos=True, max_new_tokens=12)
-    assert len(run_alone(engine.speculative(settings), "Does it help", settings).token_ids) == 12
+    assert len(run_alone(engine.decoder(Request.of("Does it help", settings))).token_ids) == 12
     engine.close()
 
 

@@ -1,4 +1,4 @@
-"""The README says what is so."""
+"""The README and the documents it leads to say what is so."""
 
 import re
 import shlex
@@ -11,38 +11,58 @@ from specdemo.cli import build_parser
 from specdemo.ui.page import launch_options
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"-m specdemo (.+)", README)
+README = ROOT / "README.md"
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+SHELL = [
+    line
+    for path in DOCUMENTS
+    for block in re.findall(r"```bash\n(.*?)```", path.read_text(), re.DOTALL)
+    for line in block.splitlines()
+]
+COMMANDS = [match[1] for line in SHELL if (match := re.search(r"(?:^|/)specdemo (.+)", line))]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_of_the_readme_are_understood(command: str) -> None:
+def test_commands_are_understood(command: str) -> None:
     build_parser().parse_args(shlex.split(command))
 
 
-def test_there_are_commands_to_check() -> None:
-    assert len(COMMANDS) >= 4
+def test_every_command_is_documented() -> None:
+    known = next(action.choices for action in build_parser()._actions if action.choices)
+    assert {command.split()[0] for command in COMMANDS} == set(known)
 
 
-def test_both_setup_commands_name_files_that_exist() -> None:
-    for command in re.findall(r"^python3 -m venv .+$", README, re.MULTILINE):
-        for name in re.findall(r"\S+\.(?:txt|py)\b", command):
-            assert (ROOT / name).is_file(), name
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_name_files_that_exist(path: Path) -> None:
+    for name in re.findall(r"(?:-r|-c|pytest|python) ((?:assets|tests|constraints)[\w/.-]+)", path.read_text()):
+        assert (ROOT / name).is_file(), name
+    for module in re.findall(r"python -m (tests[\w.]+)", path.read_text()):
+        assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), module
 
 
-def test_links_and_pictures_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if "://" not in target:
-            assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_pictures_lead_somewhere(path: Path) -> None:
+    for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", path.read_text()):
+        if "://" in target:
+            continue
+        linked = path.parent / target if target else path
+        assert linked.exists(), target
+        if heading:
+            assert f"## {heading.replace('-', ' ')}" in linked.read_text().lower(), heading
+
+
+def test_every_document_is_linked_from_the_readme() -> None:
+    for path in DOCUMENTS[1:]:
+        assert f"({path.relative_to(ROOT)})" in README.read_text()
 
 
 def test_formulas_are_those_of_the_figures() -> None:
     for name in ("speedup", "acceptance_rate", "mean_accepted_length", "per_position", "draft_cost", "verify_cost"):
-        assert metrics.FORMULAS[name] in README
+        assert metrics.FORMULAS[name] in (ROOT / "docs" / "figures.md").read_text()
 
 
 def test_space_header_fits_the_requirements() -> None:
-    header = README.split("---")[1]
+    header = README.read_text().split("---")[1]
     version = re.search(r"sdk_version: (.+)", header)
     assert version is not None
     assert f"gradio>={'.'.join(version[1].split('.')[:2])}" in (ROOT / "requirements.txt").read_text()

@@ -14,12 +14,13 @@ import pytest
 from specdemo.errors import AccessError, DiskError, FetchError, FolderError, MissingError, NetworkError
 from specdemo.models import download as module
 from specdemo.models.catalogue import Source, find
-from specdemo.models.download import DownloadProgress, cached_folders, download, local_folder
+from specdemo.models.download import cached_folders, download, local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import NEEDED
 from specdemo.models.memory import in_units
 from specdemo.models.pairs import BUNDLED
 from specdemo.models.places import hub_cache
+from specdemo.progress import Progress
 from tests.hub import Hub
 
 NAME = "tiny/story"
@@ -43,7 +44,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def last(progress: Iterator[DownloadProgress]) -> DownloadProgress:
+def last(progress: Iterator[Progress[Path | None]]) -> Progress[Path | None]:
     *_, end = progress
     return end
 
@@ -51,18 +52,18 @@ def last(progress: Iterator[DownloadProgress]) -> DownloadProgress:
 def test_a_whole_download_can_be_loaded(hub: Hub) -> None:
     assert local_folder(SOURCE) is None
     steps = list(download(NAME))
-    assert steps[0].done_bytes == 0
-    assert all(before.done_bytes <= after.done_bytes for before, after in pairwise(steps))
-    folder = steps[-1].folder
+    assert steps[0].done == 0
+    assert all(before.done <= after.done for before, after in pairwise(steps))
+    folder = steps[-1].found
     assert folder is not None
-    assert steps[-1].done_bytes == steps[-1].total_bytes == sum(file.stat().st_size for file in folder.iterdir())
+    assert steps[-1].done == steps[-1].total == sum(file.stat().st_size for file in folder.iterdir())
     assert inspect_folder(folder).parameters == inspect_folder(BUNDLED / "draft").parameters
     assert local_folder(SOURCE) == folder
     assert cached_folders() == {NAME: folder}
 
 
 def test_only_what_is_needed_is_fetched_and_the_weights_last(hub: Hub) -> None:
-    files = list(dict.fromkeys(step.file for step in download(NAME) if step.file))
+    files = list(dict.fromkeys(step.doing for step in download(NAME) if step.doing))
     assert files[-1] == WEIGHTS
     assert set(hub.served) == {path.name for path in (BUNDLED / "draft").iterdir()}
 
@@ -70,7 +71,7 @@ def test_only_what_is_needed_is_fetched_and_the_weights_last(hub: Hub) -> None:
 def test_the_cache_is_one_that_the_library_knows(hub: Hub) -> None:
     from huggingface_hub import snapshot_download
 
-    folder = last(download(NAME)).folder
+    folder = last(download(NAME)).found
     found = snapshot_download(NAME, cache_dir=hub_cache(), local_files_only=True, allow_patterns=list(NEEDED))
     assert Path(found) == folder
     assert not list(hub_cache().rglob("*.incomplete"))
@@ -79,13 +80,13 @@ def test_the_cache_is_one_that_the_library_knows(hub: Hub) -> None:
 def test_what_is_here_is_not_fetched_again(hub: Hub) -> None:
     first = last(download(NAME))
     served = hub.served.total()
-    assert last(download(NAME)).folder == first.folder
+    assert last(download(NAME)).found == first.found
     assert hub.served.total() == served
 
 
 def test_a_connection_cut_in_the_middle_is_gone_on_with(hub: Hub) -> None:
     hub.cut_after = {WEIGHTS: 1_500_000}
-    folder = last(download(NAME)).folder
+    folder = last(download(NAME)).found
     assert folder is not None
     whole = (folder / WEIGHTS).stat().st_size
     first = int(hub.ranges[0].rpartition(" ")[2])
@@ -98,16 +99,16 @@ def test_a_cancelled_download_is_gone_on_with(hub: Hub) -> None:
     hub.stall_after = {WEIGHTS: 1_500_000}
     done = [0]
     for step in download(NAME, stop=lambda: done[-1] > 1_000_000):
-        assert step.folder is None
-        done.append(step.done_bytes)
+        assert step.found is None
+        done.append(step.done)
     assert 1_000_000 < done[-1] < 2_000_000
     assert local_folder(SOURCE) is None, "nothing half-downloaded counts"
     assert cached_folders() == {}
     hub.stall_after = {}
     steps = list(download(NAME))
-    assert steps[0].done_bytes >= done[-1]
+    assert steps[0].done >= done[-1]
     assert len(hub.ranges) == 1
-    folder = steps[-1].folder
+    folder = steps[-1].found
     assert folder is not None
     assert (folder / WEIGHTS).read_bytes() == (BUNDLED / "draft" / WEIGHTS).read_bytes()
 
@@ -126,11 +127,11 @@ def test_damage_on_the_way_is_found(hub: Hub) -> None:
     with pytest.raises(NetworkError, match=f"{WEIGHTS} arrived damaged and was deleted; download it again"):
         list(download(NAME))
     hub.damaged = set()
-    assert last(download(NAME)).folder == local_folder(SOURCE)
+    assert last(download(NAME)).found == local_folder(SOURCE)
 
 
 def test_an_older_model_will_do_while_a_newer_one_is_fetched(hub: Hub) -> None:
-    folder = last(download(NAME)).folder
+    folder = last(download(NAME)).found
     assert folder is not None
     newer = folder.with_name("f" * 40)
     newer.mkdir()
@@ -144,7 +145,7 @@ def test_gated(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AccessError, match=f"accept its licence at {hub.url}/{NAME}, and set HF_TOKEN"):
         list(download(NAME))
     monkeypatch.setenv("HF_TOKEN", "hf_right")
-    assert last(download(NAME)).folder is not None
+    assert last(download(NAME)).found is not None
 
 
 @pytest.mark.parametrize(

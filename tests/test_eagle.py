@@ -16,7 +16,7 @@ from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.folder import inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
-from specdemo.records import Comparison, Run, Verdict
+from specdemo.records import Comparison, Request, Run, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 pytestmark = pytest.mark.openvino
@@ -46,11 +46,11 @@ def chosen(**values) -> GenerationSettings:
 
 def speculate(engine: GenAIEngine, prompt: str = PROMPT, **values) -> Run:
     settings = chosen(**values)
-    return run_alone(engine.speculative(settings), prompt, settings)
+    return run_alone(engine.decoder(Request.of(prompt, settings)))
 
 
 def plain(engine: GenAIEngine, **values) -> Run:
-    return run_alone(engine.plain(), PROMPT, chosen(**values))
+    return run_alone(engine.decoder(Request.of(PROMPT, chosen(**values)).plain))
 
 
 def test_the_head_is_recognised(eagle) -> None:
@@ -92,8 +92,8 @@ def test_rounds_agree_with_the_counters_of_genai(eagle, shape: dict) -> None:
 
 def test_of_a_chain_the_counts_are_known(eagle) -> None:
     settings = chosen(num_assistant_tokens=5)
-    decoder = eagle.speculative(settings)
-    run = run_alone(decoder, PROMPT, settings)
+    decoder = eagle.decoder(Request.of(PROMPT, settings))
+    run = run_alone(decoder)
     assert decoder.trace_source == "counts only"
     assert decoder.draft_agreement() is None
     rate = metrics.acceptance_rate(run)
@@ -137,7 +137,7 @@ def test_prompt_lookup_and_sampling_work_too(eagle) -> None:
 
 def test_a_run_can_be_stopped_and_another_begun(eagle) -> None:
     settings = chosen(max_new_tokens=400, **SHAPES["tree"])
-    run_alone(eagle.speculative(settings), PROMPT, settings, rounds=3)
+    run_alone(eagle.decoder(Request.of(PROMPT, settings)), rounds=3)
     assert not eagle.pipelines.get("model").has_non_finished_requests()
     assert speculate(eagle).token_ids == plain(eagle).token_ids
 
@@ -165,12 +165,12 @@ def test_step_costs_are_measured(eagle) -> None:
 )
 def test_what_does_not_go_together(eagle, values: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        eagle.speculative(chosen(**values))
+        eagle.decoder(Request.of(PROMPT, chosen(**values)))
 
 
 def test_only_a_head_proposes_trees(engine) -> None:
     with pytest.raises(SettingsError, match="Only an EAGLE-3 head proposes trees; set tree_depth to 0"):
-        engine.speculative(chosen(**SHAPES["tree"]))
+        engine.decoder(Request.of(PROMPT, chosen(**SHAPES["tree"])))
 
 
 def test_a_prompt_of_one_token(eagle) -> None:

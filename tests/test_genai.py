@@ -17,7 +17,7 @@ from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, Pai
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
-from specdemo.records import Comparison, Run, Verdict
+from specdemo.records import Comparison, Request, Run, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
 
@@ -27,12 +27,14 @@ F32 = RuntimeSettings(precision="f32")
 
 def speculate(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings) -> Run:
     chosen = GenerationSettings(**{"ignore_eos": True, "max_new_tokens": 96, **settings})
-    return run_alone(engine.speculative(chosen), prompt, chosen)
+    return run_alone(engine.decoder(Request.of(prompt, chosen)))
 
 
 def plain(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings) -> Run:
     return run_alone(
-        engine.plain(), prompt, GenerationSettings(**{"ignore_eos": True, "max_new_tokens": 96, **settings})
+        engine.decoder(
+            Request.of(prompt, GenerationSettings(**{"ignore_eos": True, "max_new_tokens": 96, **settings})).plain
+        )
     )
 
 
@@ -136,8 +138,8 @@ def test_probabilities_are_told_where_genai_computes_them(engine) -> None:
 
 def test_sampling_knows_counts_only(engine) -> None:
     settings = GenerationSettings(do_sample=True, seed=4, ignore_eos=True, max_new_tokens=64)
-    decoder = engine.speculative(settings)
-    run = run_alone(decoder, PROMPTS[0], settings)
+    decoder = engine.decoder(Request.of(PROMPTS[0], settings))
+    run = run_alone(decoder)
     assert decoder.trace_source == "counts only"
     assert {len(step.proposed) for step in run.rounds[:-3]} == {4}
     refused = [d for step in run.rounds for d in step.proposed if d.verdict is not Verdict.ACCEPTED]
@@ -226,7 +228,7 @@ def test_a_failed_pipeline_is_rebuilt_and_the_next_run_works(engine) -> None:
 def test_a_closed_request_leaves_the_pipeline_free(engine) -> None:
     settings = GenerationSettings(ignore_eos=True, max_new_tokens=500)
     for _ in range(3):
-        run_alone(engine.speculative(settings), PROMPTS[0], settings, rounds=3)
+        run_alone(engine.decoder(Request.of(PROMPTS[0], settings)), rounds=3)
     pipeline = engine.pipelines.get("model")
     assert not pipeline.has_non_finished_requests()
     assert pipeline.get_metrics().requests == 0
@@ -285,7 +287,7 @@ def test_a_model_openvino_refuses(tmp_path: Path) -> None:
 def test_a_pair_without_a_draft_looks_up(engine) -> None:
     alone = GenAIEngine(pair_from_folders(BUNDLED / "target", None, F32))
     with pytest.raises(PairError, match="no draft model; give one, or choose prompt lookup"):
-        alone.speculative(GenerationSettings())
+        alone.decoder(Request.of("Once", GenerationSettings()))
     run = speculate(alone, drafter="lookup")
     assert run.token_ids == plain(engine).token_ids
     alone.close()

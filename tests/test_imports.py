@@ -8,7 +8,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [  # each may import what stands before it, or in its own layer
-    {"specdemo", "specdemo.errors", "specdemo.settings", "specdemo.records"},
+    {
+        "specdemo",
+        "specdemo.child",
+        "specdemo.errors",
+        "specdemo.progress",
+        "specdemo.records",
+        "specdemo.resources",
+        "specdemo.settings",
+        "specdemo.ways",
+    },
     {"specdemo.decoding"},
     {"specdemo.analysis"},
     {"specdemo.models"},

@@ -13,8 +13,9 @@ from specdemo.models.checks import check_pair
 from specdemo.models.folder import inspect_folder
 from specdemo.models.library import Library, entry_folders, find_model, library, models_in
 from specdemo.models.memory import memory_needed
-from specdemo.models.pairs import ASSETS, BUNDLED
-from specdemo.records import Model
+from specdemo.models.pairs import BUNDLED
+from specdemo.records import Model, Request
+from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -193,8 +194,8 @@ def test_a_draft_without_detokenizer_drafts(engine_name: str, tmp_path: Path) ->
     runtime, settings = RuntimeSettings(precision="f32"), GenerationSettings(engine=engine_name, max_new_tokens=16)
     draft = without_detokenizer(FIXTURES / "llama" / "draft", tmp_path)
     engine = load_engine(settings.engine, pair_of(family("llama", "target"), draft, runtime=runtime))
-    run = run_alone(engine.speculative(settings), "Does it help", settings)
-    assert run.token_ids == run_alone(engine.plain(), "Does it help", settings).token_ids
+    run = run_alone(engine.decoder(Request.of("Does it help", settings)))
+    assert run.token_ids == run_alone(engine.decoder(Request.of("Does it help", settings).plain)).token_ids
     engine.close()
     with pytest.raises(PairError, match="choose a draft of the target's family"):
         load_engine(settings.engine, pair_of(inspect_folder(BUNDLED / "target"), draft, runtime=runtime))

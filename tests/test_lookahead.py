@@ -11,7 +11,7 @@ from specdemo.settings import GenerationSettings
 
 
 def policy(**settings) -> LookaheadPolicy:
-    return policy_for(GenerationSettings(engine="traced", **settings))
+    return policy_for(GenerationSettings(engine="traced", **settings).way)
 
 
 def proposed(policy: LookaheadPolicy, probabilities: list[float]) -> int:

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.sampling import Logits, Probabilities, distribution, draw
 from specdemo.decoding.verification import Uniform, Verified, rejection_sample
-from specdemo.engines.base import prefilled
+from specdemo.engines.base import rounds_of
 from specdemo.engines.traced import TracedEngine
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Turn
+from specdemo.records import Request
 from specdemo.settings import GenerationSettings
+from specdemo.ways import Lookup, Plain
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
@@ -107,7 +109,7 @@ class Scripted:
 class Tokenless:
     """A tokenizer for texts that nobody reads."""
 
-    def encode_prompt(self, prompt: str, settings: GenerationSettings, history: Sequence[Turn]) -> list[int]:
+    def encode_prompt(self, request: Request) -> list[int]:
         return [0]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -141,26 +143,25 @@ class Coins:
         return bool(self.sides)
 
 
-def joint(decoder: TracedDecoder, chosen: GenerationSettings) -> dict[tuple[int, ...], float]:
+def joint(request: Request) -> dict[tuple[int, ...], float]:
     """Exact distribution of what a decoder writes."""
     coins, result = Coins(), Counter[tuple[int, ...]]()
     while True:
         with mock.patch("numpy.random.default_rng", return_value=coins):
-            tokens = [token.id for token in prefilled(decoder, "", chosen).committed]
-        while decoder.finish_reason is None:
-            tokens += [token.id for token in decoder.step().committed]
+            tokens = [token.id for step in rounds_of(scripted_decoder(request)) for token in step.committed]
         result[tuple(tokens)] += 0.5**coins.used
         if not coins.next():
             return dict(result)
 
 
-def scripted_decoder(*, speculate: bool = True) -> TracedDecoder:
-    def drafter(text: Sequence[int], capacity: int, chosen: GenerationSettings, random: Uniform) -> Drafter:
-        if chosen.drafter == "lookup":
-            return LookupDrafter(3, chosen)
-        return ModelDrafter(Scripted(factor=5), 3, None, chosen, random)
+def scripted_decoder(request: Request) -> TracedDecoder:
+    def drafter(text: Sequence[int], capacity: int, random: Uniform) -> Drafter:
+        if isinstance(request.way, Lookup):
+            return LookupDrafter(3, request.way)
+        return ModelDrafter(Scripted(factor=5), 3, None, policy_for(request.way), request.sampling, random)
 
-    return TracedDecoder(Tokenless(), lambda *_: Scripted(factor=1), drafter if speculate else None)
+    plain = isinstance(request.way, Plain)
+    return TracedDecoder(request, Tokenless(), lambda *_: Scripted(factor=1), None if plain else drafter)
 
 
 WAYS = {
@@ -174,15 +175,14 @@ WAYS = {
 }
 
 
-def halves(**values) -> GenerationSettings:
-    return GenerationSettings(
-        **{"engine": "traced", "do_sample": True, "temperature": 1, "top_k": 0, "max_new_tokens": 4, **values}
-    )
+def halves(**values) -> Request:
+    settings = {"engine": "traced", "do_sample": True, "temperature": 1, "top_k": 0, "max_new_tokens": 4, **values}
+    return Request.of("", GenerationSettings(**settings))
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(way: dict) -> None:
-    plain, speculative = (joint(scripted_decoder(speculate=side), halves(**way)) for side in (False, True))
+    plain, speculative = joint(halves(**way).plain), joint(halves(**way))
     assert sum(plain.values()) == pytest.approx(1)
     assert speculative == pytest.approx(plain)
 
@@ -190,7 +190,7 @@ def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(way: 
 @pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
 def test_a_wrong_rule_has_another_joint_distribution(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
-    plain, speculative = (joint(scripted_decoder(speculate=side), halves()) for side in (False, True))
+    plain, speculative = joint(halves().plain), joint(halves())
     assert speculative != pytest.approx(plain, abs=0.01)
 
 
@@ -264,13 +264,11 @@ def goodness_of_fit(observed: Counter[int], expected: Counter[int]) -> float:
 
 def deviations(engine: TracedEngine, draws: int) -> list[float]:
     """How far, in standard deviations, drawn tokens are from the exact distribution, by position."""
-    decoder = engine.speculative(SETTINGS)
     seen = [Counter[int]() for _ in range(3)]
     for seed in range(draws):
         chosen = SETTINGS.model_copy(update={"seed": seed, "ignore_eos": True})
-        tokens = [token.id for token in prefilled(decoder, PROMPT, chosen).committed]
-        while decoder.finish_reason is None:
-            tokens += [token.id for token in decoder.step().committed]
+        decoder = engine.decoder(Request.of(PROMPT, chosen))
+        tokens = [token.id for step in rounds_of(decoder) for token in step.committed]
         for position, token in zip(seen, tokens, strict=True):
             position[token] += 1
     return [goodness_of_fit(*pair) for pair in zip(seen, exact(engine), strict=True)]

@@ -4,11 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.engines.genai.replay import DraftReplay, LookupReplay
+from specdemo.records import Request, Sampling
 from specdemo.settings import GenerationSettings
+from specdemo.ways import Confidence, Constant, Lookup
 
 
 def propose(history: list[int], limit: int = 99, **settings) -> list[int]:
-    replay = LookupReplay(history, GenerationSettings(drafter="lookup", **settings))
+    way = GenerationSettings(drafter="lookup", **settings).way
+    assert isinstance(way, Lookup)
+    replay = LookupReplay(history, way)
     return [token for token, _ in replay.propose(limit)]
 
 
@@ -33,7 +37,7 @@ def test_lookup_proposes_nothing_where_nothing_repeats() -> None:
 
 
 def test_lookup_learns_what_was_committed() -> None:
-    replay = LookupReplay([1, 2, 3], GenerationSettings(drafter="lookup"))
+    replay = LookupReplay([1, 2, 3], Lookup(3, 4))
     assert replay.propose(9) == []
     replay.commit([1, 2])
     assert [token for token, _ in replay.propose(9)] == [3, 1, 2]
@@ -55,7 +59,7 @@ def ids(proposals: list) -> list[int]:
 
 
 def test_the_draft_proposes_what_it_would_have_in_each_round() -> None:
-    replay = DraftReplay(CountingDraft(), [3], GenerationSettings(num_assistant_tokens=3))
+    replay = DraftReplay(CountingDraft(), [3], Request("", Constant(3)))
     replay.commit([4])
     assert ids(replay.propose(99)) == [5, 6, 7]
     replay.commit([5, 6, 7, 8])  # all accepted, and a bonus
@@ -67,8 +71,7 @@ def test_the_draft_proposes_what_it_would_have_in_each_round() -> None:
 
 
 def test_a_confidence_threshold_ends_a_proposal_with_the_token_below_it() -> None:
-    settings = GenerationSettings(policy="confidence", assistant_confidence_threshold=1)
-    replay = DraftReplay(CountingDraft(), [3], settings)
+    replay = DraftReplay(CountingDraft(), [3], Request("", Confidence(1)))
     replay.commit([4])
     [(token, probability)] = replay.propose(99)
     assert token == 5
@@ -76,7 +79,7 @@ def test_a_confidence_threshold_ends_a_proposal_with_the_token_below_it() -> Non
 
 
 def test_tokens_proposed_in_vain_stay_penalised() -> None:
-    replay = DraftReplay(CountingDraft(), [3], GenerationSettings(repetition_penalty=2, num_assistant_tokens=1))
+    replay = DraftReplay(CountingDraft(), [3], Request("", Constant(1), Sampling(repetition_penalty=2)))
     replay.commit([4])
     assert ids(replay.propose(99)) == [5]
     replay.commit([4])  # 5 was refused, and half its logit still beats the others'
@@ -87,7 +90,7 @@ def test_tokens_proposed_in_vain_stay_penalised() -> None:
 def test_the_draft_always_goes_on_from_what_was_committed(rounds: list[list[int]], limit: int) -> None:
     """Also where a replay was wrong, so that later rounds are right again."""
     draft = CountingDraft()
-    replay = DraftReplay(draft, [3], GenerationSettings(num_assistant_tokens=4))
+    replay = DraftReplay(draft, [3], Request("", Constant(4)))
     committed = [3]
     for tokens in [[4], *rounds]:
         replay.commit(tokens)

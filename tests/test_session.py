@@ -7,7 +7,7 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.session import Sessions
-from specdemo.worker import Job
+from specdemo.worker import WithEngine
 
 
 class Recorder:
@@ -16,7 +16,7 @@ class Recorder:
     def __init__(self) -> None:
         self.pairs: list[ModelPair] = []
 
-    def run(self, job: Job, *arguments: Any) -> Iterator[Any]:
+    def run(self, job: WithEngine, *arguments: Any) -> Iterator[Any]:
         self.pairs.append(job.pair)
         yield from ()
 

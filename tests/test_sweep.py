@@ -9,24 +9,26 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.errors import PromptError, SettingsError
 from specdemo.measure.recommend import Candidate, Point, recommend
 from specdemo.measure.step_costs import measure_costs
-from specdemo.measure.sweep import FRESH, Sweep, SweepProgress, candidates, sweep
+from specdemo.measure.sweep import FRESH, Sweep, candidates, sweep
 from specdemo.measure.trials import Interval, median_interval, trials
 from specdemo.models.pairs import bundled_pair
+from specdemo.progress import Progress
 from specdemo.records import Costs
 from specdemo.settings import GenerationSettings
+from specdemo.ways import Plain
 from tests.conftest import PROMPTS
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=121)
 FEW = candidates(LONG, lookaheads=(1, 4, 8), thresholds=())
 
 
-def swept(engine: ScriptedEngine, **options) -> list[SweepProgress]:
+def swept(engine: ScriptedEngine, **options) -> list[Progress[Sweep]]:
     return list(sweep(engine, ("Say", "Tell"), LONG, FEW, costs=measure_costs(engine), **options))
 
 
 def test_speedups_are_those_of_the_script_and_the_prediction_agrees() -> None:
     engine = ScriptedEngine()  # always right: τ is the lookahead plus one
-    result = swept(engine)[-1].sweep
+    result = swept(engine)[-1].found
     assert [point.candidate.name for point in result.points] == ["lookahead 1", "lookahead 4", "lookahead 8"]
     assert result.acceptance == 1
     assert result.prediction is not None
@@ -52,14 +54,14 @@ def test_progress_counts_every_run_and_holds_what_is_finished() -> None:
     assert {state.total for state in states} == {18 + FRESH}
     assert states[0].seconds_left is None
     assert states[-1].seconds_left == 0
-    finished = [sum(len(point.speedups) for point in state.sweep.points) for state in states]
+    finished = [sum(len(point.speedups) for point in state.found.points) for state in states]
     assert finished == [*range(19), *[18] * FRESH]
-    assert "Too few runs to be sure" in states[18].sweep.recommendation.sentence
-    assert Sweep.model_validate_json(states[-1].sweep.model_dump_json()) == states[-1].sweep
+    assert "Too few runs to be sure" in states[18].found.recommendation.sentence
+    assert Sweep.model_validate_json(states[-1].found.model_dump_json()) == states[-1].found
 
 
 def test_a_draft_that_is_always_wrong_recommends_plain_decoding() -> None:
-    result = swept(ScriptedEngine(wrong=range(1000)))[-1].sweep
+    result = swept(ScriptedEngine(wrong=range(1000)))[-1].found
     assert result.recommendation.candidate is None
     assert result.recommendation.sentence.startswith("No setting beats plain decoding here: the best, lookahead 1")
 
@@ -68,14 +70,14 @@ def test_stopping_keeps_what_is_finished() -> None:
     engine, asked = ScriptedEngine(), count()
     states = swept(engine, stop=lambda: next(asked) > 700)
     assert 0 < states[-1].done < states[-1].total
-    assert states[-1].sweep.points
+    assert states[-1].found.points
     assert engine.requests == 0
 
 
 def test_the_order_is_shuffled_by_the_seed() -> None:
     def order(seed: int) -> list[tuple[str, ...]]:
         states = swept(ScriptedEngine(), seed=seed)
-        return [tuple(point.candidate.name for point in state.sweep.points) for state in states]
+        return [tuple(point.candidate.name for point in state.found.points) for state in states]
 
     assert order(1) == order(1)
     assert len({tuple(order(seed)) for seed in range(6)}) > 1
@@ -85,17 +87,18 @@ def test_a_machine_that_slows_down_favours_nobody() -> None:
     """Each speculative run is compared with the mean of its neighbours, so a steady drift cancels."""
 
     class Slowing(ScriptedEngine):
-        def plain(self):
-            self.step, self.draft, self.extra = (1.05 * cost for cost in (self.step, self.draft, self.extra))
-            return super().plain()
+        def decoder(self, request, costs=None):
+            if isinstance(request.way, Plain):
+                self.step, self.draft, self.extra = (1.05 * cost for cost in (self.step, self.draft, self.extra))
+            return super().decoder(request, costs)
 
-    steady, slowing = swept(ScriptedEngine())[-1].sweep, swept(Slowing())[-1].sweep
+    steady, slowing = swept(ScriptedEngine())[-1].found, swept(Slowing())[-1].found
     for point, other in zip(slowing.points, steady.points, strict=True):
         assert point.speedup.middle == pytest.approx(other.speedup.middle, rel=0.03)
 
 
 def test_outputs_that_differ_are_told() -> None:
-    result = swept(ScriptedEngine(diverges_at=9))[-1].sweep
+    result = swept(ScriptedEngine(diverges_at=9))[-1].found
     assert not any(point.identical for point in result.points)
     assert "but outputs differ" in result.recommendation.sentence
 
@@ -129,7 +132,7 @@ def test_what_a_pair_cannot_do_is_left_out() -> None:
     engine.pair = engine.pair.model_copy(update={"draft": head})
     tried = candidates(LONG, (1, 4), (0.5,))
     *_, last = sweep(engine, ["Say"], LONG, tried, repeats=1)
-    assert [point.candidate.name for point in last.sweep.points] == ["lookahead 1", "lookahead 4"]
+    assert [point.candidate.name for point in last.found.points] == ["lookahead 1", "lookahead 4"]
     with pytest.raises(SettingsError, match="none of what was to be tried"):
         list(sweep(engine, ["Say"], LONG, tried[2:], repeats=1))
 
@@ -139,8 +142,8 @@ def test_nothing_is_predicted_where_step_costs_do_not_tell(settings: dict[str, s
     engine, changed = ScriptedEngine(), GenerationSettings.checked(**{**LONG.model_dump(), **settings})
     tried = candidates(changed, (2,), ())
     *_, last = sweep(engine, ["Say"], changed, tried, repeats=1, costs=measure_costs(engine))
-    assert last.sweep.acceptance == 1
-    assert last.sweep.prediction is None
+    assert last.found.acceptance == 1
+    assert last.found.prediction is None
 
 
 def test_an_empty_prompt_is_refused() -> None:
@@ -210,9 +213,9 @@ def test_the_bundled_pair_is_swept() -> None:
     *_, last = sweep(engine, PROMPTS[:1], settings, tried, repeats=1, costs=costs)
     engine.close()
     assert (last.done, last.total) == (5 + FRESH, 5 + FRESH)
-    names = [point.candidate.name for point in last.sweep.points]
+    names = [point.candidate.name for point in last.found.points]
     assert names == ["lookahead 2", "lookahead 6", "threshold 0.4", "policy heuristic", "policy auto"]
-    assert all(point.identical and point.speedup.middle > 0 for point in last.sweep.points)
-    two, six = last.sweep.points[:2]
+    assert all(point.identical and point.speedup.middle > 0 for point in last.found.points)
+    two, six = last.found.points[:2]
     assert 1 < two.mean_accepted_length < six.mean_accepted_length < 7
-    assert last.sweep.prediction is not None
+    assert last.found.prediction is not None

@@ -1,6 +1,7 @@
 """The traced engine on the bundled pair: everything is seen, nothing is changed."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,17 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.analysis.explain import notes
 from specdemo.analysis.oracle import passes
-from specdemo.decoding.lookahead import Constant, Planned
-from specdemo.engines.base import prefilled
+from specdemo.decoding.lookahead import ConstantPolicy
+from specdemo.engines.base import rounds_of
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
-from specdemo.records import Comparison, Costs, Run, Spread, StepCosts, Verdict
+from specdemo.records import Comparison, Costs, Request, Run, Spread, StepCosts, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import Planned
 from tests.conftest import PROMPTS
 
 pytestmark = pytest.mark.openvino
@@ -44,11 +46,11 @@ def settings(**values) -> GenerationSettings:
 
 
 def speculate(engine: TracedEngine, prompt: str = PROMPTS[0], **values) -> Run:
-    return run_alone(engine.speculative(settings(**values), COSTS), prompt, settings(**values))
+    return run_alone(engine.decoder(Request.of(prompt, settings(**values)), COSTS))
 
 
 def plain(engine, prompt: str = PROMPTS[0], **values) -> Run:
-    return run_alone(engine.plain(), prompt, settings(**values))
+    return run_alone(engine.decoder(Request.of(prompt, settings(**values)).plain))
 
 
 DRAFTERS = {
@@ -83,14 +85,14 @@ def test_greedy_outputs_are_identical(traced, prompt: str, drafter: dict, more: 
 def test_both_engines_write_the_same(traced, engine: GenAIEngine, penalty: float) -> None:
     for prompt in PROMPTS:
         theirs = GenerationSettings(ignore_eos=True, max_new_tokens=64, repetition_penalty=penalty)
-        expected = run_alone(engine.plain(), prompt, theirs)
+        expected = run_alone(engine.decoder(Request.of(prompt, theirs).plain))
         ours = plain(traced, prompt, repetition_penalty=penalty)
         assert (ours.token_ids, ours.text) == (expected.token_ids, expected.text)
 
 
 def test_both_engines_see_the_same_proposals(traced, engine: GenAIEngine) -> None:
     theirs = GenerationSettings(ignore_eos=True, max_new_tokens=64)
-    replayed, measured = run_alone(engine.speculative(theirs), PROMPTS[0], theirs), speculate(traced)
+    replayed, measured = run_alone(engine.decoder(Request.of(PROMPTS[0], theirs))), speculate(traced)
     for one, other in zip(replayed.rounds, measured.rounds, strict=True):
         assert [(d.id, d.text, d.verdict) for d in one.proposed] == [
             (d.id, d.text, d.verdict) for d in other.proposed
@@ -165,11 +167,11 @@ def test_draft_agreement_is_what_verification_found(traced) -> None:
 
 def test_the_text_ends_at_its_end(traced) -> None:
     long = plain(traced)
-    decoder = traced.speculative(settings())
+    request = Request.of(PROMPTS[0], settings(ignore_eos=False))
     end = long.token_ids[20]
-    for one in (decoder, traced.plain()):
+    for one in (traced.decoder(request), traced.decoder(request.plain)):
         one._ends = frozenset({end})
-        run = run_alone(one, PROMPTS[0], settings(ignore_eos=False))
+        run = run_alone(one)
         assert run.finish_reason == "stop"
         assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
 
@@ -199,7 +201,7 @@ def test_prompts_and_pairs_that_cannot_be_run(traced) -> None:
         plain(traced, "\ud800")
     alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()))
     with pytest.raises(PairError, match="no draft model"):
-        alone.speculative(settings())
+        alone.decoder(Request.of("Once", settings()))
     assert len(speculate(alone, drafter="lookup", max_new_tokens=8).token_ids) == 8
 
 
@@ -223,7 +225,7 @@ def test_a_draft_with_another_tokenizer_is_translated(foreign, traced, prompt: s
 
 def test_what_another_tokenizer_does_not_allow(foreign) -> None:
     with pytest.raises(SettingsError, match="works in greedy decoding only; switch sampling off"):
-        foreign.speculative(settings(do_sample=True))
+        foreign.decoder(Request.of("Once", settings(do_sample=True)))
     *_, comparison = race(foreign, PROMPTS[0], settings(max_new_tokens=8))
     assert "different tokenizers" in " ".join(notes(comparison))
 
@@ -253,12 +255,13 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(traced) 
         def logits(self, ids: list[int], last: int = 1, width: int = 0) -> np.ndarray:
             raise RuntimeError("out of memory")
 
-    decoder = traced.speculative(settings())
-    prefilled(decoder, PROMPTS[0], settings())
+    decoder = traced.decoder(Request.of(PROMPTS[0], settings()))
+    rounds = rounds_of(decoder)
+    next(rounds)
     decoder._target = Broken()
     with pytest.raises(EngineError, match="has been reset, run again"):
-        decoder.step()
-    assert run_alone(decoder, PROMPTS[0], settings()).token_ids == plain(traced).token_ids
+        next(rounds)
+    assert speculate(traced).token_ids == plain(traced).token_ids
 
 
 def test_losslessness_of_a_round_does_not_depend_on_numpy_state(traced) -> None:
@@ -278,43 +281,41 @@ def test_the_automatic_lookahead_changes_from_round_to_round_and_gives_up_a_usel
     lookaheads = {len(step.proposed) for step in speculate(traced, policy="auto").rounds}
     assert len(lookaheads) > 2
     slow = COSTS.model_copy(update={"draft_step": COSTS.plain_step})
-    run = run_alone(traced.speculative(settings(policy="auto"), slow), PROMPTS[0], settings(policy="auto"))
+    run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings(policy="auto")), slow))
     assert sum(len(step.proposed) for step in run.rounds) <= 3
     with pytest.raises(SettingsError, match="choose another policy"):
-        traced.speculative(settings(policy="auto"))
+        traced.decoder(Request.of("Once", settings(policy="auto")))
 
 
 def test_the_oracle_proposes_nothing_in_vain(traced) -> None:
-    decoder = traced.speculative(settings())
-    prefilled(decoder, PROMPTS[0], settings())
-    while decoder.finish_reason is None:
-        decoder.step()
+    request = Request.of(PROMPTS[0], settings())
+    decoder = traced.decoder(request)
+    run_alone(decoder)
     plan = passes(decoder.draft_agreement() or (), None, 63).lookaheads
-    run = run_alone(traced.speculative(settings(), policy=lambda _: Planned(plan)), PROMPTS[0], settings())
+    run = run_alone(traced.decoder(replace(request, way=Planned(plan))))
     assert run.token_ids == plain(traced).token_ids
     assert tuple(len(step.proposed) for step in run.rounds) == plan
     assert metrics.acceptance_rate(run) == 1
 
 
-def test_confidence_is_the_probability_that_is_shown(traced) -> None:
+def test_confidence_is_the_probability_that_is_shown(traced, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a policy is told while the clock runs is computed faster, and in single precision."""
     told: list[float] = []
 
-    class Listening(Constant):
+    class Listening(ConstantPolicy):
         def goes_on(self, proposed, confidence) -> bool:
             if proposed:
                 told.append(confidence())
             return super().goes_on(proposed, confidence)
 
-    run = run_alone(traced.speculative(settings(), policy=lambda _: Listening(3)), PROMPTS[0], settings())
+    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda way, costs: Listening(3))
+    run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings())))
     shown = [draft.draft_probability for step in run.rounds for draft in step.proposed]
     assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)
 
 
 def test_a_draft_rests_in_plain_rounds(traced) -> None:
-    decoder = traced.speculative(settings(), policy=lambda _: Planned((3, 3)))
-    prefilled(decoder, PROMPTS[0], settings())
-    while decoder.finish_reason is None:
-        decoder.step()
+    decoder = traced.decoder(replace(Request.of(PROMPTS[0], settings()), way=Planned((3, 3))))
+    run_alone(decoder)
     drafted = decoder._drafter._sequence.shared(decoder._text)
     assert drafted <= len(decoder._text) - 50  # two rounds of the 64 tokens asked it

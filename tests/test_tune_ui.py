@@ -11,40 +11,41 @@ import gradio as gr
 import pytest
 from rich.console import Console
 
-from specdemo.bench.results import Bench
-from specdemo.bench.run import BenchProgress, bench
+from specdemo.bench import run as bench_run
+from specdemo.bench.run import bench, bench_and_hardware
 from specdemo.bench.suites import Task
 from specdemo.cli.terminal import print_sweep
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
+from specdemo.measure.hardware import Bound, MemoryUse
 from specdemo.measure.race import Phase
-from specdemo.measure.step_costs import MAX_LOOKAHEAD, CostProgress, measure_contexts
-from specdemo.measure.sweep import Sweep, SweepProgress, candidates, sweep
+from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
+from specdemo.measure.sweep import Sweep, candidates, sweep
+from specdemo.progress import Progress
 from specdemo.records import Costs, StepCosts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.jobs import measured
-from specdemo.ui.tabs import benchmark as bench_tab
 from specdemo.ui.tabs.benchmark import Callbacks
 from specdemo.ui.tabs.tune import after_sweep
-from specdemo.worker import Job
+from specdemo.worker import WithEngine
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)
-JOB = Job("traced", ENGINE.pair)
+JOB = WithEngine("traced", ENGINE.pair)
 
 
-def swept() -> list[SweepProgress]:
+def swept() -> list[Progress[Sweep]]:
     return list(sweep(ENGINE, ["Say"], SETTINGS, candidates(SETTINGS, (1, 2, 4), (0.5,)), repeats=3, costs=costs()))
 
 
 def costs() -> Costs:
     *_, last = measure_contexts(ENGINE)
-    assert isinstance(last, CostProgress)
-    assert last.costs is not None
-    return last.costs
+    assert isinstance(last, Progress)
+    assert last.found is not None
+    return last.found
 
 
 def known(**changes: object) -> KnownCosts:
@@ -52,7 +53,7 @@ def known(**changes: object) -> KnownCosts:
 
 
 def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
-    sweep_ = swept()[-1].sweep
+    sweep_ = swept()[-1].found
     shown = json.loads(sweep_board(sweep_))
     assert sweep_.recommendation.sentence in shown["html"]["recommendation"]
     predicted, textbook, dots = shown["charts"]["speedup"]["data"]
@@ -68,12 +69,12 @@ def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
 
 
 def test_a_sweep_that_has_only_begun_shows_nothing_false() -> None:
-    shown = json.loads(sweep_board(swept()[0].sweep))
+    shown = json.loads(sweep_board(swept()[0].found))
     assert shown == {"html": {}, "charts": {}, "whole": True}  # so the page empties what an earlier sweep showed
 
 
 def test_a_sweep_board_leaves_out_what_was_not_measured_and_names_what_was() -> None:
-    genai = swept()[-1].sweep
+    genai = swept()[-1].found
     points = [
         point.model_copy(update={"draft_share": None, "verify_share": None, "other_share": None})
         for point in genai.points
@@ -90,7 +91,7 @@ def test_a_sweep_board_leaves_out_what_was_not_measured_and_names_what_was() -> 
 
 
 def test_a_policys_speedup_comes_with_whether_outputs_were_identical() -> None:
-    sweep_ = swept()[-1].sweep
+    sweep_ = swept()[-1].found
     differing = [
         point.model_copy(update={"identical": point.candidate.name != "policy auto"}) for point in sweep_.points
     ]
@@ -155,7 +156,7 @@ def test_costs_of_more_lengths_are_richer_if_they_are_of_the_same_pair_and_engin
 
 @pytest.mark.parametrize("drafter", ["model", "lookup"])
 def test_a_sweep_keeps_richer_costs_and_tells_the_acceptance_of_a_draft_model_alone(drafter: str) -> None:
-    sweep_, rich = swept()[-1].sweep, known()
+    sweep_, rich = swept()[-1].found, known()
     poor = Costs.of(rich.costs.contexts[:1])
     settings = sweep_.settings.model_copy(update={"drafter": drafter})
     sweep_ = sweep_.model_copy(update={"costs": poor, "settings": settings})
@@ -167,7 +168,7 @@ def test_a_sweep_keeps_richer_costs_and_tells_the_acceptance_of_a_draft_model_al
 
 
 def test_the_terminal_tells_what_steps_cost_and_explains_predictions_only_where_there_are() -> None:
-    sweep_ = swept()[-1].sweep
+    sweep_ = swept()[-1].found
     step, drafted = costs().plain_step, costs().draft_step
     assert drafted is not None
     told = printed(sweep_)
@@ -190,12 +191,12 @@ def printed(sweep_: Sweep) -> str:
 def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
     tasks = [Task(name="one", task="tales", prompt="Say"), Task(name="two", task="<b>", prompt="Say more")]
     states = list(bench(lambda name: ENGINE, ENGINE.pair, tasks, SETTINGS, methods=["traced constant"], repeats=2))
-    assert isinstance(states[-1], BenchProgress)
-    shown = json.loads(bench_board(states[-1].bench))
+    assert isinstance(states[-1], Progress)
+    shown = json.loads(bench_board(states[-1].found))
     assert "identical" in shown["html"]["table"]
     assert "&lt;b&gt;" in shown["html"]["table"]
     assert shown["charts"]["speedup"]["data"][0]["name"] == "traced constant"
-    assert json.loads(bench_board(states[0].bench)) == {"html": {}, "charts": {}, "whole": True}
+    assert json.loads(bench_board(states[0].found)) == {"html": {}, "charts": {}, "whole": True}
 
 
 class Sessions:
@@ -204,7 +205,7 @@ class Sessions:
     def __init__(self, *progress: object, error: EngineError | None = None) -> None:
         self._progress, self._error = progress, error
 
-    def measure(self, visitor: str, what: str, job: Job) -> Iterator[object]:
+    def measure(self, visitor: str, what: str, job: WithEngine) -> Iterator[object]:
         yield from self._progress
         if self._error is not None:
             raise self._error
@@ -215,8 +216,8 @@ def shown(sessions: Sessions) -> list:
 
 
 def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
-    sweep_ = swept()[-1].sweep
-    half, whole = (SweepProgress(done, 2, 61.0, sweep_) for done in (1, 2))
+    sweep_ = swept()[-1].found
+    half, whole = (Progress(done, 2, 61.0, sweep_) for done in (1, 2))
     phase, first, last = shown(Sessions(Phase("loading"), half, whole))
     assert "Loading the models" in phase.message
     assert "1 of 2, about 1 min 1 s left" in first.message
@@ -224,7 +225,7 @@ def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
 
 
 def test_what_is_finished_stays_after_a_stop_and_after_a_failure() -> None:
-    half = SweepProgress(1, 2, None, swept()[-1].sweep)
+    half = Progress(1, 2, None, swept()[-1].found)
     assert "Stopped after 1 of 2; what is finished stays" in shown(Sessions(half))[-1].message
     failed = shown(Sessions(half, error=EngineError()))[-1]
     assert 'role="alert"' in failed.message
@@ -233,31 +234,56 @@ def test_what_is_finished_stays_after_a_stop_and_after_a_failure() -> None:
     assert "before anything was measured" in shown(Sessions())[-1].message
 
 
-def benchmarked(hardware: bool = False) -> list[list]:
+TASK = Task(name="one", task="tales", prompt="Say")
+
+
+def loads(name: str) -> ScriptedEngine:
+    return ENGINE
+
+
+def benchmarked(error: EngineError | None = None) -> list[list]:
     """Every update of message, board, reports, start and stop."""
-    tasks = [Task(name="one", task="tales", prompt="Say")]
-    states = list(bench(lambda name: ENGINE, ENGINE.pair, tasks, SETTINGS, methods=["traced constant"], repeats=2))
+    states = list(bench(loads, ENGINE.pair, [TASK], SETTINGS, methods=["traced constant"], repeats=2))
     visitor = SimpleNamespace(session_hash="visitor")
-    callbacks = Callbacks(Sessions(*states))  # type: ignore[arg-type]
-    return list(callbacks.bench(visitor, ENGINE.pair, None, 1, ["traced constant"], 2, 40, hardware))  # type: ignore[arg-type]
+    callbacks = Callbacks(Sessions(*states, error=error))  # type: ignore[arg-type]
+    return list(callbacks.bench(visitor, ENGINE.pair, None, 1, ["traced constant"], 2, 40, False))  # type: ignore[arg-type]
 
 
-def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(result: Bench) -> Bench:
-        raise EngineError("The process that measured memory ended; choose smaller models.")
-
-    monkeypatch.setattr(bench_tab, "with_hardware", failing)
-    *_, measuring, last = benchmarked(hardware=True)
-    assert "cannot be stopped" in measuring[0]
-    assert measuring[-1]["visible"] is False
-    assert 'role="alert">The process that measured memory ended; choose smaller models.' in last[0]
-    assert "identical" in json.loads(last[1])["html"]["table"]
+def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures() -> None:
+    *_, failed, last = benchmarked(EngineError("The process that measured memory ended; choose smaller models."))
+    assert 'role="alert">The process that measured memory ended; choose smaller models.' in failed[0]
+    assert "identical" in json.loads(failed[1])["html"]["table"]
+    assert last[0] == gr.skip()
     assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".csv", ".html"]
 
 
-def test_memory_that_was_measured_leaves_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_tab, "with_hardware", lambda result: result)
-    assert benchmarked(hardware=True)[-1][0] == ""
+@pytest.mark.parametrize("to_its_end", [True, False])
+def test_memory_is_measured_after_the_rows_until_a_stop(to_its_end: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured_memory(*arguments: object) -> MemoryUse | None:
+        return None if stopped else MemoryUse(engine="traced", side="plain", resident=2, peak=3)
+
+    bound = Bound(
+        read_bandwidth=1, copy_bandwidth=1, array_bytes=1, threads=1, weights=1, cache_per_token=1, context=1
+    )
+    monkeypatch.setattr(bench_run, "measure_memory", measured_memory)
+    monkeypatch.setattr(bench_run, "measure_bound", lambda *_: bound)
+    stopped, states = [], []
+    for state in bench_and_hardware(
+        loads,
+        stop=lambda: bool(stopped),
+        pair=ENGINE.pair,
+        tasks=[TASK],
+        settings=SETTINGS,
+        methods=["traced constant"],
+        repeats=1,
+    ):
+        states.append(state)
+        if not to_its_end and state.doing == "memory and bandwidth":
+            stopped.append(True)
+    *_, measuring, last = states
+    assert measuring.doing == "memory and bandwidth"
+    assert last.found.complete
+    assert (len(last.found.memory), last.found.bound) == ((2, bound) if to_its_end else (0, None))
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(

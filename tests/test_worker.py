@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from threading import Event, Timer
 from time import perf_counter, sleep
 
@@ -12,11 +13,11 @@ import pytest
 from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
-from specdemo.measure.race import Lap, Phase
+from specdemo.measure.race import Lap, Phase, race
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.worker import Job, Worker
+from specdemo.worker import WithEngine, Worker
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
@@ -102,10 +103,10 @@ def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run() -> None:
 class Puzzled(ScriptedEngine):
     """An engine with a fault that nobody thought of."""
 
-    def plain(self):
+    def decoder(self, request, costs=None):
         if self.fails_at is not None:
             raise ZeroDivisionError
-        return super().plain()
+        return super().decoder(request, costs)
 
 
 def puzzled(name: str, pair: ModelPair) -> Puzzled:
@@ -130,7 +131,7 @@ def phases(worker: Worker, pair: ModelPair, engine: str = "genai") -> list[str]:
 
 
 def test_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
-    worker = Worker(scripted, Job("genai", PAIR))
+    worker = Worker(scripted, WithEngine("genai", PAIR))
     compare(worker)
     assert phases(worker, PAIR) == ["warming up"]
     assert phases(worker, PAIR, "traced") == ["loading", "calibrating", "warming up"]
@@ -147,10 +148,10 @@ def loads_only_the_first(name: str, pair: ModelPair) -> ScriptedEngine:
 
 
 def test_a_failed_load_leaves_the_pair_before_usable() -> None:
-    worker = Worker(loads_only_the_first, Job("genai", PAIR))
+    worker = Worker(loads_only_the_first, WithEngine("genai", PAIR))
     before = worker.process_id
     with pytest.raises(LoadError, match="export it again"):
-        list(worker.run(Job("genai", OTHER)))
+        list(worker.run(WithEngine("genai", OTHER)))
     assert compare(worker).plain.finish_reason == "length"
     assert worker.process_id == before
     worker.close()
@@ -163,16 +164,51 @@ def loads_the_other_for_ever(name: str, pair: ModelPair) -> ScriptedEngine:
 
 
 def test_loading_is_reported_and_can_be_broken_off() -> None:
-    worker = Worker(loads_the_other_for_ever, Job("genai", PAIR))
+    worker = Worker(loads_the_other_for_ever, WithEngine("genai", PAIR))
     compare(worker)
     cancelled = Event()
     seen = []
-    for phase in worker.run(Job("genai", OTHER), cancelled):
+    for phase in worker.run(WithEngine("genai", OTHER), cancelled):
         seen.append(phase)
         if len(seen) == 2:
             cancelled.set()
     assert [phase.name for phase in seen] == ["loading"] * len(seen)
     assert seen[1].seconds > seen[0].seconds == 0
+    assert compare(worker).plain.finish_reason == "length"
+    worker.close()
+
+
+def test_leaving_while_a_pair_loads_breaks_the_load_off() -> None:
+    worker = Worker(loads_the_other_for_ever, WithEngine("genai", PAIR))
+    compare(worker)
+    progress = worker.run(WithEngine("genai", OTHER))
+    assert next(progress) == Phase("loading")
+    began = perf_counter()
+    progress.close()
+    assert compare(worker).plain.finish_reason == "length"
+    assert perf_counter() - began < 20
+    worker.close()
+
+
+class Hung(ScriptedEngine):
+    """An engine that never gets its first step done."""
+
+    def plain(self):
+        sleep(3600)
+        return super().plain()
+
+
+def hangs(name: str, pair: ModelPair) -> ScriptedEngine:
+    return Hung() if pair == OTHER else ScriptedEngine()
+
+
+def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
+    worker = Worker(hangs, grace_seconds=0.5)
+    cancelled = Event()
+    with pytest.raises(EngineError, match="did not stop and its process was ended; run again"):  # noqa: PT012
+        for phase in worker.run(WithEngine("genai", OTHER, partial(race, prompt="Say", settings=SHORT)), cancelled):
+            if phase.name != "loading" and phase.seconds >= 1:
+                cancelled.set()
     assert compare(worker).plain.finish_reason == "length"
     worker.close()
 
@@ -185,7 +221,7 @@ def test_memory_does_not_grow_over_twenty_switches() -> None:
     worker = Worker(load_engine)
     resident = []
     for switch in range(24):
-        list(worker.run(Job("genai", pairs[switch % 2])))
+        list(worker.run(WithEngine("genai", pairs[switch % 2])))
         resident.append(psutil.Process(worker.process_id).memory_info().rss)
     assert phases(worker, pairs[1]) == ["warming up"]
     assert resident[-1] - resident[3] < 100e6, [size // 10**6 for size in resident]

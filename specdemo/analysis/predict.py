@@ -10,7 +10,7 @@ from functools import partial
 
 from specdemo.analysis import metrics
 from specdemo.records import Costs, Record
-from specdemo.settings import Drafter
+from specdemo.ways import Drafter
 
 FORMULAS = {
     "expected_length": "(1 − α^(γ+1)) / (1 − α)",

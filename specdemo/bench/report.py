@@ -19,7 +19,7 @@ from specdemo.analysis.figures import percent
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
 from specdemo.errors import SpecdemoError, UsageError
 from specdemo.measure.hardware import MEBIBYTE, draft_extra
-from specdemo.models.pairs import ASSETS
+from specdemo.resources import ASSETS
 
 SCHEMA = 1
 _TEMPLATE = ASSETS / "report.html"

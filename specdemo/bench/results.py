@@ -15,7 +15,8 @@ from specdemo.measure.trials import Summary, Trial, summarise
 from specdemo.models.folder import files_digest
 from specdemo.models.gguf_convert import folder_of
 from specdemo.records import Costs, Environment, ModelPair, Record
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.settings import GenerationSettings
+from specdemo.ways import EngineName
 
 ALL = "all tasks"
 

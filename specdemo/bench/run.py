@@ -5,7 +5,7 @@ was.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -20,33 +20,21 @@ from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memo
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import Trial, can_run, trials, warm_up
-from specdemo.models.checks import check_settings, compared
-from specdemo.records import Costs, ModelPair
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.models.checks import check_way, compared
+from specdemo.progress import Progress
+from specdemo.records import Costs, ModelPair, Request
+from specdemo.settings import GenerationSettings
+from specdemo.ways import ENGINES_OF, KINDS, EngineName, Tree, kinds
 
-METHODS: dict[str, dict[str, Any]] = {
-    "constant": {"policy": "constant"},
-    "heuristic": {"policy": "heuristic"},
-    "confidence": {"policy": "confidence"},
-    "auto": {"policy": "auto"},
-    "lookup": {"drafter": "lookup", "policy": "constant"},
+METHODS = {
+    kind.policy if kind.drafter == "model" else kind.drafter: kind for way, kind in KINDS.items() if way is not Tree
 }
+"""Every way of decoding by a short name; trees have settings of their own to try."""
 ENGINES: tuple[EngineName, ...] = ("genai", "traced")
 REPEATS = 3
 
 Part = list[tuple[int, Task, list[str]]]
 """Repeats, prompts, and the methods to run, in their order."""
-
-
-@dataclass(frozen=True)
-class BenchProgress:
-    """A state of the benchmark. `seconds_left` is an estimate from the rows of this session."""
-
-    doing: str
-    done: int
-    total: int
-    seconds_left: float | None
-    bench: Bench
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
@@ -57,14 +45,17 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, Genera
     """
     ways, pair = {}, compared(pair)
     for engine in ENGINES:
-        for method, changes in METHODS.items():
-            base: dict[str, Any] = settings.model_dump() | {"policy": "constant", "drafter": "model"}
-            if engine == "genai":
-                base.pop("max_assistant_tokens")  # it knows no cap
+        known = {name: value for name, value in settings if engine in ENGINES_OF.get(name, ENGINES)}
+        able = list(kinds(engine, pair.draft_kind))
+        for method, kind in METHODS.items():
+            if kind not in able:
+                continue
             try:
-                chosen = GenerationSettings.checked(**{**base, **changes, "engine": engine})
-                check_settings(pair, chosen)
-            except (PairError, SettingsError):  # this engine cannot
+                chosen = GenerationSettings.checked(
+                    **{**known, "engine": engine, "drafter": kind.drafter, "policy": kind.policy}
+                )
+                check_way(pair, engine, chosen.way, Request.of("", chosen).sampling)
+            except (PairError, SettingsError):  # not with these settings
                 continue
             ways[f"{engine} {method}"] = chosen
     return ways
@@ -81,7 +72,7 @@ def bench(
     journal: Journal | None = None,
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[BenchProgress]:
+) -> Iterator[Progress[Bench]]:
     """Run what the journal does not hold yet; yield a state before the first trial of an engine and after each trial.
 
     Once `stop` says True, what is finished stands.
@@ -103,13 +94,13 @@ def bench(
     engines = {entry.engine: entry.facts for entry in entries if entry.engine is not None and entry.facts is not None}
     state = Bench(header=header, tasks=tuple(tasks), repeats=repeats, engines=engines, rows=tuple(finished.values()))
     total, spent, new, random = len(tasks) * repeats * len(chosen), 0.0, 0, Random(seed)
-    yield BenchProgress("starting", len(state.rows), total, None, state)
+    yield Progress(len(state.rows), total, None, state, "starting")
     for name in ENGINES:
         mine = {way: ways[way] for way in chosen if ways[way].engine == name}
         parts = _parts(name, mine, tasks, repeats, finished, random)
         if not parts or stop():
             continue
-        yield BenchProgress(f"loading {name}", len(state.rows), total, None, state)
+        yield Progress(len(state.rows), total, None, state, f"loading {name}")
         engine = load(name)
         try:
             if name in engines and engines[name].environment != engine.environment:
@@ -131,15 +122,29 @@ def bench(
                 state = state.model_copy(update={"rows": (*state.rows, row)})
                 new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
                 left = spent / new * (total - len(state.rows))
-                yield BenchProgress(f"{name}: {row.prompt}", len(state.rows), total, left, state)
+                yield Progress(len(state.rows), total, left, state, f"{name}: {row.prompt}")
             if stop():
                 return
         finally:
             engine.close()
 
 
-def with_hardware(result: Bench, load: Loader = load_engine) -> Bench:
+def bench_and_hardware(
+    load: Callable[[EngineName], Engine], *arguments: Any, stop: Callable[[], bool], **options: Any
+) -> Iterator[Progress[Bench]]:
+    """`bench`, and `with_hardware` once every row is there."""
+    last = None
+    for last in bench(load, *arguments, stop=stop, **options):
+        yield last
+    if last is not None and last.found.complete:
+        yield replace(last, doing="memory and bandwidth", seconds_left=None)
+        yield replace(last, found=with_hardware(last.found, stop=stop))
+
+
+def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Bench:
     """The same with memory use on every engine that ran, and the bound that memory's bandwidth sets.
+
+    Once `stop` says True, it is as it was.
 
     Raises:
         SpecdemoError: a model cannot be loaded, or a child process died.
@@ -152,11 +157,13 @@ def with_hardware(result: Bench, load: Loader = load_engine) -> Bench:
         settings = result.header.settings.model_copy(
             update={"engine": engine, "policy": "constant", "drafter": drafter}
         )
-        uses += [measure_memory(pair, prompt, settings, side, load) for side in SIDES]
+        uses += [measure_memory(pair, prompt, settings, side, load, stop) for side in SIDES]
+    if stop():
+        return result
     facts = next(iter(result.engines.values()), None)
     middle = result.header.settings.max_new_tokens // 2
     bound = measure_bound(pair, facts.environment, middle) if facts is not None else None
-    return result.model_copy(update={"memory": tuple(uses), "bound": bound})
+    return result.model_copy(update={"memory": tuple(filter(None, uses)), "bound": bound})
 
 
 def _parts(

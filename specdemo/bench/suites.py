@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import AliasChoices, Field, ValidationError
 
 from specdemo.errors import FileError
-from specdemo.models.pairs import ASSETS
 from specdemo.records import Record
+from specdemo.resources import ASSETS
 
 _KINDS = "an object with prompt, or with task_id and prompt, or with question_id, category and turns"
 

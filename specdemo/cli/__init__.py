@@ -6,6 +6,7 @@ Exit codes: 0, 2 for bad usage, 1 for a run that failed.
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from specdemo.cli import bench, compare, models, serve, sweep
 from specdemo.errors import SpecdemoError, UsageError
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; options for settings come from the settings types."""
-    parser = argparse.ArgumentParser(prog="python -m specdemo", description="Does speculative decoding pay here?")
+    called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
+    parser = argparse.ArgumentParser(prog=called, description="Does speculative decoding pay off here?")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (compare, sweep, bench, models, serve):
         command.add_to(commands)

@@ -53,7 +53,7 @@ def _bench(options: argparse.Namespace) -> None:
             for progress in bench(
                 load, pair, tasks, settings, methods=methods, repeats=options.repeats, journal=journal, stop=stop
             ):
-                result = progress.bench
+                result = progress.found
                 show(progress.doing, progress.done, progress.total, progress.seconds_left)
         assert result is not None, "a benchmark begins with a state"
         if stop():

@@ -11,6 +11,7 @@ from specdemo.cli.options import (
     add_pair,
     add_settings,
     check_drafter,
+    check_effect,
     check_json,
     chosen_pair,
     chosen_settings,
@@ -36,6 +37,7 @@ def add_to(commands: Commands) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     settings = chosen_settings(options, GenerationSettings)
+    check_effect(options, [settings])
     check_json(options.json)
     pair = chosen_pair(options)
     check_drafter(pair, settings)

@@ -147,7 +147,7 @@ def _download_repository(repository: str) -> None:
         task = bar.add_task(repository, total=None, left="")
         for progress in download(repository):
             left = "" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s left"
-            bar.update(task, completed=progress.done_bytes, total=progress.total_bytes, left=left)
+            bar.update(task, completed=progress.done, total=progress.total, left=left)
     print(f"{repository} is here; use it by this name: --target {repository}")
 
 

@@ -16,6 +16,9 @@ from specdemo.models.pairs import bundled_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import KINDS, SHAPING, shapes
+
+_OF_SAMPLING = ("temperature", "top_p", "top_k")  # and the seed, which does no harm in a script
 
 Commands = Any
 """What `ArgumentParser.add_subparsers` returns; its type is private to argparse."""
@@ -105,6 +108,30 @@ def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
     """
     if pair.draft is None and settings.drafter == "model":
         raise UsageError("A target alone has no draft model; name one with --draft, or choose --drafter lookup.")
+
+
+def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
+    """Check that each setting that was given has an effect on some run.
+
+    Raises:
+        UsageError: one has none.
+    """
+    given = _chosen(options, GenerationSettings)
+    effective = frozenset[str]().union(*(shapes(KINDS[type(settings.way)], settings.engine) for settings in variants))
+    for name in given:
+        flag = "--" + name.replace("_", "-")
+        if name in SHAPING and name not in effective:
+            raise UsageError(
+                f"{flag} has no effect in the chosen way of decoding; leave it out, or choose {_where(name)}."
+            )
+        if name in _OF_SAMPLING and not any(settings.do_sample for settings in variants):
+            raise UsageError(f"{flag} has no effect in greedy decoding; leave it out, or add --do-sample.")
+
+
+def _where(name: str) -> str:
+    """The flags that choose a way which a setting shapes."""
+    kind = next(kind for kind in KINDS.values() if name in kind.settings)
+    return "--drafter lookup" if kind.drafter == "lookup" else f"--policy {kind.policy}"
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:

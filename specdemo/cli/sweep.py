@@ -14,6 +14,7 @@ from specdemo.cli.options import (
     add_pair,
     add_settings,
     check_drafter,
+    check_effect,
     check_json,
     chosen_pair,
     chosen_settings,
@@ -49,6 +50,7 @@ def _sweep(options: argparse.Namespace) -> None:
     lookaheads = LOOKAHEADS if options.lookaheads is None else numbers(options.lookaheads, int)
     thresholds = THRESHOLDS if options.thresholds is None else numbers(options.thresholds, float)
     tried = candidates(settings, lookaheads, thresholds)
+    check_effect(options, [candidate.settings for candidate in tried])
     check_json(options.json)
     pair = chosen_pair(options)
     check_drafter(pair, settings)
@@ -70,7 +72,7 @@ def _sweep(options: argparse.Namespace) -> None:
                     stop=stop,
                 )
                 for progress in runs:
-                    result = progress.sweep
+                    result = progress.found
                     best = max(result.points, key=lambda point: point.speedup.middle, default=None)
                     doing = f"best so far {best.candidate.name}" if best else "warming up"
                     show(doing, progress.done, progress.total, progress.seconds_left)

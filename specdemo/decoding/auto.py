@@ -25,11 +25,13 @@ The constants were chosen on simulated costs with what the bundled draft propose
 pairs lose until they are trusted and useless ones until they are not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from specdemo.decoding.width import rising
 from specdemo.records import Costs
@@ -47,25 +49,96 @@ _GROWING = 0.5  # of what a change of the passes' length costs, that the proposa
 _EVERY = 8  # rounds after which prices are computed anew, which takes time
 
 
-class Auto:
+@dataclass(frozen=True)
+class Steps:
+    """What steps take, in seconds: draft steps, and target passes by length, which never fall with length.
+
+    `change` is what a pass takes longer whose length differs from the one before; `cap` the most proposals to reckon
+    with.
+    """
+
+    draft: float
+    first_draft: float
+    passes: npt.NDArray[np.float64]
+    change: float
+    cap: int
+
+    @classmethod
+    def of(cls, costs: Costs, cap: int) -> Self:
+        """From measured step costs; proposals are no more than passes were measured for."""
+        assert costs.later_draft_step is not None, "checked when the policy was chosen"
+        passes = rising(np.array(costs.verify))
+        return cls(
+            draft=costs.later_draft_step,
+            first_draft=costs.first_draft_step or costs.later_draft_step,
+            passes=passes,
+            change=costs.length_change or 0.0,
+            cap=min(cap, len(passes) - 1),
+        )
+
+    @property
+    def plain(self) -> float:
+        """A plain step."""
+        return float(self.passes[0])
+
+    def round(self, proposed: int, fed: int, *, changed: bool) -> float:
+        """A round with this many proposals, at least one, whose pass feeds `fed` tokens."""
+        drafting = self.first_draft + (proposed - 1) * self.draft
+        return float(self.passes[fed - 1]) + self.change * changed + drafting
+
+
+def seconds_of_more(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
+    """What m more proposals than k take, after a pass over `fed` tokens; shape (cap, cap), by k and m - 1."""
+    tokens = np.arange(1, steps.cap + 2)
+    filled = steps.passes[np.clip(tokens, fed, len(tokens)) - 1]
+    filled = filled + _GROWING * steps.change * (tokens > fed)
+    passes = np.minimum(filled, steps.passes[: len(tokens)] + steps.change)
+    k, m = np.ogrid[: steps.cap, 1 : steps.cap + 1]
+    more = np.asarray(passes[np.minimum(k + m, steps.cap)] - passes[k] + m * steps.draft)
+    more[0] += steps.first_draft - steps.draft
+    more[k + m > steps.cap] = np.inf
+    return more
+
+
+def needed_chances(more: npt.NDArray[np.float64], learnt: "Learnt", plain: float) -> list[float]:
+    """For each number of proposals k, how likely they must all be accepted for more to pay.
+
+    `more` is of `seconds_of_more`, `plain` the seconds of a plain step. Above 1: more never pays.
+    """
+    gains = (learnt.later.value ** np.arange(len(more))).cumsum()
+    needed = (more / gains).min(axis=1) * max(learnt.earned.value, 1 / plain)
+    first, *others = needed.tolist()
+    return [first / learnt.first.value, *(chance / learnt.later.value for chance in others)]
+
+
+class Learnt:
+    """What verdicts taught: how likely proposals are accepted, and the tokens that rounds earned in their time."""
+
+    def __init__(self, plain: float) -> None:
+        """`plain`: seconds of a plain step, with which it begins."""
+        self.chance = _Chance()
+        self.first, self.later = _Mean(1.4, 2), _Mean(3.2, 4)
+        self.earned = _Mean(1, plain, _ROUND_MEMORY)
+        self.trusted = _TRUSTED
+
+    def verdicts(self, confidences: Sequence[float], proposed: int, accepted: int) -> None:
+        """Of a round's proposals, the accepted ones and the first after them; confidences are log-odds."""
+        for index, confidence in enumerate(confidences[: accepted + 1]):
+            self.chance.learn(confidence, index < accepted)
+        self.first.add(min(accepted, 1), 1)
+        self.later.add_run(max(accepted - 1, 0), failed=0 < accepted < proposed)
+        self.trusted += 2 * accepted
+
+
+class AutoPolicy:
     """A `LookaheadPolicy` for one request."""
 
     def __init__(self, costs: Costs, cap: int) -> None:
         """A policy that proposes at most `cap` tokens, nor more than passes were measured for."""
-        assert costs.later_draft_step is not None, "checked when the policy was chosen"
-        self._draft = costs.later_draft_step
-        self._first_draft = costs.first_draft_step or self._draft
-        self._passes = rising(np.array(costs.verify))
-        self._plain = float(self._passes[0])
-        self._cap = min(cap, len(self._passes) - 1)
-        self._change = costs.length_change or 0.0
-        self._fed = 1
-        self._powers = np.arange(self._cap)
-        self._prices = [self._seconds_of_more(fed) for fed in range(self._cap + 2)]
-        self._chance = _Chance()
-        self._first, self._later = _Mean(1.4, 2), _Mean(3.2, 4)
-        self._earned = _Mean(1, self._plain, _ROUND_MEMORY)
-        self._trusted, self._rounds = _TRUSTED, 0
+        self._steps = Steps.of(costs, cap)
+        self._more = [seconds_of_more(self._steps, fed) for fed in range(self._steps.cap + 2)]
+        self._learnt = Learnt(self._steps.plain)
+        self._fed, self._rounds = 1, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._reach, self._confidences = 1.0, list[float]()
         self._needed = list[float]()
@@ -79,44 +152,40 @@ class Auto:
         self._fed, self._rounds = 1, 0
         self._price()
         if costs.drafted and self._needed[0] >= 1:
-            self._rest(self._first_draft + float(self._passes[1]) + self._change - self._plain)
+            self._rest(self._steps.round(1, 2, changed=True) - self._steps.plain)
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """While another proposal pays."""
         if not proposed:
             return self._begins()
-        if proposed >= min(self._cap, self._trusted) or self._probing:
+        if proposed >= min(self._steps.cap, self._learnt.trusted) or self._probing:
             return False
         self._confidences.append(_log_odds(confidence()))
-        self._reach *= self._chance.of(self._confidences[-1])
+        self._reach *= self._learnt.chance.of(self._confidences[-1])
         return self._reach > self._needed[proposed]
 
     def learn(self, proposed: int, accepted: int, fed: int) -> None:
-        """Learn from the proposals that were judged: the accepted ones and the first after them."""
-        before, self._fed = self._fed, min(fed, self._cap + 1)
+        """Learn from the proposals that were judged."""
+        before, self._fed = self._fed, min(fed, self._steps.cap + 1)
         if not proposed:
             self._wait -= 1
-            self._earned.add(1, self._plain)
+            self._learnt.earned.add(1, self._steps.plain)
             return
-        for index, confidence in enumerate(self._confidences[: accepted + 1]):
-            self._chance.learn(confidence, index < accepted)
-        self._first.add(min(accepted, 1), 1)
-        self._later.add_run(max(accepted - 1, 0), failed=0 < accepted < proposed)
-        self._trusted += 2 * accepted
+        self._learnt.verdicts(self._confidences, proposed, accepted)
         changed = before != self._fed
-        seconds = float(self._passes[self._fed - 1]) + self._change * changed
-        seconds += self._first_draft + (proposed - 1) * self._draft
-        self._earned.add(accepted + 1, seconds)
+        seconds = self._steps.round(proposed, self._fed, changed=changed)
+        self._learnt.earned.add(accepted + 1, seconds)
         if self._probing:
-            self._rest(seconds - (accepted + 1) * self._plain)
+            self._rest(seconds - (accepted + 1) * self._steps.plain)
         self._rounds += 1
         if changed or self._rounds % _EVERY == 0:
             self._price()
 
     def _rest(self, lost: float) -> None:
-        """Stay plain until a probe that loses so many seconds is a small share of the time."""
-        lost += self._first_draft + self._change  # a draft that rested has text to read; plain passes are shorter
-        self._wait = max(lost, 0) / (_PROBING * self._plain)
+        """Stay plain until a probe that loses this many seconds is a small share of the time."""
+        # a draft that rested has text to read; plain passes are shorter
+        lost += self._steps.first_draft + self._steps.change
+        self._wait = max(lost, 0) / (_PROBING * self._steps.plain)
 
     def _begins(self) -> bool:
         """Whether the round proposes anything."""
@@ -125,24 +194,8 @@ class Auto:
         self._probing = self._needed[0] >= 1
         return not self._probing or self._wait <= 0
 
-    def _seconds_of_more(self, fed: int) -> np.ndarray:
-        """What m more proposals than k take, after a pass over so many tokens; shape (cap, cap), by k and m - 1."""
-        tokens = np.arange(1, self._cap + 2)
-        filled = self._passes[np.clip(tokens, fed, len(tokens)) - 1]
-        filled = filled + _GROWING * self._change * (tokens > fed)
-        passes = np.minimum(filled, self._passes[: len(tokens)] + self._change)
-        k, m = np.ogrid[: self._cap, 1 : self._cap + 1]
-        more = np.asarray(passes[np.minimum(k + m, self._cap)] - passes[k] + m * self._draft)
-        more[0] += self._first_draft - self._draft
-        more[k + m > self._cap] = np.inf
-        return more
-
     def _price(self) -> None:
-        """For each number of proposals, how likely they must all be accepted for more to pay."""
-        gains = (self._later.value**self._powers).cumsum()
-        needed = (self._prices[self._fed] / gains).min(axis=1) * max(self._earned.value, 1 / self._plain)
-        self._needed = (needed / self._later.value).tolist()
-        self._needed[0] = float(needed[0]) / self._first.value
+        self._needed = needed_chances(self._more[self._fed], self._learnt, self._steps.plain)
 
 
 @dataclass

@@ -6,12 +6,12 @@ from one round to the next, since some words are easier to guess than others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from specdemo.decoding.auto import Auto
+from specdemo.decoding.auto import AutoPolicy
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.settings import GenerationSettings
+from specdemo.ways import Auto, Confidence, Constant, Heuristic, Planned, Way
 
 HEURISTIC_START = 5
 _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
@@ -32,8 +32,15 @@ class LookaheadPolicy(Protocol):
         """
 
 
+class _Fixed:
+    """A policy whose outcome teaches nothing."""
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Nothing to learn."""
+
+
 @dataclass
-class Constant:
+class ConstantPolicy(_Fixed):
     """The same lookahead in every round."""
 
     lookahead: int
@@ -42,12 +49,38 @@ class Constant:
         """Until the lookahead is reached."""
         return proposed < self.lookahead
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
-        """Nothing to learn."""
+
+@dataclass
+class ConfidencePolicy(_Fixed):
+    """Until the draft's own probability of what it last proposed falls below a threshold, or the cap is reached."""
+
+    threshold: float
+    cap: int | None = None
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """While the last proposal was likely enough; the unlikely one is still verified."""
+        return not proposed or ((self.cap is None or proposed < self.cap) and confidence() >= self.threshold)
 
 
 @dataclass
-class Heuristic:
+class PlannedPolicy(_Fixed):
+    """A lookahead for each round, known beforehand; once they are used up, nothing is proposed.
+
+    With those of the oracle, speculation takes as long as the draft's agreement with the target allows.
+    """
+
+    lookaheads: Sequence[int]
+    round: int = -1
+
+    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+        """Until this round's lookahead is reached."""
+        if not proposed:
+            self.round += 1
+        return self.round < len(self.lookaheads) and proposed < self.lookaheads[self.round]
+
+
+@dataclass
+class HeuristicPolicy:
     """Two more after a round that was accepted whole, one fewer after any other, as in transformers."""
 
     lookahead: int = HEURISTIC_START
@@ -66,53 +99,42 @@ class Heuristic:
             self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
 
 
-@dataclass
-class Confidence:
-    """Until the draft's own probability of what it last proposed falls below a threshold, or the cap is reached."""
-
-    threshold: float
-    cap: int
-
-    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """While the last proposal was likely enough; the unlikely one is still verified."""
-        return not proposed or (proposed < self.cap and confidence() >= self.threshold)
-
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
-        """Nothing to learn."""
-
-
-@dataclass
-class Planned:
-    """A lookahead of its own for every round, known beforehand; once they are used up, nothing is proposed.
-
-    With those of the oracle, speculation takes as long as the draft's agreement with the target allows.
-    """
-
-    lookaheads: Sequence[int]
-    round: int = -1
-
-    def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Until this round's lookahead is reached."""
-        if not proposed:
-            self.round += 1
-        return self.round < len(self.lookaheads) and proposed < self.lookaheads[self.round]
-
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
-        """Nothing to learn."""
-
-
-def policy_for(settings: GenerationSettings, costs: Costs | None = None) -> LookaheadPolicy:
-    """The policy that these settings name, at the beginning of a request.
+def policy_for(way: Way, costs: Costs | None = None) -> LookaheadPolicy:
+    """The policy of a way in which a draft proposes, at the beginning of a request.
 
     Raises:
         SettingsError: the automatic lookahead was asked for, and the costs that it needs are not known.
     """
-    if settings.policy == "auto":
-        if costs is None or costs.draft_step is None:
-            raise SettingsError("What a draft step costs is not known for this pair; choose another policy.")
-        return Auto(costs, settings.max_assistant_tokens)
-    if settings.policy == "heuristic":
-        return Heuristic()
-    if settings.policy == "confidence":
-        return Confidence(settings.assistant_confidence_threshold, settings.max_assistant_tokens)
-    return Constant(settings.num_assistant_tokens)
+    match way:
+        case Constant(lookahead):
+            return ConstantPolicy(lookahead)
+        case Confidence(threshold, cap):
+            return ConfidencePolicy(threshold, cap)
+        case Heuristic():
+            return HeuristicPolicy()
+        case Planned(lookaheads):
+            return PlannedPolicy(lookaheads)
+        case Auto(cap):
+            if costs is None or costs.draft_step is None:
+                raise SettingsError("What a draft step costs is not known for this pair; choose another policy.")
+            return AutoPolicy(costs, cap)
+    raise AssertionError(f"{way} has no policy")
+
+
+Proposed = TypeVar("Proposed")
+
+
+def propose(
+    policy: LookaheadPolicy,
+    limit: int,
+    choose: Callable[[Sequence[Proposed]], Proposed],
+    confidence: Callable[[Proposed], float],
+) -> list[Proposed]:
+    """The draft loop: proposals until the policy has enough, at most `limit`.
+
+    `choose` makes the next one after those of this round; `confidence` is the draft's probability of one.
+    """
+    proposals: list[Proposed] = []
+    while len(proposals) < limit and policy.goes_on(len(proposals), lambda: confidence(proposals[-1])):
+        proposals.append(choose(proposals))
+    return proposals

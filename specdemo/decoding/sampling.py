@@ -1,4 +1,4 @@
-"""Distributions over the next token, as settings shape them, and drawing from them.
+"""Distributions over the next token, as `Sampling` shapes them, and drawing from them.
 
 The steps and their order are GenAI's: repetition penalty, temperature, top-p, top-k. Plain sampling, the draft
 and the target share this one function, so that speculative sampling can keep exactly the distribution of plain
@@ -10,7 +10,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.settings import GenerationSettings
+from specdemo.records import Sampling
 
 Logits = npt.NDArray[np.float32]
 """Shape (vocabulary,), or (tokens, vocabulary)."""
@@ -50,13 +50,13 @@ def greatest_probability(logits: Logits, likeliest: int) -> float:
     return float(1 / np.exp(weights, out=weights).sum())
 
 
-def distribution(logits: Logits, settings: GenerationSettings, seen: Collection[int]) -> Probabilities:
+def distribution(logits: Logits, sampling: Sampling, seen: Collection[int]) -> Probabilities:
     """What the next token is drawn from; in greedy decoding, the distribution whose likeliest token is chosen."""
-    scores = penalised(logits, seen, settings.repetition_penalty)
-    if not settings.do_sample:
+    scores = penalised(logits, seen, sampling.repetition_penalty)
+    if not sampling.do_sample:
         return softmax(scores)
-    probabilities = softmax(scores / np.float32(settings.temperature))
-    kept = _most_likely(probabilities, settings.top_p, settings.top_k)
+    probabilities = softmax(scores / np.float32(sampling.temperature))
+    kept = _most_likely(probabilities, sampling.top_p, sampling.top_k)
     if kept is not None:
         cut = np.zeros_like(probabilities)
         cut[kept] = probabilities[kept]
@@ -64,9 +64,9 @@ def distribution(logits: Logits, settings: GenerationSettings, seen: Collection[
     return probabilities
 
 
-def greedy_choice(logits: Logits, settings: GenerationSettings, seen: Collection[int]) -> int:
+def greedy_choice(logits: Logits, sampling: Sampling, seen: Collection[int]) -> int:
     """The likeliest token."""
-    return int(penalised(logits, seen, settings.repetition_penalty).argmax())
+    return int(penalised(logits, seen, sampling.repetition_penalty).argmax())
 
 
 def _most_likely(probabilities: Probabilities, top_p: float, top_k: int) -> npt.NDArray[np.intp] | None:

@@ -6,7 +6,7 @@ from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.records import ModelPair, Side
-from specdemo.settings import EngineName
+from specdemo.ways import EngineName
 
 ENGINES: dict[EngineName, Callable[[ModelPair], Engine]] = {"genai": GenAIEngine, "traced": TracedEngine}
 

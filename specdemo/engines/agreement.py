@@ -1,16 +1,16 @@
 """Where a draft agrees with a text: what an oracle would need to know, found off the clock."""
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence
 
 from specdemo.decoding.sampling import greedy_choice, resized
-from specdemo.engines.language_model import Sequence
-from specdemo.settings import GenerationSettings
+from specdemo.engines.language_model import ModelSequence
+from specdemo.records import Sampling
 
 _CHUNK = 256  # tokens whose logits are looked at together, which bounds the memory that they take
 
 
 def draft_agreement(
-    draft: Sequence, text: Ids[int], first: int, settings: GenerationSettings, vocabulary: int | None = None
+    draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, vocabulary: int | None = None
 ) -> tuple[bool, ...]:
     """For each token of a text from index `first` on, whether the draft's greedy choice is the same.
 
@@ -21,7 +21,7 @@ def draft_agreement(
         end = min(start + _CHUNK, len(text))
         logits = draft.logits(text[: end - 1], end - start)
         for index, row in enumerate(logits, start):
-            seen = set(text[:index]) if settings.repetition_penalty != 1 else ()
+            seen = set(text[:index]) if sampling.repetition_penalty != 1 else ()
             choices = row if vocabulary is None else resized(row, vocabulary)
-            agreement.append(greedy_choice(choices, settings, seen) == text[index])
+            agreement.append(greedy_choice(choices, sampling, seen) == text[index])
     return tuple(agreement)

@@ -1,17 +1,17 @@
 """The seam between engines and everything else.
 
-Stepping, rather than a callback, gives each round a clock of its own, lets a run stop within one round, and
-makes a race possible: two decoders, advanced by turns.
+A request is decoded by one generator of rounds. Rounds, rather than a callback, give each its own clock, let a run
+stop within one round, and make a race possible: two generators, advanced by turns.
 """
 
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import NamedTuple, Protocol
 
-from specdemo.records import Costs, DraftRound, Environment, FinishReason, ModelPair, Round, TraceSource, Turn
-from specdemo.settings import GenerationSettings
+from specdemo.records import Costs, DraftRound, Environment, FinishReason, ModelPair, Request, Round, TraceSource
 
 PREFILL_CHUNK = 512
-"""Tokens of a long prompt that are read at once. Larger parts were not faster, and say less of how far it is."""
+"""Tokens of a long prompt that are read at once. Larger parts were not faster, and give coarser progress."""
 
 
 class Prefilling(NamedTuple):
@@ -22,7 +22,7 @@ class Prefilling(NamedTuple):
 
 
 class Decoder(Protocol):
-    """One request at a time, one round at a time."""
+    """One request."""
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -32,21 +32,14 @@ class Decoder(Protocol):
     def trace_source(self) -> TraceSource:
         """How the proposals in this request's rounds are known."""
 
-    def start(
-        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
-    ) -> Generator[Prefilling, None, Round]:
-        """Tokenise and prefill, yielding in between. The round returned commits the first token; its seconds
-        exclude tokenising.
+    def rounds(self) -> Generator[Prefilling | Round]:
+        """Tokenise and prefill, yielding progress in between; then one round at a time. Call it once.
+
+        The first round is the prefill, which commits the first token; its seconds exclude tokenising. Closing the
+        generator, at any time, frees the request.
 
         Raises:
             PromptError: the prompt is empty, or too long for the model.
-            RunError: the engine could not go on.
-        """
-
-    def step(self) -> Round:
-        """Do exactly one round. Only while `finish_reason` is None.
-
-        Raises:
             RunError: the engine could not go on.
         """
 
@@ -59,12 +52,9 @@ class Decoder(Protocol):
         Found off the clock. None where a draft has no one choice: in sampling, and without a draft model.
         """
 
-    def close(self) -> None:
-        """Free the request, finished or not. A closed decoder can be started again."""
-
 
 class Engine(Protocol):
-    """A loaded pair and its decoders."""
+    """A loaded pair, which decodes one request at a time on each side."""
 
     @property
     def pair(self) -> ModelPair:
@@ -74,27 +64,24 @@ class Engine(Protocol):
     def environment(self) -> Environment:
         """What figures are measured on."""
 
-    def plain(self) -> Decoder:
-        """A decoder of the target alone."""
-
-    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
-        """A decoder with the drafter these settings name. The automatic lookahead needs the pair's step costs.
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        """A decoder of the request. The automatic lookahead needs the pair's step costs.
 
         Raises:
-            PairError: the pair has no draft, and the settings ask for one.
+            PairError, SettingsError: the pair cannot be decoded in the request's way.
         """
 
     def count_tokens(self, text: str) -> int:
-        """Number of the target's tokens that this text is."""
+        """Number of the target's tokens in a text."""
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of one target pass over so many tokens after another, at a text about as long as the prompt.
+        """Seconds of target passes over this number of tokens, one after another, after a text like the prompt.
 
         Several numbers take turns; an engine that cannot do that yields nothing then.
         """
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """What the draft takes for so many proposals in each of some rounds; empty without a draft.
+        """What the draft takes in each of some rounds with this lookahead; empty without a draft.
 
         A draft on its own is faster: there no target pass evicts its weights from the caches.
         """
@@ -103,22 +90,9 @@ class Engine(Protocol):
         """Free all models."""
 
 
-def prefilled(decoder: Decoder, prompt: str, settings: GenerationSettings) -> Round:
-    """Start a request and see its prefill through."""
-    prefill = decoder.start(prompt, settings)
-    while True:
-        try:
-            next(prefill)
-        except StopIteration as end:
-            result: Round = end.value
-            return result
-
-
-def steps(decoder: Decoder, prompt: str, settings: GenerationSettings) -> Generator[Round]:
-    """The rounds of one decoder on its own, the prefill first; frees the request at the end."""
-    try:
-        yield prefilled(decoder, prompt, settings)
-        while decoder.finish_reason is None:
-            yield decoder.step()
-    finally:
-        decoder.close()
+def rounds_of(decoder: Decoder) -> Generator[Round]:
+    """The rounds of a decoder on its own, the prefill first, without its progress; closing it frees the request."""
+    with closing(decoder.rounds()) as steps:
+        for step in steps:
+            if isinstance(step, Round):
+                yield step

@@ -11,8 +11,7 @@ Taking back copies nothing:
   attention mask become 0, and position ids continue from the accepted length.
 """
 
-from collections.abc import Iterator
-from collections.abc import Sequence as Ids
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -29,19 +28,19 @@ from specdemo.errors import LoadError
 _READ, _FED, _CYCLES = 16, 5, 8  # of the trial that decides how to feed: tokens before it and in it, repetitions
 
 
-class Sequence(Protocol):
+class ModelSequence(Protocol):
     """One text and its cache."""
 
-    def logits(self, ids: Ids[int], last: int = 1, width: int = 0) -> Logits:
+    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
         """Logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call.
 
         A pass may be made to feed as many tokens as the one before, `width`, where a change of length costs time.
         """
 
-    def read(self, ids: Ids[int]) -> Iterator[int]:
+    def read(self, ids: Sequence[int]) -> Iterator[int]:
         """Take in most of a long text; yields in between how many of its tokens are read."""
 
-    def shared(self, ids: Ids[int]) -> int:
+    def shared(self, ids: Sequence[int]) -> int:
         """How many of a text's first tokens are in the cache."""
 
 
@@ -71,7 +70,7 @@ class LanguageModel:
                 self.paged = False
         return core.compile_model(core.read_model(file), device, properties)
 
-    def sequence(self, capacity: int, *, kv_cache: bool = True) -> Sequence:
+    def sequence(self, capacity: int, *, kv_cache: bool = True) -> ModelSequence:
         """A new, empty sequence with room for so many tokens; it grows if that is not enough."""
         cached = Paged(self._compiled, capacity) if self.paged else Stateful(self._compiled)
         return cached if kv_cache else Uncached(cached)

@@ -20,14 +20,15 @@ from specdemo.records import (
     FinishReason,
     Model,
     ModelPair,
+    Request,
     Round,
     Token,
     TraceSource,
-    Turn,
 )
-from specdemo.settings import GenerationSettings
+from specdemo.ways import Constant, Lookup, Plain, Tree, Way
 
 WRONG = " um"
+_OTHER_LOOKAHEAD = 4  # of policies that would choose it
 _ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}
 
 
@@ -57,13 +58,9 @@ class ScriptedEngine:
         self.pair = ModelPair(name="scripted", target=model, draft=model)
         self.environment = Environment.model_validate(_ENVIRONMENT)
 
-    def plain(self) -> Decoder:
-        """A decoder of the target alone."""
-        return _ScriptedDecoder(self, speculates=False)
-
-    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
-        """A decoder with the draft."""
-        return _ScriptedDecoder(self, speculates=True)
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        """A decoder of the request; whatever proposes knows the words as the draft does."""
+        return _ScriptedDecoder(self, request)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of passes over so many tokens."""
@@ -85,35 +82,33 @@ class ScriptedEngine:
 class _ScriptedDecoder:
     trace_source: TraceSource = "measured"
 
-    def __init__(self, engine: ScriptedEngine, *, speculates: bool) -> None:
+    def __init__(self, engine: ScriptedEngine, request: Request) -> None:
         self._engine = engine
-        self._speculates = speculates
-        self._open = False
+        self._request = request
+        self._lookahead = _lookahead(request.way)
         self._position = 0
         self.finish_reason: FinishReason | None = None
 
-    def start(
-        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
-    ) -> Generator[Prefilling, None, Round]:
-        if not prompt.strip():
+    def rounds(self) -> Generator[Prefilling | Round]:
+        if not self._request.prompt.strip():
             raise PromptError("The prompt is empty; type the beginning of a text.")
-        self.close()
-        self._open = True
         self._engine.requests += 1
-        self._settings = settings
-        self._position, self.finish_reason = 0, None
-        words = len(prompt.split())
-        for done in range(PREFILL_CHUNK, words, PREFILL_CHUNK):
-            yield Prefilling(done, words)
-        return self._round([], 1, self._engine.prefill)
+        try:
+            words = len(self._request.prompt.split())
+            for done in range(PREFILL_CHUNK, words, PREFILL_CHUNK):
+                yield Prefilling(done, words)
+            yield self._round([], 1, self._engine.prefill)
+            while self.finish_reason is None:
+                yield self._step()
+        finally:
+            self._engine.requests -= 1
 
-    def step(self) -> Round:
-        engine, wanted = self._engine, self._settings.max_new_tokens - self._position
+    def _step(self) -> Round:
+        engine, wanted = self._engine, self._request.max_new_tokens - self._position
         if engine.fails_at is not None and engine.fails_at <= self._position:
             engine.fails_at = None
             raise EngineError()
-        lookahead = min(self._settings.num_assistant_tokens, wanted - 1) if self._speculates else 0
-        positions = range(self._position, self._position + lookahead)
+        positions = range(self._position, self._position + min(self._lookahead, wanted - 1))
         proposed = [WRONG if position in engine.wrong else self._word(position) for position in positions]
         accepted = 0
         while accepted < len(proposed) and proposed[accepted] == self._word(self._position + accepted):
@@ -125,17 +120,12 @@ class _ScriptedDecoder:
         return list(rounds)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        if not self._speculates:
+        if not self._lookahead:
             return None
         return tuple(position not in self._engine.wrong for position in range(1, self._position))
 
-    def close(self) -> None:
-        if self._open:
-            self._engine.requests -= 1
-        self._open = False
-
     def _word(self, position: int) -> str:
-        if self._speculates and position == self._engine.diverges_at:
+        if self._lookahead and position == self._engine.diverges_at:
             return " otherwise"
         return self._engine.words[position % len(self._engine.words)]
 
@@ -143,13 +133,13 @@ class _ScriptedDecoder:
         if self._engine.real_time:
             sleep(seconds)
         last = len(self._engine.words)
-        if not self._settings.ignore_eos:
+        if not self._request.ignore_eos:
             committed = min(committed, last - self._position)
         words = [self._word(self._position + index) for index in range(committed)]
         self._position += committed
-        if self._position >= self._settings.max_new_tokens:
+        if self._position >= self._request.max_new_tokens:
             self.finish_reason = "length"
-        elif self._position >= last and not self._settings.ignore_eos:
+        elif self._position >= last and not self._request.ignore_eos:
             self.finish_reason = "stop"
         ids = [_id(word) for word in proposed]
         verdicts = judge(ids, [_id(word) for word in words], ended=self.finish_reason == "stop") or []
@@ -163,6 +153,13 @@ class _ScriptedDecoder:
             draft_seconds=len(proposed) * self._engine.draft,
             verify_seconds=seconds - len(proposed) * self._engine.draft,
         )
+
+
+def _lookahead(way: Way) -> int:
+    """Tokens proposed in each round; every policy is taken for a constant one."""
+    if isinstance(way, Plain):
+        return 0
+    return way.lookahead if isinstance(way, Constant | Lookup | Tree) else _OTHER_LOOKAHEAD
 
 
 def _id(word: str) -> int:

@@ -7,8 +7,7 @@ import openvino_genai
 from specdemo.errors import LoadError, PromptError
 from specdemo.models.gguf_convert import folder_of
 from specdemo.models.vocabulary import check_tokenizers
-from specdemo.records import Model, Turn
-from specdemo.settings import GenerationSettings
+from specdemo.records import Model, Request
 
 
 class Tokenizer:
@@ -26,30 +25,31 @@ class Tokenizer:
         except RuntimeError as error:
             raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
 
-    def encode_prompt(self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()) -> list[int]:
-        """Ids of a prompt that the model can go on with for as long as the settings ask.
+    def encode_prompt(self, request: Request) -> list[int]:
+        """Ids of a request's prompt, after which there is room for its new tokens.
 
         With a chat template the prompt is a message after those of earlier turns.
 
         Raises:
             PromptError: it is empty, or too long.
         """
+        prompt = request.prompt
         if not prompt.strip():
             raise PromptError("The prompt is empty; type the beginning of a text.")
         try:
             prompt.encode()
         except UnicodeEncodeError as error:
             raise PromptError("The prompt holds characters that are not valid Unicode; type it anew.") from error
-        chat = settings.apply_chat_template and bool(self._tokenizer.chat_template)
-        if history and not chat:
+        chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
+        if request.history and not chat:
             raise PromptError("Earlier turns need a chat template; switch it on, or begin a new conversation.")
-        ids = self._encode_chat(prompt, settings, history) if chat else self.encode(prompt)
+        ids = self._encode_chat(request) if chat else self.encode(prompt)
         limit = self._model.context_length
         if not ids:
             raise PromptError("The model has no token for this prompt; type another text.")
-        if limit is not None and len(ids) + settings.max_new_tokens > limit:
+        if limit is not None and len(ids) + request.max_new_tokens > limit:
             raise PromptError(
-                f"The prompt's {len(ids)} tokens and {settings.max_new_tokens} new ones exceed the model's "
+                f"The prompt's {len(ids)} tokens and {request.max_new_tokens} new ones exceed the model's "
                 f"context of {limit}; shorten the prompt or ask for fewer tokens."
             )
         return ids
@@ -58,14 +58,14 @@ class Tokenizer:
         """Ids of a text, with what the model wants before it."""
         return [int(token) for token in self._tokenizer.encode(text).input_ids.data[0]]
 
-    def _encode_chat(self, prompt: str, settings: GenerationSettings, history: Sequence[Turn]) -> list[int]:
+    def _encode_chat(self, request: Request) -> list[int]:
         messages = [
             {"role": role, "content": content}
-            for turn in history
+            for turn in request.history
             for role, content in (("user", turn.prompt), ("assistant", turn.answer))
         ]
-        messages.append({"role": "user", "content": prompt})
-        thinking = {"enable_thinking": settings.enable_thinking}
+        messages.append({"role": "user", "content": request.prompt})
+        thinking = {"enable_thinking": request.enable_thinking}
         try:
             text = self._tokenizer.apply_chat_template(messages, True, extra_context=thinking)
         except RuntimeError as error:

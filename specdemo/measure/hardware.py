@@ -5,12 +5,11 @@ memory's bandwidth / the bytes of a pass; a speculative round reads them once fo
 that fits into the processor's caches may be faster, too.
 """
 
-import multiprocessing
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
@@ -19,13 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from specdemo.child import follow
 from specdemo.engines import load_engine
-from specdemo.engines.base import Engine, steps
-from specdemo.errors import EngineError, SpecdemoError
+from specdemo.engines.base import Engine
+from specdemo.errors import EngineError
 from specdemo.models.gguf_convert import folder_of
 from specdemo.models.weights import pass_bytes
-from specdemo.records import Environment, ModelPair, Record, Side
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.records import Environment, ModelPair, Record, Request, Side
+from specdemo.settings import GenerationSettings
+from specdemo.ways import EngineName
 
 MEBIBYTE = 2**20
 ARRAY_BYTES = 256 * MEBIBYTE
@@ -128,31 +129,26 @@ def _timed(pool: ThreadPoolExecutor, work: Callable[[Part], object], parts: list
 
 
 def measure_memory(
-    pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader = load_engine
-) -> MemoryUse:
-    """What one side takes, in a child process, where nothing else counts.
+    pair: ModelPair,
+    prompt: str,
+    settings: GenerationSettings,
+    side: Side,
+    load: Loader = load_engine,
+    stop: Callable[[], bool] = lambda: False,
+) -> MemoryUse | None:
+    """What one side takes, in a child process, where nothing else counts; None if `stop` said True meanwhile.
 
     Raises:
         SpecdemoError: what loading or decoding raised there, or the child died.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    arguments = (theirs, pair, prompt, settings, side, load)
-    process = context.Process(target=_child, args=arguments, daemon=True, name="specdemo memory")
-    process.start()
-    theirs.close()
-    try:
-        found: tuple[int, int] | SpecdemoError = ours.recv()
-    except EOFError:
-        found = EngineError("The process that measured memory ended, perhaps for lack of it; choose smaller models.")
-    except KeyboardInterrupt:
-        process.terminate()
-        raise
-    finally:
-        process.join()
-    if isinstance(found, SpecdemoError):
-        raise found
-    return MemoryUse(engine=settings.engine, side=side, resident=found[0], peak=found[1])
+    died = EngineError("The process that measured memory ended, perhaps for lack of it; choose smaller models.")
+    child = follow(_used, pair, prompt, settings, side, load, name="specdemo memory", died=died, stop=stop)
+    with closing(child) as messages:
+        found = next((message for message in messages if message is not None), None)
+    if found is None:
+        return None
+    resident, peak = found
+    return MemoryUse(engine=settings.engine, side=side, resident=resident, peak=peak)
 
 
 def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["resident", "peak"]) -> int | None:
@@ -164,25 +160,17 @@ def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["re
     return found["speculative"] - found["plain"] if len(found) == 2 else None
 
 
-def _child(
-    connection: Connection,
-    pair: ModelPair,
-    prompt: str,
-    settings: GenerationSettings,
-    side: Side,
-    load: Loader,
-) -> None:
+def _used(
+    pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader
+) -> Iterator[tuple[int, int]]:
+    """Bytes resident at the end and at the most; runs in the child."""
     process = psutil.Process()
     before = process.memory_info().rss
-    try:
-        engine = load(settings.engine, pair, side)
-        decoder = engine.plain() if side == "plain" else engine.speculative(settings)
-        deque(steps(decoder, prompt, settings), maxlen=0)  # a replay of what was proposed would load the draft again
-        connection.send((process.memory_info().rss - before, _peak(process) - before))
-    except SpecdemoError as error:
-        connection.send(error)
-    except KeyboardInterrupt:  # which a terminal sends to its child processes, too
-        return
+    engine = load(settings.engine, pair, side)
+    request = Request.of(prompt, settings)
+    decoder = engine.decoder(request.plain if side == "plain" else request)
+    deque(decoder.rounds(), maxlen=0)  # a replay of what was proposed would load the draft again
+    yield process.memory_info().rss - before, _peak(process) - before
 
 
 def _peak(process: psutil.Process) -> int:

@@ -5,16 +5,16 @@ processor's caches. So they take turns in slices: always the side whose clock is
 `SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
 from typing import Literal
 
-from specdemo.engines.base import Decoder, Engine, prefilled, steps
+from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
-from specdemo.records import Comparison, Costs, FinishReason, Round, Run, Side, TraceSource, Turn
+from specdemo.records import Comparison, Costs, FinishReason, Request, Round, Run, Side, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
@@ -70,17 +70,21 @@ def race(
     Raises:
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
     """
-    lanes = [_Lane("plain", engine.plain()), _Lane("speculative", engine.speculative(settings, costs))]
-    try:
+    request = Request.of(prompt, settings, tuple(history))
+    # with prefix caching the prompt must be new when its prefill is timed
+    rehearsed = (
+        replace(request, prompt=WARM_UP_PROMPT, history=()) if engine.pair.runtime.enable_prefix_caching else request
+    )
+    lanes = [_Lane("plain", engine.decoder(request.plain)), _Lane("speculative", engine.decoder(request, costs))]
+    with ExitStack() as opened:
         yield Phase("warming up")
-        # with prefix caching the prompt must be new when its prefill is timed
-        warm_up = WARM_UP_PROMPT if engine.pair.runtime.enable_prefix_caching else prompt
+        for way in (rehearsed.plain, rehearsed):
+            _warm_up(engine.decoder(way, costs), stop)
         for lane in lanes:
-            lane.warm_up(warm_up, settings, stop)
-        for lane in lanes:
+            opened.callback(lane.rounds.close)
             if stop():
                 return
-            for progress in lane.prefill(prompt, settings, history):
+            for progress in lane.prefill():
                 yield progress
                 if isinstance(progress, Phase) and stop():
                     return
@@ -100,9 +104,6 @@ def race(
             draft_agreement=_agreement(lanes[1].decoder),
             history=tuple(history),
         )
-    finally:
-        for lane in lanes:
-            lane.decoder.close()
 
 
 def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
@@ -113,60 +114,56 @@ def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
         return None
 
 
-@dataclass
-class _Lane:
-    side: Side
-    decoder: Decoder
-    rounds: list[Round] = field(default_factory=list)
-    clock: float = 0.0
-
-    def warm_up(self, prompt: str, settings: GenerationSettings, stop: Callable[[], bool]) -> None:
-        """A few rounds of the run itself: compiles kernels for its shapes, brings weights into memory."""
-        began = perf_counter()
-        prefilled(self.decoder, prompt, settings)
-        for _ in range(_WARM_UP_ROUNDS):
-            if self.decoder.finish_reason or stop() or perf_counter() - began > _WARM_UP_SECONDS:
+def _warm_up(decoder: Decoder, stop: Callable[[], bool]) -> None:
+    """A few rounds of the run itself: compiles kernels for its shapes, brings weights into memory."""
+    began = perf_counter()
+    with closing(rounds_of(decoder)) as rounds:
+        for _ in islice(rounds, 1 + _WARM_UP_ROUNDS):
+            if stop() or perf_counter() - began > _WARM_UP_SECONDS:
                 break
-            self.decoder.step()
-        self.decoder.close()
 
-    def prefill(self, prompt: str, settings: GenerationSettings, history: Sequence[Turn]) -> Generator[Phase | Lap]:
-        prefill = self.decoder.start(prompt, settings, history)
-        while True:
-            try:
-                yield Phase("prefilling", *next(prefill))
-            except StopIteration as end:
-                yield self._record([end.value])
+
+class _Lane:
+    """One side: its decoder, what it did so far, and its clock."""
+
+    def __init__(self, side: Side, decoder: Decoder) -> None:
+        self.side: Side = side
+        self.decoder = decoder
+        self.rounds = decoder.rounds()
+        self.clock = 0.0
+        self._done: list[Round] = []
+
+    def prefill(self) -> Iterator[Phase | Lap]:
+        for step in self.rounds:
+            if isinstance(step, Round):
+                yield self._record([step])
                 return
+            yield Phase("prefilling", *step)
 
     def lap(self, seconds: float, stop: Callable[[], bool]) -> Lap:
-        rounds, until = [], self.clock + seconds
+        rounds, until = list[Round](), self.clock + seconds
         while self.decoder.finish_reason is None and self.clock < until and not stop():
-            rounds.append(self.decoder.step())
-            self.clock += rounds[-1].seconds
+            step = next(self.rounds)
+            assert isinstance(step, Round), "progress of the prefill is over"
+            rounds.append(step)
+            self.clock += step.seconds
         return self._record(rounds)
 
     def run(self) -> Run:
-        prefill, *rounds = self.rounds
+        prefill, *rounds = self._done
         reason = self.decoder.finish_reason or "cancelled"
         return Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason)
 
     def _record(self, rounds: list[Round]) -> Lap:
         traced = self.decoder.trace(rounds)  # off the clock
-        self.rounds += traced
+        self._done += traced
         return Lap(self.side, tuple(traced), self.decoder.finish_reason, self.decoder.trace_source)
 
 
-def run_alone(
-    decoder: Decoder,
-    prompt: str,
-    settings: GenerationSettings,
-    rounds: int | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> Run:
-    """One decoder undisturbed, to its end, or for so many rounds, or until `stop` says True after a round."""
+def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
+    """One decoder undisturbed: to its end, for a number of rounds, or until `stop` says True after a round."""
     done: list[Round] = []
-    with closing(steps(decoder, prompt, settings)) as all_rounds:
+    with closing(rounds_of(decoder)) as all_rounds:
         for step in islice(all_rounds, rounds and rounds + 1):
             done.append(step)
             if stop():

@@ -8,7 +8,6 @@ since attention reads all of it.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import cycle, islice
 from random import Random
 from time import perf_counter
@@ -18,6 +17,7 @@ import numpy as np
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError
 from specdemo.measure.race import WARM_UP_PROMPT
+from specdemo.progress import Progress
 from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
 
 MAX_LOOKAHEAD = 16
@@ -36,24 +36,15 @@ _FEW = 2
 _ENOUGH = 1.5
 
 
-@dataclass(frozen=True)
-class CostProgress:
-    """How far measuring is, and the costs after texts of all lengths that are finished."""
-
-    done: int
-    total: int
-    costs: Costs | None
-
-
 def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
     """Measure steps after a short text; None if stopped, or if the model's context is too short for it."""
     *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop))
-    return last.costs if last is not None else None
+    return last.found if last is not None else None
 
 
 def measure_contexts(
     engine: Engine, contexts: Sequence[int] = CONTEXTS, *, stop: Callable[[], bool] = lambda: False
-) -> Iterator[CostProgress]:
+) -> Iterator[Progress[Costs | None]]:
     """Measure plain, draft and verification steps after texts of several lengths; nothing for those too long.
 
     Passes over 1 to 17 tokens are visited again and again, each time in another order, so that a machine that grows
@@ -68,7 +59,7 @@ def measure_contexts(
         for done, tokens in enumerate(_order()):
             if stop():
                 return
-            yield CostProgress(index * each + done, len(texts) * each, _costs(finished))
+            yield Progress(index * each + done, len(texts) * each, None, _costs(finished))
             try:
                 seconds[tokens] += _seconds(engine, text, tokens, passes=_FEW)
             except PromptError:  # the longer ones do not fit either
@@ -86,10 +77,12 @@ def measure_contexts(
                 length_change=None if index else _length_change(engine, text),  # it hardly depends on the text
             )
         )
-    yield CostProgress(len(texts) * each, len(texts) * each, _costs(finished))
+    yield Progress(len(texts) * each, len(texts) * each, None, _costs(finished))
 
 
-def contexts_task(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[CostProgress]:
+def contexts_task(
+    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None
+) -> Iterator[Progress[Costs | None]]:
     """The same as a worker's task, which needs no earlier costs."""
     return measure_contexts(engine, stop=stop)
 

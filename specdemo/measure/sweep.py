@@ -7,7 +7,6 @@ setting beats plain decoding is one, too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 from time import perf_counter
 from typing import Any, Literal
@@ -20,12 +19,15 @@ from specdemo.measure.race import run_alone
 from specdemo.measure.recommend import Candidate, Point, Recommendation, recommend
 from specdemo.measure.step_costs import MAX_LOOKAHEAD
 from specdemo.measure.trials import Trial, can_run, summarise, trials, warm_up
-from specdemo.records import Costs, Environment, ModelPair, Record
+from specdemo.progress import Progress
+from specdemo.records import Costs, Environment, ModelPair, Record, Request
 from specdemo.settings import GenerationSettings
+from specdemo.ways import kinds
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
 REPEATS = 3
+_TRIED = {"num_assistant_tokens", "assistant_confidence_threshold"}  # whose values are candidates themselves
 FRESH = 8  # runs of the fastest setting, at least, as many on each prompt
 
 
@@ -49,16 +51,6 @@ class Sweep(Record):
     recommendation: Recommendation
 
 
-@dataclass(frozen=True)
-class SweepProgress:
-    """A state of the sweep. `seconds_left` is an estimate from the trials so far; None before there are any."""
-
-    done: int
-    total: int
-    seconds_left: float | None
-    sweep: Sweep
-
-
 def candidates(
     settings: GenerationSettings,
     lookaheads: Sequence[int] = LOOKAHEADS,
@@ -80,10 +72,9 @@ def candidates(
     for threshold in thresholds:
         values = {"policy": "confidence", "assistant_confidence_threshold": threshold}
         found.append(_candidate(settings, "threshold", f"threshold {threshold:g}", threshold, **values))
-    if settings.engine == "traced":
-        found.append(_candidate(settings, "policy", "policy heuristic", None, policy="heuristic"))
-        if settings.kv_cache == "on":
-            found.append(_candidate(settings, "policy", "policy auto", None, policy="auto"))
+    others = [kind for kind in kinds(settings.engine, "model", "model") if not _TRIED & set(kind.settings)]
+    others = [kind for kind in others if settings.kv_cache == "on" or not kind.costs]
+    found += [_candidate(settings, "policy", f"policy {kind.policy}", None, policy=kind.policy) for kind in others]
     return found
 
 
@@ -97,7 +88,7 @@ def sweep(
     costs: Costs | None = None,
     seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[SweepProgress]:
+) -> Iterator[Progress[Sweep]]:
     """Measure the candidates on the prompts, then the fastest again; yield a state first, and after each trial.
 
     Candidates that this pair cannot do are left out. Once `stop` says True, what is finished stands.
@@ -111,9 +102,10 @@ def sweep(
     random, results = Random(seed), _Results(engine, tuple(prompts), settings, costs, list(tried))
     again = -(-FRESH // len(prompts))
     total, done, spent = (repeats * len(tried) + again) * len(prompts), 0, 0.0
-    yield SweepProgress(0, total, None, results.sweep())
+    yield Progress(0, total, None, results.sweep())
     for prompt in prompts[1:]:
-        run_alone(engine.plain(), prompt, settings, 1, stop)  # to refuse what cannot be run before anything is
+        # refuse what cannot be run before anything is
+        run_alone(engine.decoder(Request.of(prompt, settings).plain), 1, stop)
     warm_up(engine, prompts[0], [candidate.settings for candidate in tried], costs, stop)
     for repeat in range(repeats + again):
         if repeat == repeats:
@@ -129,7 +121,7 @@ def sweep(
                 done, spent, began = done + 1, spent + perf_counter() - began, perf_counter()
                 if trial is not None:
                     results.add(candidate, trial, fresh=repeat >= repeats)
-                yield SweepProgress(done, total, spent / done * (total - done), results.sweep())
+                yield Progress(done, total, spent / done * (total - done), results.sweep())
             if stop():
                 return
 

@@ -12,9 +12,10 @@ from specdemo.analysis import metrics
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError
 from specdemo.measure.race import run_alone
-from specdemo.models.checks import check_settings
-from specdemo.records import Comparison, Costs, ModelPair, Record, Run, Verdict
+from specdemo.models.checks import check_way
+from specdemo.records import Comparison, Costs, ModelPair, Record, Request, Run, Verdict
 from specdemo.settings import GenerationSettings
+from specdemo.ways import KINDS
 
 LEVEL = 0.95
 ENOUGH = 6
@@ -78,11 +79,12 @@ def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
 
 def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
     """Whether the pair can draft so, and the step costs that a policy reckons with are known."""
+    way = settings.way
     try:
-        check_settings(pair, settings)
+        check_way(pair, settings.engine, way, Request.of("", settings).sampling)
     except (PairError, SettingsError):
         return False
-    return settings.policy != "auto" or (costs is not None and costs.draft_step is not None)
+    return not KINDS[type(way)].costs or (costs is not None and costs.draft_step is not None)
 
 
 def warm_up(
@@ -93,12 +95,11 @@ def warm_up(
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """A few rounds of everything, since the first pass of each length compiles its kernels."""
-    for settings in variants[:1]:
-        run_alone(engine.plain(), prompt, settings, _WARM_UP_ROUNDS, stop)
-    for settings in variants:
+    requests = [Request.of(prompt, settings) for settings in variants]
+    for request in [*(first.plain for first in requests[:1]), *requests]:
         if stop():
             return
-        run_alone(engine.speculative(settings, costs), prompt, settings, _WARM_UP_ROUNDS, stop)
+        run_alone(engine.decoder(request, costs), _WARM_UP_ROUNDS, stop)
 
 
 def trials(
@@ -118,10 +119,11 @@ def trials(
     """
     if not variants:
         return
-    before = run_alone(engine.plain(), prompt, variants[0], stop=stop)
+    before = run_alone(engine.decoder(Request.of(prompt, variants[0]).plain), stop=stop)
     for settings in variants:
-        run = run_alone(engine.speculative(settings, costs), prompt, settings, stop=stop)
-        after = run_alone(engine.plain(), prompt, settings, stop=stop)
+        request = Request.of(prompt, settings)
+        run = run_alone(engine.decoder(request, costs), stop=stop)
+        after = run_alone(engine.decoder(request.plain), stop=stop)
         if "cancelled" in (before.finish_reason, run.finish_reason, after.finish_reason):
             return
         yield _trial(*(_compared(engine, prompt, settings, plain, run) for plain in (before, after)))

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from specdemo.errors import UnknownNameError
 from specdemo.models.memory import memory_needed
-from specdemo.models.pairs import ASSETS
 from specdemo.records import Record
+from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 
 WeightFormat = Literal["int4", "int8", "fp16"]

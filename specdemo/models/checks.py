@@ -9,8 +9,8 @@ from specdemo.models.gguf_convert import awaits_conversion, folder_of
 from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
-from specdemo.records import Model, ModelPair, Record
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.records import Model, ModelPair, Record, Request, Sampling
+from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Way, pair_refusal
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
@@ -96,28 +96,29 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
         raise PairError(refusal)
 
 
-def check_settings(pair: ModelPair, settings: GenerationSettings) -> None:
-    """Check that an engine can draft with this pair as the settings ask.
-
-    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and only fails to notice it in
-    stepping. A repetition penalty it ignores in trees; in chains it fails on a prompt's token that the head lacks.
+def check_request(pair: ModelPair, engine: EngineName, request: Request) -> None:
+    """Check that an engine can decode a request with this pair.
 
     Raises:
         PairError, SettingsError: it cannot.
     """
-    check_engine(pair, settings.engine)
-    if settings.drafter != "model":
+    check_way(pair, engine, request.way, request.sampling)
+
+
+def check_way(pair: ModelPair, engine: EngineName, way: Way, sampling: Sampling) -> None:
+    """Check that an engine can decode this pair in a way.
+
+    Raises:
+        PairError, SettingsError: it cannot.
+    """
+    check_engine(pair, engine)
+    if isinstance(way, Plain | Lookup):
         return
     require_draft(pair)
-    if pair.translated and settings.do_sample:
-        raise SettingsError("A draft with another tokenizer works in greedy decoding only; switch sampling off.")
-    if not pair.eagle3:
-        if settings.tree_depth > 0:
-            raise SettingsError("Only an EAGLE-3 head proposes trees; set tree_depth to 0, or choose such a draft.")
-    elif settings.policy != "constant":
-        raise SettingsError("An EAGLE-3 head works without a confidence threshold; choose the constant policy.")
-    elif settings.repetition_penalty != 1:
-        raise SettingsError("An EAGLE-3 head works without a repetition penalty; set repetition_penalty to 1.")
+    penalty = sampling.repetition_penalty != 1
+    reason = pair_refusal(way, pair.draft_kind, sampling=sampling.do_sample, penalty=penalty)
+    if reason is not None:
+        raise SettingsError(reason)
 
 
 def compared(pair: ModelPair) -> ModelPair:
@@ -142,13 +143,13 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
-    if draft is not None and draft.eagle3 and engine == "traced":
+    if draft is not None and draft.eagle3 and engine not in ENGINES_OF_DRAFTS["eagle3"]:
         return "The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine."
     if draft is None or difference is None:
         return None
-    if engine == "genai":
+    if engine not in ENGINES_OF_DRAFTS["translated"]:
         return difference
-    return None if draft.detokenizer else difference  # the traced engine translates, in greedy decoding
+    return None if draft.detokenizer else difference  # to translate takes text
 
 
 def _translated(difference: str | None) -> str | None:

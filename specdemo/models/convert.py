@@ -18,9 +18,9 @@ from pathlib import Path
 from specdemo.errors import ConversionError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import NEEDED
-from specdemo.models.pairs import ASSETS
 from specdemo.models.places import models_dir
 from specdemo.records import Model
+from specdemo.resources import ASSETS
 
 REQUIREMENTS = ASSETS / "export-requirements.txt"
 _POLL_SECONDS = 0.2

@@ -4,46 +4,27 @@ A model counts as here only when it is whole: a folder of the cache is inspected
 it last of all.
 """
 
-import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
-from specdemo.errors import DiskError, FetchError, FolderError, NetworkError
+from specdemo.child import follow
+from specdemo.errors import FolderError, NetworkError
 from specdemo.models.catalogue import Source
 from specdemo.models.convert import converted_folder
 from specdemo.models.folder import inspect_folder
-from specdemo.models.hub_process import Plan, RemoteFile, Started, fetch, partial_of, storage_of
-from specdemo.models.memory import in_units
-from specdemo.models.pairs import ASSETS
+from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fetch, partial_of, storage_of
 from specdemo.models.places import hub_cache
-
-_POLL_SECONDS = 0.2
-_SPARE = 64 * 2**20  # bytes of the disk that a download leaves free
-
-
-@dataclass(frozen=True)
-class DownloadProgress:
-    """Bytes here and bytes in all, seconds since the start; `folder` only when the download is complete.
-
-    `seconds_left` goes by the mean speed so far; it is None until there is one.
-    """
-
-    done_bytes: int
-    total_bytes: int
-    seconds: float
-    seconds_left: float | None
-    file: str
-    folder: Path | None = None
+from specdemo.progress import Progress
+from specdemo.resources import ASSETS
 
 
 def download(
     repository: str, *, revision: str | None = None, stop: Callable[[], bool] = lambda: False
-) -> Iterator[DownloadProgress]:
-    """Fetch what of a repository OpenVINO GenAI needs; the last progress tells the folder.
+) -> Iterator[Progress[Path | None]]:
+    """Fetch what of a repository OpenVINO GenAI needs; the progress is in bytes, and finds the folder at the end.
 
     `stop` is asked five times a second. Once it says True, no more comes, and what was fetched stays for the next
     time; so it does when the caller goes away, or the connection is cut.
@@ -52,59 +33,31 @@ def download(
         FetchError: the model could not be fetched; the message says why and what to do.
         FolderError: the repository lacks a file that is needed to run the model.
     """
-    context = multiprocessing.get_context("spawn")
-    connection, theirs = context.Pipe()
-    process = context.Process(
-        target=fetch,
-        args=(repository, revision or "main", hub_cache(), theirs),
-        daemon=True,
-        name="specdemo download",
-    )
-    process.start()
-    theirs.close()  # so that reading fails once the child is gone
-    try:
-        yield from _follow(connection, stop)
-    finally:
-        process.terminate()
-        process.join()
-        connection.close()
-
-
-def _follow(connection: Connection, stop: Callable[[], bool]) -> Iterator[DownloadProgress]:
+    cache = hub_cache()
+    free = shutil.disk_usage(existing(cache)).free
+    died = NetworkError("The download ended unexpectedly; download again, it goes on from where it ended.")
     plan: Plan | None = None
     began, before, file = perf_counter(), 0, ""
-    while not stop():
-        message = _receive(connection)
-        if isinstance(message, FetchError):
-            raise message
-        if isinstance(message, Plan):
-            plan = message
-            _check_disk(plan)
-            began, before = perf_counter(), sum(each.have for each in plan.files)
-            connection.send("go on")
-        elif isinstance(message, Started):
-            file = message.file.name
-        if plan is None:
-            continue
-        total, seconds = sum(each.size for each in plan.files), perf_counter() - began
-        if isinstance(message, Path):
-            inspect_folder(message, draft=True)
-            yield DownloadProgress(total, total, seconds, 0, file, message)
-            return
-        done = sum(_bytes_here(plan.blobs, each) for each in plan.files)
-        left = (total - done) * seconds / (done - before) if done > before else None
-        yield DownloadProgress(done, total, seconds, left, file)
-
-
-def _receive(connection: Connection) -> Plan | Started | Path | FetchError | None:
-    """What the child says, or None if it says nothing for now."""
-    try:
-        if not connection.poll(_POLL_SECONDS):
-            return None
-        message: Plan | Started | Path | FetchError = connection.recv()
-    except (EOFError, OSError):
-        return NetworkError("The download ended unexpectedly; download again, it goes on from where it ended.")
-    return message
+    messages = follow(
+        fetch, repository, revision or "main", cache, free, name="specdemo download", died=died, stop=stop
+    )
+    with closing(messages):
+        for message in messages:
+            if isinstance(message, Plan):
+                plan = message
+                began, before = perf_counter(), sum(each.have for each in plan.files)
+            elif isinstance(message, Started):
+                file = message.file.name
+            if plan is None:
+                continue
+            total, seconds = sum(each.size for each in plan.files), perf_counter() - began
+            if isinstance(message, Path):
+                inspect_folder(message, draft=True)
+                yield Progress(total, total, 0, message, file)
+                return
+            done = sum(_bytes_here(plan.blobs, each) for each in plan.files)
+            left = (total - done) * seconds / (done - before) if done > before else None
+            yield Progress(done, total, left, None, file)
 
 
 def _bytes_here(blobs: Path, file: RemoteFile) -> int:
@@ -114,17 +67,6 @@ def _bytes_here(blobs: Path, file: RemoteFile) -> int:
         except OSError:  # not there, or just about to be renamed
             continue
     return 0
-
-
-def _check_disk(plan: Plan) -> None:
-    needed = sum(file.size - file.have for file in plan.files)
-    place = next(folder for folder in plan.blobs.parents if folder.is_dir())
-    free = shutil.disk_usage(place).free
-    if needed and needed + _SPARE > free:
-        raise DiskError(
-            f"The download needs {in_units(needed + _SPARE)} more, and {place} has {in_units(free)} free; "
-            "free some space, or set HF_HOME to a larger disk."
-        )
 
 
 def cached_folders(cache: Path | None = None) -> dict[str, Path]:

@@ -7,17 +7,18 @@ its own: reading can be broken off, may need more memory than there is, and prin
 
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
-from multiprocessing.connection import Connection
+from contextlib import closing, suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
-from specdemo.errors import ConversionError, DiskError, LoadError, SpecdemoError
+import openvino_genai
+
+from specdemo.child import follow
+from specdemo.errors import ConversionError, DiskError, LoadError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, inspect_gguf, read_header
 from specdemo.models.gguf_write import configuration, ends, with_halves
@@ -25,8 +26,8 @@ from specdemo.models.memory import in_units
 from specdemo.models.places import own_cache
 from specdemo.records import Model, ModelPair
 
-_POLL_SECONDS = 0.2
 _GROWTH = 1.5  # bytes of IR for a byte of GGUF at the most: 6 bits are kept as 8, with scales
+_STALE_SECONDS = 24 * 3600
 
 
 def folder_of(model: Model) -> Path:
@@ -76,32 +77,19 @@ def convert_gguf(path: Path) -> Iterator[float]:
         return
     _check_disk(inspect_gguf(path))
     _conversions().mkdir(parents=True, exist_ok=True)
-    context, began = multiprocessing.get_context("spawn"), monotonic()
-    with tempfile.TemporaryDirectory(prefix=".converting-", dir=_conversions()) as scratch:
-        connection, theirs = context.Pipe()
-        arguments = (path.resolve(), Path(scratch), theirs)
-        process = context.Process(target=_convert, args=arguments, daemon=True, name="specdemo conversion")
-        process.start()
-        theirs.close()  # so that reading fails once the child is gone
-        try:
-            while not connection.poll(_POLL_SECONDS):
-                yield monotonic() - began
-            _finished(connection, path.name)
-        finally:
-            process.terminate()
-            process.join()
-            connection.close()
-
-
-def _finished(connection: Connection, name: str) -> None:
-    try:
-        error: SpecdemoError | None = connection.recv()
-    except EOFError:
-        error = ConversionError(
-            f"The conversion of {name!r} ended unexpectedly, perhaps for lack of memory; free some, and try again."
-        )
-    if error is not None:
-        raise error
+    for left in _conversions().glob(".converting-*"):  # by a process that was killed
+        if time() - left.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)
+    began = monotonic()
+    died = ConversionError(
+        f"The conversion of {path.name!r} ended unexpectedly, perhaps for lack of memory; free some, and try again."
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix=".converting-", dir=_conversions()) as scratch,
+        closing(follow(_convert, path.resolve(), Path(scratch), name="specdemo conversion", died=died)) as silences,
+    ):
+        for _ in silences:
+            yield monotonic() - began
 
 
 def converted_folder(path: Path) -> Path | None:
@@ -156,26 +144,13 @@ def _check_disk(model: Model) -> None:
         )
 
 
-def _convert(path: Path, scratch: Path, connection: Connection) -> None:
-    """The child: convert into the scratch folder, then move that to its place; sends None, or an error."""
+def _convert(path: Path, scratch: Path) -> Iterator[None]:
+    """The child: convert in the scratch folder, then move what was made to its place."""
     os.dup2(2, 1)  # what the reader prints is no output of ours
-    try:
-        _convert_into(scratch, path)
-        connection.send(None)
-    except SpecdemoError as error:
-        connection.send(error)
-    except Exception as error:  # whatever a file made the reader stumble over
-        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        sentence = f"OpenVINO GenAI could not read {path.name!r} (it said: {said}); choose another file."
-        connection.send(ConversionError(sentence))
-
-
-def _convert_into(scratch: Path, path: Path) -> None:
-    import openvino_genai
-
     folder = _conversions() / file_digest(path)
-    if folder.is_dir():  # the same content under another name, or converted meanwhile
+    if folder.is_dir():  # the same content under another name
         return
+    yield None
     header = read_header(path)
     check_readable(path.name, header)
     work = scratch / "model"
@@ -183,7 +158,13 @@ def _convert_into(scratch: Path, path: Path) -> None:
     link = work / "model.gguf"
     if not with_halves(path, header, link):
         _link(path, link)
-    openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
+    try:
+        openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
+    except Exception as error:  # whatever a file makes the reader stumble over
+        said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+        raise ConversionError(
+            f"OpenVINO GenAI could not read {path.name!r} (it said: {said}); choose another file."
+        ) from error
     link.unlink()
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -12,11 +12,11 @@ import errno
 import fnmatch
 import hashlib
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from specdemo.errors import AccessError, DiskError, FetchError, MissingError, NetworkError
+from specdemo.models.memory import in_units
 
 WEIGHTS = "openvino_model.bin"
 NEEDED = (
@@ -30,6 +30,7 @@ NEEDED = (
     "openvino_*.bin",
 )
 """The files that OpenVINO GenAI reads; a repository's other weights and its pictures stay where they are."""
+_SPARE = 64 * 2**20  # bytes of the disk that a download leaves free
 _CHUNK = 2**18  # the library's own 10 MiB are lost when a connection is cut, and make a slow download look stuck
 
 
@@ -61,25 +62,29 @@ def storage_of(repository: str, cache: Path) -> Path:
     return cache / f"models--{repository.replace('/', '--')}"
 
 
+def existing(folder: Path) -> Path:
+    """The folder, or the closest one above it that is there."""
+    return next(each for each in (folder, *folder.parents) if each.is_dir())
+
+
 def partial_of(blobs: Path, file: RemoteFile) -> Path:
     """Where the bytes of a file gather until it is whole."""
     return blobs / f"{file.etag}.incomplete"
 
 
-def fetch(repository: str, revision: str, cache: Path, connection: Connection) -> None:
-    """Send a `Plan`; once told to go on, fetch it, sending each `Started`; then the folder, or a `FetchError`."""
+def fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[Plan | Started | Path]:
+    """A `Plan`, each file that is `Started`, then the folder. No more than `free` bytes may be fetched.
+
+    Raises:
+        FetchError: whatever went wrong.
+    """
     try:
-        for message in _fetch(repository, revision, cache):
-            connection.send(message)
-            if isinstance(message, Plan):
-                connection.recv()
-    except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return
+        yield from _fetch(repository, revision, cache, free)
     except Exception as error:
-        connection.send(_explained(error, repository))
+        raise _explained(error, repository) from error
 
 
-def _fetch(repository: str, revision: str, cache: Path) -> Iterator[Plan | Started | Path]:
+def _fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[Plan | Started | Path]:
     from huggingface_hub import HfApi, constants, hf_hub_download
     from huggingface_hub.utils import logging
 
@@ -104,7 +109,9 @@ def _fetch(repository: str, revision: str, cache: Path) -> Iterator[Plan | Start
         )
     # The weights come last: a snapshot that has them has everything.
     files.sort(key=lambda file: (file.name == WEIGHTS, file.size))
-    yield Plan(info.sha, tuple(files), blobs)
+    plan = Plan(info.sha, tuple(files), blobs)
+    _check_disk(plan, cache, free)
+    yield plan
     blobs.mkdir(parents=True, exist_ok=True)
     for file in files:
         yield Started(file)
@@ -112,6 +119,15 @@ def _fetch(repository: str, revision: str, cache: Path) -> Iterator[Plan | Start
         path = hf_hub_download(repository, file.name, revision=info.sha, cache_dir=cache)
     hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache)  # the revision's name, last of all
     yield Path(path).parent
+
+
+def _check_disk(plan: Plan, cache: Path, free: int) -> None:
+    needed = sum(file.size - file.have for file in plan.files)
+    if needed and needed + _SPARE > free:
+        raise DiskError(
+            f"The download needs {in_units(needed + _SPARE)} more, and {existing(cache)} has {in_units(free)} free; "
+            "free some space, or set HF_HOME to a larger disk."
+        )
 
 
 def _fetch_file(repository: str, commit: str, file: RemoteFile, blobs: Path) -> None:

@@ -2,7 +2,7 @@
 
 import psutil
 
-from specdemo.settings import EngineName
+from specdemo.ways import EngineName
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 from specdemo.errors import FolderError, PairError
 from specdemo.models.folder import inspect_folder
 from specdemo.records import Model, ModelPair
+from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
 BUNDLED = ASSETS / "story-pair"
 
 

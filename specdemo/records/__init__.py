@@ -17,7 +17,11 @@ from specdemo.records.costs import Costs as Costs
 from specdemo.records.costs import DraftRound as DraftRound
 from specdemo.records.costs import Spread as Spread
 from specdemo.records.costs import StepCosts as StepCosts
+from specdemo.records.request import Request as Request
+from specdemo.records.request import Sampling as Sampling
+from specdemo.records.request import Turn as Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import DraftKind
 
 TraceSource = Literal["measured", "replayed", "counts only"]
 """How the proposals of a run are known: seen as they were made; found again afterwards by running the drafter
@@ -148,7 +152,16 @@ class ModelPair(Record):
     @property
     def eagle3(self) -> bool:
         """Whether the draft is an EAGLE-3 head."""
-        return self.draft is not None and self.draft.eagle3
+        return self.draft_kind == "eagle3"
+
+    @property
+    def draft_kind(self) -> DraftKind | None:
+        """What kind of draft there is; None for a target alone."""
+        if self.draft is None:
+            return None
+        if self.draft.eagle3:
+            return "eagle3"
+        return "translated" if self.translated else "model"
 
 
 class Environment(Record):
@@ -165,13 +178,6 @@ class Environment(Record):
     kv_cache_precision: str
     draft_inference_precision: str = "unknown"
     threads: int | None
-
-
-class Turn(Record):
-    """An earlier turn of a chat: what the user said, and what the target answered."""
-
-    prompt: str
-    answer: str
 
 
 class Comparison(Record):

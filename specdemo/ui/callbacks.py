@@ -10,9 +10,10 @@ import gradio as gr
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui.controls import FIELDS, NAMES, settings_from, visibility
+from specdemo.ui.controls import FIELDS, NAMES, engines_for, policies, settings_from, visibility
 from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.session import Sessions, Update, alert, notice
+from specdemo.ways import Drafter, EngineName, Policy
 
 
 class Callbacks:
@@ -99,18 +100,19 @@ def left() -> list[Any]:
     return [notice("You have left the queue."), *buttons("idle")]
 
 
-def show_valid(pair: ModelPair, engine: str, drafter: str, policy: str) -> list[dict[str, Any]]:
+def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Policy) -> list[dict[str, Any]]:
     """Updates of the controls that depend on pair, engine, drafter and policy, in the order of `visibility`."""
     updates: dict[str, dict[str, Any]] = {
         name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
     }
     if pair.draft is None and drafter == "model":
         updates["drafter"]["value"] = "lookup"
-    if pair.eagle3:  # a choice that is hidden must not stay in force
-        updates["engine"]["value"], updates["policy"]["value"] = "genai", "constant"
-    updates["policy"]["elem_classes"] = [engine]
-    if engine == "genai" and policy in ("heuristic", "auto"):
+    # a choice that is hidden must not stay in force
+    if not updates["engine"]["visible"]:
+        updates["engine"]["value"] = engines_for(pair)[0]
+    if not updates["policy"]["visible"] or policy not in policies(engine):
         updates["policy"]["value"] = "constant"
+    updates["policy"]["elem_classes"] = [engine]
     return [gr.update(**update) for update in updates.values()]
 
 

@@ -8,6 +8,7 @@ from pydantic.fields import FieldInfo
 from specdemo.errors import SettingsError
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import ENGINES_OF, ENGINES_OF_DRAFTS, SHAPING, Drafter, EngineName, Policy, kinds, shapes
 
 _CHOICES = {
     "genai": "OpenVINO GenAI",
@@ -57,29 +58,45 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
     return bounds.get("ge", bounds.get("gt", 0)), bounds["le"]
 
 
-def visibility(pair: ModelPair, engine: str, drafter: str, policy: str) -> dict[str, bool]:
-    """Which controls have a meaning for this pair, engine, drafter and policy.
-
-    Choices within a control that an engine lacks are hidden by the style sheet, by the engine's name as a class:
-    Gradio refuses a restored value that is not among a control's choices yet.
-    """
-    by_model, traced = drafter == "model", engine == "traced"
-    head = by_model and pair.eagle3
+def visibility(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Policy) -> dict[str, bool]:
+    """Which controls have a meaning for this pair, engine, drafter and policy."""
+    able = list(kinds(engine, pair.draft_kind, drafter))
+    known = {kind.policy for kind in able}
+    chosen = policy if policy in known else "constant"  # a hidden control keeps what it was set to
+    shaping = {name for kind in able if kind.policy == chosen for name in shapes(kind, engine)}
     return {
-        "engine": not pair.eagle3,
+        "engine": len(engines_for(pair)) > 1,
         "drafter": pair.draft is not None,
-        "policy": by_model and not head,
-        "num_assistant_tokens": not by_model or policy == "constant",
-        "assistant_confidence_threshold": by_model and policy == "confidence",
-        "max_assistant_tokens": traced and by_model and policy in ("confidence", "auto"),
-        "tree_depth": head,
-        "branching_factor": head,
-        "max_ngram_size": not by_model,
-        "kv_cache": traced,
-        "alternatives": traced,
+        "policy": len(known) > 1,
+        **{name: name in shaping for name in NAMES if name in SHAPING},
+        **{name: engine in engines for name, engines in ENGINES_OF.items() if name not in SHAPING},
         "apply_chat_template": pair.target.chat_template,
         "enable_thinking": pair.target.chat_template,
     }
+
+
+def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
+    """The engines that can load the pair; its target alone, any."""
+    return ENGINES_OF_DRAFTS["model" if pair.draft_kind is None else pair.draft_kind]
+
+
+def policies(engine: EngineName) -> set[Policy]:
+    """The policies that an engine knows."""
+    return {kind.policy for kind in kinds(engine, "model")}
+
+
+def choices_css() -> str:
+    """Rules that hide what an engine lacks among the policies, by the engine's name as a class of the control.
+
+    The choices themselves stay: Gradio refuses a restored value that is not among a control's choices yet.
+    """
+    lacking = [
+        (engine, policy) for engine in get_args(EngineName) for policy in {*get_args(Policy)} - policies(engine)
+    ]
+    return "\n".join(
+        f'#policy.{engine} label:has(input[value="{policy}"]) {{ display: none; }}'
+        for engine, policy in sorted(lacking)
+    )
 
 
 def initially(pair: ModelPair) -> dict[str, bool]:
@@ -87,7 +104,7 @@ def initially(pair: ModelPair) -> dict[str, bool]:
     return visibility(pair, FIELDS["engine"].default, first_drafter(pair), FIELDS["policy"].default)
 
 
-def first_drafter(pair: ModelPair) -> str:
+def first_drafter(pair: ModelPair) -> Drafter:
     """The drafter to begin with."""
     return "model" if pair.draft is not None else "lookup"
 
@@ -98,8 +115,15 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
     Raises:
         SettingsError: a value is out of its range.
     """
-    values = values | {"drafter": values["drafter"] if pair.draft is not None else "lookup"}
-    shown = visibility(pair, values["engine"], values["drafter"], values["policy"]) | {"drafter": True}
+    engines = engines_for(pair)
+    values = values | {
+        "engine": values["engine"] if values["engine"] in engines or len(engines) > 1 else engines[0],
+        "drafter": values["drafter"] if pair.draft is not None else "lookup",
+    }
+    shown = visibility(pair, values["engine"], values["drafter"], values["policy"]) | {
+        "engine": True,
+        "drafter": True,
+    }
     return GenerationSettings.checked(**{name: value for name, value in values.items() if shown.get(name, True)})
 
 

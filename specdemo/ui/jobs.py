@@ -8,6 +8,7 @@ import gradio as gr
 
 from specdemo.errors import SpecdemoError
 from specdemo.measure.race import Phase
+from specdemo.progress import Progress
 from specdemo.ui.session import Sessions, alert, describe, notice, progress_html
 from specdemo.worker import Job
 
@@ -25,10 +26,10 @@ class Measured(NamedTuple):
 def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callable[[Any], str]) -> Iterator[Measured]:
     """What to show of a job while it runs, and of its end.
 
-    A state has `done`, `total`, and perhaps `doing` and `seconds_left`. What is finished when the job is stopped, or
-    fails, stays on the board.
+    What is finished when the job is stopped, or fails, stays on the board.
     """
-    state, due = None, 0.0
+    state: Progress[Any] | None = None
+    due = 0.0
     try:
         for progress in sessions.measure(visitor, what, job):
             if isinstance(progress, Phase):
@@ -49,10 +50,9 @@ def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callab
     yield Measured(message, show(state), state)
 
 
-def _progress(state: Any) -> str:
-    doing = getattr(state, "doing", "Measuring").capitalize()
-    left = getattr(state, "seconds_left", None)
-    return progress_html(f"{doing}: {state.done} of {state.total}", state.done, state.total, left)
+def _progress(state: Progress[Any]) -> str:
+    text = f"{state.doing.capitalize()}: {state.done} of {state.total}"
+    return progress_html(text, state.done, state.total, state.seconds_left)
 
 
 def working(label: str, *, busy: bool) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
-from specdemo.ui.controls import DEFAULTS
+from specdemo.ui.controls import DEFAULTS, choices_css
 from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors, first_used
@@ -28,7 +28,7 @@ from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
 from specdemo.ui.views import PAGE, text
-from specdemo.worker import Job, Worker
+from specdemo.worker import WithEngine, Worker
 
 
 def serve(
@@ -46,7 +46,7 @@ def serve(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load_engine, Job(GenerationSettings().engine, first_used(pair)))
+    worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
     try:
         page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
         page.launch(**launch_options(), server_name=host, server_port=port, auth=auth)
@@ -65,6 +65,7 @@ def launch_options() -> dict[str, Any]:
         "app_kwargs": {"routes": routes},
         "theme": theme(),
         "css_paths": [PAGE / "style.css"],
+        "css": choices_css(),
         "head": f"<script>{text('settings.js')}</script>",  # inline: needed as soon as the page loads
         "footer_links": ["api", "settings"],
         "favicon_path": PAGE / "favicon.svg",

@@ -13,11 +13,12 @@ from specdemo.analysis import schema
 from specdemo.errors import FileError, SpecdemoError
 from specdemo.measure.race import Lap, Phase
 from specdemo.records import Comparison, ModelPair, Turn
-from specdemo.settings import EngineName, GenerationSettings
+from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
 from specdemo.ui.html.thinking import answer
-from specdemo.worker import Job, Worker
+from specdemo.ways import EngineName
+from specdemo.worker import Job, WithEngine, Worker
 
 PHASES = {
     "converting": "Converting the GGUF file, once",
@@ -116,7 +117,7 @@ class Sessions:
             SpecdemoError: it cannot be loaded.
         """
         with self._visitors.busy(visitor, "load") as cancelled:
-            for phase in self._worker.run(Job(engine, first_used(pair)), cancelled):
+            for phase in self._worker.run(WithEngine(engine, first_used(pair)), cancelled):
                 yield describe(phase)
             yield notice("Stopped; the pair before is still in use.") if cancelled.is_set() else ""
 

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from specdemo.errors import SpecdemoError, UnknownNameError
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import check_devices
-from specdemo.models.download import DownloadProgress, download, local_folder
+from specdemo.models.download import download, local_folder
 from specdemo.models.library import distinct, entry_folders, library
 from specdemo.models.pairs import pair_of, suited
+from specdemo.progress import Progress
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.html.catalogue import card_html, cards_html, download_html
@@ -109,10 +110,10 @@ class Shelf:
                 for source in entry.sources:
                     if source.repository is None or source.format != "openvino" or local_folder(source):
                         continue
-                    last: DownloadProgress | None = None
+                    last: Progress[Path | None] | None = None
                     for last in download(source.repository, stop=cancelled.is_set):
                         yield download_html(source.repository, last)
-                    if last is None or last.folder is None:
+                    if last is None or last.found is None:
                         yield notice("Stopped. What was fetched is kept; download again, and it goes on from there.")
                         return
             yield notice(f"{entry.title} is on this machine.")

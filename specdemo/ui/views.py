@@ -4,7 +4,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.models.pairs import ASSETS
+from specdemo.resources import ASSETS
 
 PAGE = ASSETS / "page"
 SCRIPTS = (

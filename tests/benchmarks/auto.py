@@ -20,6 +20,7 @@ import gc
 import json
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import median, quantiles
@@ -29,15 +30,14 @@ import numpy as np
 
 from specdemo.analysis import metrics
 from specdemo.analysis.oracle import passes
-from specdemo.decoding.lookahead import Planned
 from specdemo.decoding.width import Width, rising
-from specdemo.engines.base import Decoder, prefilled
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import bundled_prompts
-from specdemo.records import Costs, ModelPair, Run
+from specdemo.records import Costs, ModelPair, Request, Run
 from specdemo.settings import GenerationSettings
+from specdemo.ways import Planned
 from tests.benchmarks.pairs import make_pairs
 
 WAYS = ("plain", "constant", "heuristic", "confidence", "auto", "oracle")
@@ -47,29 +47,24 @@ GOALS = {"best constant": 0.98, "heuristic": 1.0, "confidence": 1.0, "oracle": 0
 Runs = dict[tuple[str, str], list[Run]]
 
 
-def decoders(
-    engine: TracedEngine, tokens: int, costs: Costs
-) -> Callable[[str], dict[str, tuple[Decoder, GenerationSettings]]]:
-    """The ways of decoding a prompt, for the prompts one after the other."""
+def decoders(engine: TracedEngine, tokens: int, costs: Costs) -> Callable[[str], dict[str, Request]]:
+    """The requests that decode a prompt in every way, for the prompts one after the other."""
     c, cliffs = metrics.draft_cost(costs), [round(metrics.verify_cost(costs, n) or 0, 2) for n in range(1, 18)]
     print(f"plain step {costs.plain_step * 1e3:.2f} ms, c {c:.2f}, v(1 … 17) {cliffs}", flush=True)
 
-    def ways(prompt: str) -> dict[str, tuple[Decoder, GenerationSettings]]:
+    def ways(prompt: str) -> dict[str, Request]:
         base = {"engine": "traced", "ignore_eos": True, "max_new_tokens": tokens}
         settings = {f"constant {n}": {"num_assistant_tokens": n} for n in LOOKAHEADS}
         settings |= {policy: {"policy": policy} for policy in ("heuristic", "confidence", "auto")}
         chosen = {name: GenerationSettings(**base, **values) for name, values in settings.items()}
-        result = {name: (engine.speculative(values, costs), values) for name, values in chosen.items()}
-        plain = chosen["constant 1"]
-        teacher = engine.speculative(plain)
-        prefilled(teacher, prompt, plain)
-        while teacher.finish_reason is None:
-            teacher.step()
+        result = {name: Request.of(prompt, values) for name, values in chosen.items()}
+        teacher = engine.decoder(result["constant 1"])
+        run_alone(teacher)
         agreement = teacher.draft_agreement()
         assert agreement is not None
         plan = passes(agreement, None, tokens - 1).lookaheads
-        result["oracle"] = (engine.speculative(plain, costs, policy=lambda _: Planned(plan)), plain)
-        result["plain"] = (engine.plain(), plain)
+        result["oracle"] = replace(result["constant 1"], way=Planned(plan))
+        result["plain"] = result["constant 1"].plain
         return result
 
     return ways
@@ -86,8 +81,7 @@ def measure(pair: ModelPair, repeats: int, tokens: int, wanted: set[str]) -> tup
         for prompt, decoded in prompts.items():
             texts, chosen = set(), [name for name in sorted(decoded) if name.split()[0] in wanted]
             for name in random.sample(chosen, len(chosen)):
-                decoder, settings = decoded[name]
-                run = run_alone(decoder, prompt, settings)
+                run = run_alone(engine.decoder(decoded[name], costs))
                 texts.add(run.token_ids)
                 if repeat >= 0:
                     runs.setdefault((name, prompt), []).append(run)

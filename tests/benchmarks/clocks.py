@@ -11,8 +11,7 @@ Prints ratios of seconds per token, measured in turns within one run of this scr
 
 import argparse
 import shutil
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from random import sample
 from statistics import quantiles
 
@@ -23,10 +22,10 @@ from specdemo.engines import load_engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.measure.race import Progress, race, run_alone
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Comparison, Run
+from specdemo.records import Comparison, Request, Run
 from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
-from specdemo.worker import Job, Worker
+from specdemo.worker import WithEngine, Worker
 
 PROMPT = "Once upon a time there was a fox who"
 SIDES = ("plain", "speculative")
@@ -55,10 +54,11 @@ def report(name: str, ratios: list[float], target: float | None = None) -> None:
 def slicing(settings: GenerationSettings, repeats: int) -> None:
     """Sliced clocks against undisturbed ones."""
     engine = GenAIEngine(bundled_pair())
-    decoders: dict[str, Callable] = {"plain": engine.plain, "speculative": partial(engine.speculative, settings)}
+    request = Request.of(PROMPT, settings)
+    requests = {"plain": request.plain, "speculative": request}
     ratios: dict[str, list[float]] = {side: [] for side in SIDES}
     for _ in range(repeats):
-        alone = {side: seconds_per_token(run_alone(decoders[side](), PROMPT, settings)) for side in SIDES}
+        alone = {side: seconds_per_token(run_alone(engine.decoder(requests[side]))) for side in SIDES}
         comparison = last(race(engine, PROMPT, settings))
         for side in SIDES:
             ratios[side].append(seconds_per_token(comparison.side(side)) / alone[side])
@@ -82,7 +82,7 @@ class RecordingWorker(Worker):
 
 def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None:
     """The same race unwatched, streamed and drawn, in the same engine process."""
-    worker = RecordingWorker(load_engine, Job("genai", bundled_pair()))
+    worker = RecordingWorker(load_engine, WithEngine("genai", bundled_pair()))
     app = build_page(worker, bundled_pair())
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     seconds: dict[tuple[str, str], list[float]] = {}

@@ -14,6 +14,7 @@ from statistics import median, quantiles
 from specdemo.engines import ENGINES
 from specdemo.measure.race import run_alone
 from specdemo.models.pairs import bundled_pair, bundled_prompts, pair_from_folders
+from specdemo.records import Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 
@@ -41,12 +42,9 @@ def main() -> None:
                 max_new_tokens=arguments.tokens,
                 num_assistant_tokens=arguments.lookahead,
             )
-            decoders = {
-                "plain step": engines[name].plain(),
-                "speculative round": engines[name].speculative(settings),
-            }
-            for what, decoder in decoders.items():
-                run = run_alone(decoder, prompts[repeat % len(prompts)], settings)
+            request = Request.of(prompts[repeat % len(prompts)], settings)
+            for what, wanted in (("plain step", request.plain), ("speculative round", request)):
+                run = run_alone(engines[name].decoder(wanted))
                 seconds[name, what] = median(step.seconds for step in run.rounds)
         for what, values in ratios.items():
             if repeat >= 0:

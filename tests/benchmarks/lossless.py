@@ -11,9 +11,10 @@ import argparse
 from collections import Counter
 
 from specdemo.engines import ENGINES
-from specdemo.engines.base import prefilled
+from specdemo.engines.base import rounds_of
 from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import bundled_pair
+from specdemo.records import Request
 from tests.test_lossless import PROMPT, SETTINGS, exact, goodness_of_fit
 
 
@@ -28,13 +29,13 @@ def main() -> None:
     for name, load in ENGINES.items():
         engine = load(bundled_pair())
         settings = SETTINGS.model_copy(update={"engine": name, "ignore_eos": True})
-        for what, decoder in (("plain", engine.plain()), ("speculative", engine.speculative(settings))):
+        for what in ("plain", "speculative"):
             seen = [Counter[int]() for _ in expected]
             for seed in range(draws):
                 chosen = settings.model_copy(update={"seed": seed})
-                tokens = [token.id for token in prefilled(decoder, PROMPT, chosen).committed]
-                while decoder.finish_reason is None:
-                    tokens += [token.id for token in decoder.step().committed]
+                request = Request.of(PROMPT, chosen)
+                decoder = engine.decoder(request.plain if what == "plain" else request)
+                tokens = [token.id for step in rounds_of(decoder) for token in step.committed]
                 for position, token in zip(seen, tokens, strict=True):
                     position[token] += 1
             for number, (observed, probabilities) in enumerate(zip(seen, expected, strict=True), 1):

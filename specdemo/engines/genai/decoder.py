@@ -17,13 +17,13 @@ import openvino_genai
 
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Prefilling
-from specdemo.engines.genai.config import Kind, generation_config, tells_probabilities
+from specdemo.engines.genai.config import generation_config, kind_of, tells_probabilities
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, EngineError, PromptError
-from specdemo.records import DraftToken, FinishReason, Round, Token, TraceSource, Turn
-from specdemo.settings import GenerationSettings
+from specdemo.records import DraftToken, FinishReason, Request, Round, Token, TraceSource
+from specdemo.ways import Constant
 
 _request_ids = count(1)
 
@@ -34,12 +34,12 @@ def as_tensor(ids: Sequence[int]) -> openvino.Tensor:
 
 
 class GenAIDecoder:
-    """A `Decoder` on the pipeline of one kind."""
+    """A `Decoder` on the pipeline that decodes in the request's way."""
 
-    def __init__(self, pipelines: Pipelines, kind: Kind) -> None:
+    def __init__(self, pipelines: Pipelines, request: Request) -> None:
         self._pipelines = pipelines
-        self._kind = kind
-        self._settings = GenerationSettings()
+        self._request = request
+        self._kind = kind_of(request.way)
         self._pipeline: openvino_genai.ContinuousBatchingPipeline | None = None
         self._handle: openvino_genai.GenerationHandle | None = None
         self._tracer: Tracer | None = None
@@ -50,48 +50,49 @@ class GenAIDecoder:
     @property
     def speculates(self) -> bool:
         """Whether rounds of this decoder hold proposals."""
-        return self._kind in ("model", "lookup")
+        return self._kind != "plain"
 
     @property
     def trace_source(self) -> TraceSource:
         """Plain rounds propose nothing, which is measured; samples and an EAGLE-3 head cannot be replayed."""
         if not self.speculates:
             return "measured"
-        unseen = self._settings.do_sample or self._pipelines.pair.eagle3
+        unseen = self._request.sampling.do_sample or self._pipelines.pair.eagle3
         return "counts only" if self._kind == "model" and unseen else "replayed"
 
-    def start(
-        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
-    ) -> Generator[Prefilling, None, Round]:
-        """Tokenise and prefill, in parts if the prompt is long."""
-        self.close()
-        self._settings = settings
-        self._prompt = self._pipelines.tokenizer.encode_prompt(prompt, settings, history)
+    def rounds(self) -> Generator[Prefilling | Round]:
+        """Tokenise, prefill, in parts if the prompt is long, and decode."""
+        self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
         if self._kind == "model" and self._pipelines.pair.eagle3 and len(self._prompt) < 2:
             raise PromptError("An EAGLE-3 head needs a prompt of two tokens; type a longer one.")
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
-        self._committed, self._tracer = 0, None
-        self.finish_reason = None
         self._pipeline = self._pipelines.get(self._kind)
         try:
-            config = generation_config(self._pipeline, self._kind, settings)
+            config = generation_config(self._pipeline, self._request)
             self._handle = self._pipeline.add_request(next(_request_ids), as_tensor(self._prompt), config)
         except RuntimeError as error:
             raise self._failure() from error
+        try:
+            yield from self._prefill()
+            while self.finish_reason is None:
+                yield self._step()
+        finally:
+            self._free()
+
+    def _prefill(self) -> Generator[Prefilling | Round]:
         seconds = 0.0
         for done in count(PREFILL_CHUNK, PREFILL_CHUNK):
-            part = self.step()
+            part = self._step()
             seconds += part.seconds
             if part.committed or self.finish_reason is not None:
                 break
             yield Prefilling(min(done, len(self._prompt)), len(self._prompt))
-        return part.model_copy(update={"seconds": seconds})
+        yield part.model_copy(update={"seconds": seconds})
 
-    def step(self) -> Round:
-        """Do exactly one round."""
+    def _step(self) -> Round:
         assert self._pipeline is not None
         assert self._handle is not None
-        wanted = self._settings.max_new_tokens - self._committed
+        wanted = self._request.max_new_tokens - self._committed
         began = perf_counter()
         try:
             self._pipeline.step()
@@ -100,7 +101,6 @@ class GenAIDecoder:
         seconds = perf_counter() - began
         tokens = self._read()
         if self._handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
-            self.close()
             raise CacheError(
                 f"The KV cache of {self._pipelines.pair.runtime.cache_size} GB is too small for this run; "
                 "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
@@ -108,14 +108,9 @@ class GenAIDecoder:
         if self.finish_reason is not None and tokens:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
         first, self._committed = self._committed == 0, self._committed + len(tokens)
-        proposed: tuple[DraftToken, ...] | None = None if self.speculates and not first else ()
-        # Verdicts describe a chain. Of a tree, one path is accepted, and which others were tried is not told.
-        chain = self._settings.policy == "constant" and self._settings.tree_depth == 0
-        counted = self._kind == "model" and chain
-        # After an end-of-text token it is not known whether the draft proposed it: then neither are the counts.
-        if counted and not first and self.finish_reason != "stop":
-            proposed = self._counts(min(self._settings.num_assistant_tokens, wanted - 1), tokens)
-        return Round(committed=tuple(tokens), seconds=seconds, proposed=proposed)
+        return Round(
+            committed=tuple(tokens), seconds=seconds, proposed=() if first else self._proposed(tokens, wanted)
+        )
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """Find out what was proposed in the request's next rounds, by replay where that is possible."""
@@ -127,8 +122,7 @@ class GenAIDecoder:
         """Whether the draft would have proposed each traced token."""
         return self._tracer.draft_agreement() if self._tracer is not None else None
 
-    def close(self) -> None:
-        """Free the request, finished or not."""
+    def _free(self) -> None:
         handle, self._handle = self._handle, None
         if handle is None or self._pipeline is None or self.finish_reason is not None:
             return
@@ -140,7 +134,7 @@ class GenAIDecoder:
 
     def _read(self) -> list[Token]:
         assert self._handle is not None
-        tokens, told = [], tells_probabilities(self._kind, self._settings)
+        tokens, told = [], tells_probabilities(self._request)
         while self._handle.can_read():
             for output in self._handle.read().values():
                 for id_, logarithm in zip(output.generated_ids, output.generated_log_probs, strict=True):
@@ -151,6 +145,18 @@ class GenAIDecoder:
                 elif output.finish_reason == openvino_genai.GenerationFinishReason.LENGTH:
                     self.finish_reason = "length"
         return tokens
+
+    def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
+        """What is known of a round's proposals before any replay: of a constant lookahead, their number.
+
+        Verdicts describe a chain: of a tree, one path is accepted, and which others were tried is not told. After an
+        end-of-text token it is not known whether the draft proposed it, so neither are the counts.
+        """
+        if not self.speculates:
+            return ()
+        if not isinstance(self._request.way, Constant) or self.finish_reason == "stop":
+            return None
+        return self._counts(min(self._request.way.lookahead, wanted - 1), tokens)
 
     def _counts(self, proposed: int, tokens: Sequence[Token]) -> tuple[DraftToken, ...]:
         accepted = min(len(tokens) - 1, proposed)
@@ -163,7 +169,7 @@ class GenAIDecoder:
 
     def _traced(self, step: Round, *, ended: bool) -> Round:
         if self._tracer is None:
-            self._tracer = Tracer(self._pipelines, self._kind, self._prompt, self._settings)
+            self._tracer = Tracer(self._pipelines, self._prompt, self._request)
             return self._tracer.prefill(step)
         return self._tracer.round(step, ended=ended)
 

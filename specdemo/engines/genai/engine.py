@@ -8,18 +8,19 @@ from collections.abc import Generator
 from contextlib import closing
 from itertools import islice
 
-from specdemo.engines.base import Decoder, steps
+from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.genai.config import generation_config
 from specdemo.engines.genai.decoder import GenAIDecoder, as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.errors import EngineError
-from specdemo.models.checks import check_settings
+from specdemo.models.checks import check_request
 from specdemo.models.environment import describe_environment
-from specdemo.records import Costs, DraftRound, ModelPair
-from specdemo.settings import GenerationSettings
+from specdemo.records import Costs, DraftRound, ModelPair, Request
+from specdemo.ways import Constant, Lookup, Plain
 
-_CALIBRATION = GenerationSettings(ignore_eos=True, max_new_tokens=64)
 _MOST_TOKENS = 200  # of a series of passes: enough for eleven over seventeen tokens
+_DRAFTED_TOKENS = 64  # while draft steps are timed
+_NGRAM = 3
 
 
 class GenAIEngine:
@@ -35,18 +36,14 @@ class GenAIEngine:
         self.pipelines = Pipelines(pair, lazy=lazy)
         self.environment = describe_environment(pair)
 
-    def plain(self) -> Decoder:
-        """A decoder of the target alone."""
-        return GenAIDecoder(self.pipelines, "plain")
-
-    def speculative(self, settings: GenerationSettings, costs: Costs | None = None) -> Decoder:
-        """A decoder with the drafter these settings name.
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        """A decoder of the request; step costs are of no use here.
 
         Raises:
-            PairError, SettingsError: the pair cannot draft as the settings ask.
+            PairError, SettingsError: the pair cannot be decoded in the request's way.
         """
-        check_settings(self.pair, settings)
-        return GenAIDecoder(self.pipelines, settings.drafter)
+        check_request(self.pair, "genai", request)
+        return GenAIDecoder(self.pipelines, request)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of plain steps, or of rounds of prompt lookup.
@@ -59,11 +56,9 @@ class GenAIEngine:
         (count,) = tokens
         limit = self.pair.target.context_length
         room = _MOST_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
-        settings = _CALIBRATION.model_copy(update={"max_new_tokens": min(room, _MOST_TOKENS)})
-        if count > 1:
-            settings = settings.model_copy(update={"drafter": "lookup", "num_assistant_tokens": count - 1})
-        decoder = self.speculative(settings) if count > 1 else self.plain()
-        with closing(steps(decoder, prompt, settings)) as rounds:
+        way = Lookup(_NGRAM, count - 1) if count > 1 else Plain()
+        request = Request(prompt, way, max_new_tokens=min(room, _MOST_TOKENS), ignore_eos=True)
+        with closing(rounds_of(self.decoder(request))) as rounds:
             for step in islice(rounds, 1, None):  # the first is the prefill
                 yield step.seconds
 
@@ -72,13 +67,13 @@ class GenAIEngine:
         return len(self.pipelines.tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Rounds with so many proposals, timed by the counters that come with `generate()`, without verdicts."""
+        """Rounds with this lookahead, timed by the counters that come with `generate()`, without verdicts."""
         if self.pair.draft is None:
             return []
         pipeline = self.pipelines.get("model")
-        settings = _CALIBRATION.model_copy(update={"num_assistant_tokens": lookahead})
-        config = generation_config(pipeline, "model", settings)
-        ids = self.pipelines.tokenizer.encode_prompt(prompt, settings)
+        request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
+        config = generation_config(pipeline, request)
+        ids = self.pipelines.tokenizer.encode_prompt(request)
         try:
             result = pipeline.generate([as_tensor(ids)], [config])[0]
         except RuntimeError as error:

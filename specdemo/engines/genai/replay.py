@@ -12,19 +12,21 @@ from typing import Protocol
 
 import numpy as np
 
+from specdemo.decoding.lookahead import policy_for, propose
 from specdemo.decoding.lookup import look_up
 from specdemo.decoding.sampling import greedy_choice, softmax
-from specdemo.engines.language_model import Sequence as ModelSequence
-from specdemo.settings import GenerationSettings
+from specdemo.engines.language_model import ModelSequence
+from specdemo.records import Request
+from specdemo.ways import Lookup
 
-Proposal = tuple[int, float | None]
-"""A token id and the draft's probability of it, if it has one."""
+Replayed = tuple[int, float | None]
+"""A proposed token's id and the draft's probability of it, if it has one."""
 
 
 class Replay(Protocol):
     """A drafter that is told the committed text and says what it must have proposed."""
 
-    def propose(self, limit: int) -> list[Proposal]:
+    def propose(self, limit: int) -> list[Replayed]:
         """The next round's proposals, at most `limit`."""
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -34,14 +36,14 @@ class Replay(Protocol):
 class LookupReplay:
     """Prompt lookup: copies what followed the earliest occurrence of the longest recent n-gram."""
 
-    def __init__(self, prompt: Sequence[int], settings: GenerationSettings) -> None:
+    def __init__(self, prompt: Sequence[int], way: Lookup) -> None:
         self._history = list(prompt)
-        self._settings = settings
+        self._way = way
 
-    def propose(self, limit: int) -> list[Proposal]:
+    def propose(self, limit: int) -> list[Replayed]:
         """The next round's proposals, at most `limit`."""
-        limit = min(limit, self._settings.num_assistant_tokens)
-        return [(token, None) for token in look_up(self._history, self._settings.max_ngram_size, limit)]
+        limit = min(limit, self._way.lookahead)
+        return [(token, None) for token in look_up(self._history, self._way.ngram, limit)]
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn what that round committed."""
@@ -55,35 +57,36 @@ class DraftReplay:
     that were refused; the repetition penalty here does the same.
     """
 
-    def __init__(self, draft: ModelSequence, prompt: Sequence[int], settings: GenerationSettings) -> None:
+    def __init__(self, draft: ModelSequence, prompt: Sequence[int], request: Request) -> None:
         self._draft = draft
-        self._settings = settings
+        self._sampling = request.sampling
+        self._policy = policy_for(request.way)
         self._text = list(prompt)
         self._seen = set(prompt)
         self._choose(self._text)  # a prefill proposes one token, which is never verified but penalised
 
-    def propose(self, limit: int) -> list[Proposal]:
+    def propose(self, limit: int) -> list[Replayed]:
         """The next round's proposals, at most `limit`."""
-        if self._settings.policy == "constant":
-            limit = min(limit, self._settings.num_assistant_tokens)
-        proposals: list[Proposal] = []
-        while len(proposals) < limit:
-            token, probability = self._choose([*self._text, *(token for token, _ in proposals)])
-            proposals.append((token, probability))
-            # GenAI takes a log-probability of exactly 0 for "not known" and stops there too.
-            certain = np.float32(np.log(probability)) == 0
-            confident = probability >= self._settings.assistant_confidence_threshold and not certain
-            if self._settings.policy == "confidence" and not confident:
-                break
-        return proposals
+
+        def choose(before: Sequence[Replayed]) -> Replayed:
+            return self._choose([*self._text, *(token for token, _ in before)])
+
+        return propose(self._policy, limit, choose, _confidence)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn what that round committed."""
         self._text += tokens
         self._seen.update(tokens)
 
-    def _choose(self, text: Sequence[int]) -> tuple[int, float]:
+    def _choose(self, text: Sequence[int]) -> Replayed:
         logits = self._draft.logits(text)[0]
-        token = greedy_choice(logits, self._settings, self._seen)
+        token = greedy_choice(logits, self._sampling, self._seen)
         self._seen.add(token)
         return token, float(softmax(logits)[token])
+
+
+def _confidence(proposal: Replayed) -> float:
+    """The draft's probability; GenAI takes a log-probability of exactly 0 for "not known", below any threshold."""
+    _, probability = proposal
+    assert probability is not None, "a draft model knows its probabilities"
+    return -1.0 if np.float32(np.log(probability)) == 0 else probability

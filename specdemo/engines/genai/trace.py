@@ -4,31 +4,30 @@ from collections.abc import Sequence
 
 from specdemo.decoding.verification import judge
 from specdemo.engines.agreement import draft_agreement
-from specdemo.engines.genai.config import Kind
 from specdemo.engines.genai.pipelines import Pipelines
-from specdemo.engines.genai.replay import DraftReplay, LookupReplay, Proposal, Replay
-from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.genai.replay import DraftReplay, LookupReplay, Replay, Replayed
+from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.text import texts
-from specdemo.records import DraftToken, Round, Verdict
-from specdemo.settings import GenerationSettings
+from specdemo.records import DraftToken, Request, Round, Verdict
+from specdemo.ways import Lookup
 
 
 class Tracer:
     """Follows one request, round by round, off the clock."""
 
-    def __init__(self, pipelines: Pipelines, kind: Kind, prompt: Sequence[int], settings: GenerationSettings) -> None:
+    def __init__(self, pipelines: Pipelines, prompt: Sequence[int], request: Request) -> None:
         self._decode = pipelines.tokenizer.decode
-        self._settings = settings
+        self._sampling = request.sampling
         self._prompt_length = len(prompt)
         self._context = list(prompt)
-        self._wanted = settings.max_new_tokens
+        self._wanted = request.max_new_tokens
         self._draft: ModelSequence | None = None
         self._replay: Replay
-        if kind == "lookup":
-            self._replay = LookupReplay(prompt, settings)
+        if isinstance(request.way, Lookup):
+            self._replay = LookupReplay(prompt, request.way)
         else:
-            self._draft = pipelines.draft_model().sequence(len(prompt) + settings.max_new_tokens)
-            self._replay = DraftReplay(self._draft, prompt, settings)
+            self._draft = pipelines.draft_model().sequence(len(prompt) + request.max_new_tokens)
+            self._replay = DraftReplay(self._draft, prompt, request)
 
     def prefill(self, step: Round) -> Round:
         """The request's first round, which proposes nothing."""
@@ -51,7 +50,7 @@ class Tracer:
         """Whether the draft would have proposed each token followed so far, but the first."""
         if self._draft is None:
             return None
-        return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._settings)
+        return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._sampling)
 
     def _follow(self, step: Round) -> Round:
         committed = [token.id for token in step.committed]
@@ -61,7 +60,7 @@ class Tracer:
         return step
 
     def _judged(
-        self, step: Round, proposals: Sequence[Proposal], verdicts: Sequence[Verdict]
+        self, step: Round, proposals: Sequence[Replayed], verdicts: Sequence[Verdict]
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: verdicts.count(Verdict.ACCEPTED)]
         context = self._context + [token.id for token in accepted]

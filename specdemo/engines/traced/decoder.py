@@ -10,25 +10,21 @@ from time import perf_counter
 
 import numpy as np
 
-from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.decoding.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
 from specdemo.decoding.verification import Uniform, Verified, judge, rejection_sample
 from specdemo.decoding.width import Width
 from specdemo.engines.base import Prefilling
-from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.text import IncrementalText, texts
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
-from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Round, Token, TraceSource, Turn
-from specdemo.settings import GenerationSettings
+from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Token, TraceSource
 
-NewDrafter = Callable[[Sequence[int], int, GenerationSettings, Uniform], Drafter]
-"""Makes a drafter for a text that grows to at most so many tokens."""
-NewSequence = Callable[[Sequence[int], int, GenerationSettings], ModelSequence]
-"""Makes a sequence of the target for a text that grows to at most so many tokens."""
-NewPolicy = Callable[[GenerationSettings], LookaheadPolicy]
-"""Makes the lookahead policy of one request."""
+OpenTarget = Callable[[Sequence[int], int], ModelSequence]
+"""Makes a sequence of the target for a text and its capacity, in tokens."""
+OpenDrafter = Callable[[Sequence[int], int, Uniform], Drafter]
+"""Makes a drafter for a text, its capacity in tokens, and the request's random numbers."""
 
 
 class TracedDecoder:
@@ -38,10 +34,10 @@ class TracedDecoder:
 
     def __init__(
         self,
+        request: Request,
         tokenizer: Tokenizer,
-        target: NewSequence,
-        drafter: NewDrafter | None,
-        policy: NewPolicy = policy_for,
+        target: OpenTarget,
+        drafter: OpenDrafter | None,
         costs: Costs | None = None,
         reset: Callable[[], None] = lambda: None,
     ) -> None:
@@ -49,57 +45,55 @@ class TracedDecoder:
 
         `reset` is called after a failure: whatever the caches hold is not to be relied on.
         """
+        self._request = request
+        self._sampling = request.sampling
         self._tokenizer = tokenizer
         self._ends = tokenizer.ends()
-        self._new_target = target
-        self._new_drafter = drafter
-        self._new_policy = policy
-        self._costs = costs
+        self._open_target = target
+        self._open_drafter = drafter
+        self._width = Width(costs)
         self._reset = reset
-        self._settings = GenerationSettings()
         self._text: list[int] = []
         self._prompt_length = 0
         self._target: ModelSequence | None = None
         self._drafter: Drafter | None = None
-        self._policy: LookaheadPolicy = policy_for(self._settings)
+        self._random: Uniform = np.random.default_rng(request.sampling.seed)
         self.finish_reason: FinishReason | None = None
 
-    def start(
-        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = ()
-    ) -> Generator[Prefilling, None, Round]:
-        """Tokenise and prefill, on both models."""
-        self._settings = settings
-        self._text = self._tokenizer.encode_prompt(prompt, settings, history)
+    def rounds(self) -> Generator[Prefilling | Round]:
+        """Tokenise, prefill on both models, and decode."""
+        self._text = self._tokenizer.encode_prompt(self._request)
         self._prompt_length = len(self._text)
         self._words = IncrementalText(self._tokenizer.decode, self._text)
-        self._random: Uniform = np.random.default_rng(settings.seed)
-        if self._new_drafter is not None:
-            self._policy = self._new_policy(settings)
-        self._width = Width(self._costs)
-        self.finish_reason = None
-        capacity = self._prompt_length + settings.max_new_tokens
-        with self._resetting():
-            self._target = self._new_target(self._text, capacity, settings)
-            if self._new_drafter is not None:
-                self._drafter = self._new_drafter(self._text, capacity, settings, self._random)
-            began = perf_counter()
-            if self._drafter is not None:
-                self._drafter.read(self._text)
-            for done in self._target.read(self._text):
-                paused = perf_counter()
-                yield Prefilling(done, self._prompt_length)
-                began += perf_counter() - paused  # whoever looks at the progress does so off the clock
-            return self._round([], began)
+        capacity = self._prompt_length + self._request.max_new_tokens
+        try:
+            with self._resetting():
+                self._target = self._open_target(self._text, capacity)
+                if self._open_drafter is not None:
+                    self._drafter = self._open_drafter(self._text, capacity, self._random)
+                yield from self._prefill()
+                while self.finish_reason is None:
+                    began = perf_counter()
+                    yield self._round(self._proposals(), began)
+        finally:
+            self._target = None  # what agreement needs stays: the drafter
 
-    def step(self) -> Round:
-        """Do exactly one round."""
+    def _prefill(self) -> Generator[Prefilling | Round]:
+        assert self._target is not None
         began = perf_counter()
-        wanted = self._settings.max_new_tokens - (len(self._text) - self._prompt_length)
-        with self._resetting():
-            if self._drafter is None or wanted == 1:
-                return self._round([], began)
-            proposals = self._drafter.propose(self._text, wanted - 1, self._policy)
-            return self._round(proposals, began)
+        if self._drafter is not None:
+            self._drafter.read(self._text)
+        for done in self._target.read(self._text):
+            paused = perf_counter()
+            yield Prefilling(done, self._prompt_length)
+            began += perf_counter() - paused  # whoever looks at the progress does so off the clock
+        yield self._round([], began)
+
+    def _proposals(self) -> Sequence[Proposal]:
+        wanted = self._request.max_new_tokens - (len(self._text) - self._prompt_length)
+        if self._drafter is None or wanted == 1:
+            return []
+        return self._drafter.propose(self._text, wanted - 1)
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """Everything is known already."""
@@ -112,17 +106,13 @@ class TracedDecoder:
         with self._resetting():
             return self._drafter.agreement(self._text, self._prompt_length + 1)
 
-    def close(self) -> None:
-        """Free the caches."""
-        self._target = self._drafter = None
-
     @contextmanager
     def _resetting(self) -> Iterator[None]:
         """Turn what OpenVINO raises, such as a lack of memory, into an error for the user; free the caches."""
         try:
             yield
         except RuntimeError as error:
-            self.close()
+            self._target = self._drafter = None
             self._reset()
             raise EngineError() from error
 
@@ -136,7 +126,8 @@ class TracedDecoder:
         verified = perf_counter()
         accepted, own = self._verify(proposals, logits)
         committed = self._cut([*ids[:accepted], own])
-        self._policy.learn(len(ids), accepted, fed)
+        if self._drafter is not None:
+            self._drafter.learn(len(ids), accepted, fed)
         ended = perf_counter()
         targets = list(self._distributions(ids, logits))
         result = Round(
@@ -151,11 +142,11 @@ class TracedDecoder:
 
     def _verify(self, proposals: Sequence[Proposal], logits: Logits) -> Verified:
         ids = [proposal.id for proposal in proposals]
-        if self._settings.do_sample:
+        if self._sampling.do_sample:
             drafts = (proposal.distribution() for proposal in proposals if proposal.distribution)
             return rejection_sample(ids, drafts, self._distributions(ids, logits), self._random)
         for index, row in enumerate(logits):
-            choice = greedy_choice(row, self._settings, self._seen(ids[:index]))
+            choice = greedy_choice(row, self._sampling, self._seen(ids[:index]))
             if index == len(ids) or choice != ids[index]:
                 break
         return Verified(index, choice)
@@ -163,19 +154,19 @@ class TracedDecoder:
     def _distributions(self, ids: Sequence[int], logits: Logits) -> Iterator[Probabilities]:
         """The target's distribution at each position, given the proposals before it."""
         for index, row in enumerate(logits):
-            yield distribution(row, self._settings, self._seen(ids[:index]))
+            yield distribution(row, self._sampling, self._seen(ids[:index]))
 
     def _seen(self, ids: Sequence[int]) -> Collection[int]:
-        return {*self._text, *ids} if self._settings.repetition_penalty != 1 else ()
+        return {*self._text, *ids} if self._sampling.repetition_penalty != 1 else ()
 
     def _cut(self, committed: list[int]) -> list[int]:
         """Stop at an end-of-text token, unless it is ignored, and note why the request ended."""
-        if not self._settings.ignore_eos:
+        if not self._request.ignore_eos:
             for index, token in enumerate(committed):
                 if token in self._ends:
                     self.finish_reason = "stop"
                     return committed[: index + 1]
-        if len(self._text) + len(committed) - self._prompt_length >= self._settings.max_new_tokens:
+        if len(self._text) + len(committed) - self._prompt_length >= self._request.max_new_tokens:
             self.finish_reason = "length"
         return committed
 
@@ -214,9 +205,9 @@ class TracedDecoder:
         )
 
     def _alternatives(self, target: Probabilities) -> tuple[Alternative, ...]:
-        if not self._settings.alternatives:
+        if not self._request.alternatives:
             return ()
-        likeliest = np.argsort(-target, kind="stable")[: self._settings.alternatives]
+        likeliest = np.argsort(-target, kind="stable")[: self._request.alternatives]
         return tuple(
             Alternative(id=int(id_), text=self._tokenizer.decode([int(id_)]), probability=float(target[id_]))
             for id_ in likeliest

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from specdemo.decoding.lookahead import LookaheadPolicy
+from specdemo.decoding.lookahead import LookaheadPolicy, propose
 from specdemo.decoding.lookup import look_up
 from specdemo.decoding.sampling import (
     Logits,
@@ -19,9 +19,10 @@ from specdemo.decoding.sampling import (
 )
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.agreement import draft_agreement
-from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.tokenizer import Tokenizer
-from specdemo.settings import GenerationSettings
+from specdemo.records import Sampling
+from specdemo.ways import Lookup
 
 
 @dataclass
@@ -48,8 +49,11 @@ class Drafter(Protocol):
     def read(self, text: Sequence[int]) -> None:
         """Take in the prompt."""
 
-    def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
-        """At most `limit` tokens, as many as the policy asks for."""
+    def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
+        """At most `limit` tokens, as many as the request's way asks for."""
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """What became of a round's proposals; see `LookaheadPolicy.learn`."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """For each token from this index on, whether it is what would have been proposed; None if not defined."""
@@ -63,11 +67,12 @@ class ModelDrafter:
         sequence: ModelSequence,
         vocabulary: int,
         context: int | None,
-        settings: GenerationSettings,
+        policy: LookaheadPolicy,
+        sampling: Sampling,
         random: Uniform,
         singly: bool = False,
     ) -> None:
-        """A drafter on the draft's sequence, which proposes nothing beyond its `context` of so many tokens.
+        """A drafter on the draft's sequence, which proposes nothing beyond its `context`, in tokens.
 
         `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad otherwise. After
         a round that was accepted whole the draft has two tokens to read: in two passes, `singly`, or in one.
@@ -76,7 +81,8 @@ class ModelDrafter:
         self._sequence = sequence
         self._vocabulary = vocabulary
         self._context = context
-        self._settings = settings
+        self._policy = policy
+        self._sampling = sampling
         self._random = random
 
     def read(self, text: Sequence[int]) -> None:
@@ -84,54 +90,62 @@ class ModelDrafter:
         if self._fits(text):
             self._sequence.logits(text)
 
-    def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
+    def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """Decode with the draft until the policy has enough."""
-        ids, proposals = list(text), list[Proposal]()
         if self._context is not None:
             limit = min(limit, self._context - len(text))
-        while len(proposals) < limit and policy.goes_on(len(proposals), lambda: _confidence(proposals)):
-            if self._singly and not proposals and len(ids) - self._sequence.shared(ids) == 2:
+
+        def choose(before: Sequence[Proposal]) -> Proposal:
+            ids = [*text, *(proposal.id for proposal in before)]
+            if self._singly and not before and len(ids) - self._sequence.shared(ids) == 2:
                 self._sequence.logits(ids[:-1])
-            proposals.append(self._choose(self._sequence.logits(ids)[0], ids))
-            ids.append(proposals[-1].id)
-        return proposals
+            return self._choose(self._sequence.logits(ids)[0], ids)
+
+        return propose(self._policy, limit, choose, _confidence)
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Tell the policy."""
+        self._policy.learn(proposed, accepted, fed)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Greedy choices compared with the text; a draft that samples has no one choice."""
-        if self._settings.do_sample or not self._fits(text):
+        if self._sampling.do_sample or not self._fits(text):
             return None
-        return draft_agreement(self._sequence, text, first, self._settings, self._vocabulary)
+        return draft_agreement(self._sequence, text, first, self._sampling, self._vocabulary)
 
     def _fits(self, text: Sequence[int]) -> bool:
         return self._context is None or len(text) <= self._context
 
     def _choose(self, logits: Logits, ids: Sequence[int]) -> Proposal:
         kept = resized(logits, self._vocabulary)
-        settings, seen = self._settings, set(ids) if self._settings.repetition_penalty != 1 else ()
-        if settings.do_sample:
-            probabilities = distribution(kept, settings, seen)
+        sampling, seen = self._sampling, set(ids) if self._sampling.repetition_penalty != 1 else ()
+        if sampling.do_sample:
+            probabilities = distribution(kept, sampling, seen)
             return Proposal(draw(probabilities, self._random.random()), lambda: probabilities)
-        scores = penalised(kept, seen, settings.repetition_penalty)
+        scores = penalised(kept, seen, sampling.repetition_penalty)
         choice = int(scores.argmax())
         return Proposal(
-            choice, lambda: distribution(kept, settings, seen), lambda: greatest_probability(scores, choice)
+            choice, lambda: distribution(kept, sampling, seen), lambda: greatest_probability(scores, choice)
         )
 
 
 class LookupDrafter:
     """Prompt lookup: a copy of what followed an earlier occurrence of the last few tokens."""
 
-    def __init__(self, vocabulary: int, settings: GenerationSettings) -> None:
+    def __init__(self, vocabulary: int, way: Lookup) -> None:
         self._vocabulary = vocabulary
-        self._settings = settings
+        self._way = way
 
     def read(self, text: Sequence[int]) -> None:
         """Nothing to prepare."""
 
-    def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
+    def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """The tokens that followed, each with certainty."""
-        copied = look_up(text, self._settings.max_ngram_size, min(limit, self._settings.num_assistant_tokens))
+        copied = look_up(text, self._way.ngram, min(limit, self._way.lookahead))
         return [Proposal(token, lambda token=token: self._certainty(token)) for token in copied]  # type: ignore[misc]
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Nothing to learn."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Not defined: what is found depends on where the rounds begin."""
@@ -162,12 +176,12 @@ class TranslatingDrafter:
         if their_text := self._theirs.encode(self._ours.decode(text)):
             self._drafter.read(their_text)
 
-    def propose(self, text: Sequence[int], limit: int, policy: LookaheadPolicy) -> list[Proposal]:
+    def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """The draft's continuation in the target's tokens."""
         their_text = self._theirs.encode(self._ours.decode(text))
         if not their_text:  # the text so far is special tokens only
             return []
-        proposals = self._drafter.propose(their_text, limit, policy)
+        proposals = self._drafter.propose(their_text, limit)
         continuation = [proposal.id for proposal in proposals]
         before = self._theirs.decode(their_text)
         proposed = self._theirs.decode(their_text + continuation)[len(before) :]
@@ -176,6 +190,10 @@ class TranslatingDrafter:
         start = _end_of(context, encoded)
         new = encoded[start:] if start is not None else self._ours.encode(proposed)
         return [Proposal(token, None) for token in new[: min(limit, len(proposals))]]
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Tell the draft's policy."""
+        self._drafter.learn(proposed, accepted, fed)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Not defined: the draft's tokens are not the target's."""
@@ -190,10 +208,9 @@ def _end_of(context: Sequence[int], encoded: Sequence[int]) -> int | None:
     return None
 
 
-def _confidence(proposals: Sequence[Proposal]) -> float:
-    confidence = proposals[-1].confidence
-    if confidence is not None:
-        return confidence()
-    probability = proposals[-1].probability
-    assert probability is not None, "settings allow a confidence threshold only where drafts have probabilities"
+def _confidence(proposal: Proposal) -> float:
+    if proposal.confidence is not None:
+        return proposal.confidence()
+    probability = proposal.probability
+    assert probability is not None, "a draft model knows its probabilities"
     return probability

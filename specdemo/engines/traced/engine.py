@@ -1,7 +1,6 @@
 """A pair decoded by our own loop. One compiled target serves both sides; each request has caches of its own."""
 
-from collections.abc import Generator
-from collections.abc import Sequence as Ids
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import cycle, islice
@@ -10,26 +9,26 @@ from typing import Literal
 
 from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.verification import Uniform
-from specdemo.engines.base import Decoder, steps
-from specdemo.engines.language_model import LanguageModel
-from specdemo.engines.language_model import Sequence as ModelSequence
+from specdemo.engines.base import Decoder, rounds_of
+from specdemo.engines.language_model import LanguageModel, ModelSequence
 from specdemo.engines.tokenizer import Tokenizer
-from specdemo.engines.traced.decoder import NewPolicy, TracedDecoder
+from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.errors import PairError
-from specdemo.models.checks import check_engine, check_settings
+from specdemo.models.checks import check_engine, check_request
 from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.environment import describe_environment
 from specdemo.models.gguf_convert import folder_of
-from specdemo.records import Costs, DraftRound, Model, ModelPair
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
+from specdemo.settings import RuntimeSettings
+from specdemo.ways import Constant, Lookup, Plain
 
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on a text of its own."""
 
 _KEPT = 2  # texts whose caches are kept: that of the warm-up, and that of the chat
 
-_CALIBRATION = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=64)
+_DRAFTED_TOKENS = 64  # while draft steps are timed
 
 
 class TracedEngine:
@@ -57,24 +56,23 @@ class TracedEngine:
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         self.environment = describe_environment(pair)
 
-    def plain(self) -> Decoder:
-        """A decoder of the target alone."""
-        return TracedDecoder(self._tokenizer, partial(self._sequence, "plain"), None, reset=self._kept.clear)
-
-    def speculative(
-        self, settings: GenerationSettings, costs: Costs | None = None, policy: NewPolicy | None = None
-    ) -> Decoder:
-        """A decoder with the drafter these settings name, and their policy unless another is given.
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        """A decoder of the request.
 
         Raises:
-            PairError, SettingsError: the pair cannot draft as the settings ask, or they name the automatic lookahead
-                while the step costs are not known.
+            PairError, SettingsError: the pair cannot be decoded in the request's way, or it names the automatic
+                lookahead while the step costs are not known.
         """
-        check_settings(self.pair, settings)
-        policy = policy or partial(policy_for, costs=costs)
-        policy(settings)  # complains before anything is started
-        target = partial(self._sequence, "speculative")
-        return TracedDecoder(self._tokenizer, target, self._new_drafter, policy, costs, self._kept.clear)
+        check_request(self.pair, "traced", request)
+        plain = isinstance(request.way, Plain)
+        return TracedDecoder(
+            request,
+            self._tokenizer,
+            partial(self._sequence, "plain" if plain else "speculative", kv_cache=request.kv_cache),
+            None if plain else self._drafter(request, costs),
+            None if plain else costs,
+            self._kept.clear,
+        )
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of target passes that verify so many tokens, again and again at the same text.
@@ -97,11 +95,11 @@ class TracedEngine:
         return len(self._tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Rounds with so many proposals."""
+        """Rounds with this lookahead."""
         if self._draft is None or self.pair.translated:  # a proposal is then not one step
             return []
-        settings = _CALIBRATION.model_copy(update={"num_assistant_tokens": lookahead})
-        with closing(steps(self.speculative(settings), prompt, settings)) as rounds:
+        request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
+        with closing(rounds_of(self.decoder(request))) as rounds:
             return [
                 DraftRound(
                     seconds=step.draft_seconds,
@@ -122,27 +120,34 @@ class TracedEngine:
         assert model is not None, "a closed engine decodes nothing"
         return model
 
-    def _sequence(self, role: _Role, text: Ids[int], capacity: int, settings: GenerationSettings) -> ModelSequence:
+    def _sequence(self, role: _Role, text: Sequence[int], capacity: int, *, kv_cache: bool) -> ModelSequence:
         """A sequence of a model for this text; with prefix caching one that holds some of it, if there is one."""
-        model, cached = self._model(role), settings.kv_cache == "on"
-        if not (self.pair.runtime.enable_prefix_caching and cached):
-            return model.sequence(capacity, kv_cache=cached)
+        model = self._model(role)
+        if not (self.pair.runtime.enable_prefix_caching and kv_cache):
+            return model.sequence(capacity, kv_cache=kv_cache)
         kept = self._kept.setdefault(role, [])
         if len(kept) < _KEPT:
             kept.append(model.sequence(capacity))
             return kept[-1]
         return max(kept, key=lambda sequence: sequence.shared(text))
 
-    def _new_drafter(self, text: Ids[int], capacity: int, settings: GenerationSettings, random: Uniform) -> Drafter:
-        vocabulary = self._model("speculative").vocabulary
-        if settings.drafter == "lookup":
-            return LookupDrafter(vocabulary, settings)
-        sequence = self._sequence("draft", text, capacity, settings)
+    def _drafter(self, request: Request, costs: Costs | None) -> OpenDrafter:
+        """What opens the drafter of the request's way."""
+        vocabulary, way = self._model("speculative").vocabulary, request.way
+        if isinstance(way, Lookup):
+            return lambda text, capacity, random: LookupDrafter(vocabulary, way)
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        drafter = ModelDrafter(sequence, vocabulary, context, settings, random, self._model("draft").feeds_singly)
-        if self._draft_tokenizer is None:
-            return drafter
-        return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
+        policy = policy_for(way, costs)  # complains before anything is started
+
+        def open_drafter(text: Sequence[int], capacity: int, random: Uniform) -> Drafter:
+            sequence = self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
+            singly = self._model("draft").feeds_singly
+            drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
+            if self._draft_tokenizer is None:
+                return drafter
+            return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
+
+        return open_drafter
 
 
 def _load(model: Model, runtime: RuntimeSettings, device: str) -> LanguageModel:

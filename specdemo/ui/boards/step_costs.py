@@ -9,10 +9,10 @@ from markupsafe import Markup
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.predict import FORMULAS, predict
 from specdemo.records import Costs, ModelPair, Spread
-from specdemo.settings import EngineName
 from specdemo.ui.boards.sweep import board, caption, curves
 from specdemo.ui.html.charts import base_figure, plain_line
 from specdemo.ui.html.tables import table_html
+from specdemo.ways import EngineName
 
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
 _STEPS = ("tokens before", "plain step, ms", "draft step, ms", "first of a round, ms", "c")

@@ -1,14 +1,15 @@
 """The catalogue, a download's progress, and what is known of a pair, as HTML."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from markupsafe import Markup
 
 from specdemo.analysis.figures import parameters
 from specdemo.models.catalogue import Entry, Source
 from specdemo.models.checks import PairReport
-from specdemo.models.download import DownloadProgress
 from specdemo.models.memory import in_units, memory_free
+from specdemo.progress import Progress
 from specdemo.records import Model
 from specdemo.ui.html.tables import table_html
 from specdemo.ui.session import progress_html
@@ -109,10 +110,10 @@ def _which(entry: Entry, sources: Sequence[Source]) -> str:
     return f"the {'target' if sources[0] is entry.target else 'draft'}, "
 
 
-def download_html(repository: str, progress: DownloadProgress) -> str:
+def download_html(repository: str, progress: Progress[Path | None]) -> str:
     """How far a download is."""
-    text = f"{repository}: {in_units(progress.done_bytes)} of {in_units(progress.total_bytes)}"
-    return progress_html(text, progress.done_bytes, progress.total_bytes, progress.seconds_left)
+    text = f"{repository}: {in_units(progress.done)} of {in_units(progress.total)}"
+    return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
 
 def report_html(report: PairReport) -> str:

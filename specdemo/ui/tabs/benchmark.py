@@ -13,7 +13,7 @@ from markupsafe import Markup
 from specdemo.bench import report
 from specdemo.bench.journal import Journal
 from specdemo.bench.results import Bench, Header
-from specdemo.bench.run import REPEATS, available, bench, with_hardware
+from specdemo.bench.run import REPEATS, available, bench, bench_and_hardware
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.places import own_cache
@@ -24,7 +24,7 @@ from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions, alert, notice
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, Stop
 from specdemo.ui.views import heading, view
-from specdemo.worker import Job
+from specdemo.worker import WithLoader
 
 _SUITE = Markup(
     "<p>Prompts: {}. A file of your own holds JSON lines in the format of Spec-Bench, of HumanEval, or "
@@ -63,34 +63,28 @@ class Callbacks:
         except SpecdemoError as error:
             yield [alert(error), gr.skip(), gr.skip(), *idle]
             return
-        task = partial(
-            bench, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
+        run = bench_and_hardware if hardware else bench
+        work = partial(
+            run, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
         )
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
         state = None
-        visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.bench))
-        for update in measured(self._sessions, visitor, "bench", Job(None, pair, task), show):
+        visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.found))
+        for update in measured(self._sessions, visitor, "bench", WithLoader(pair, work), show):
             state = update.state
             yield [update.message, update.board, gr.skip(), *busy]
-        if state is None or not state.bench.rows:
+        if state is None or not state.found.rows:
             yield [gr.skip(), gr.skip(), gr.skip(), *idle]
             return
-        result: Bench = state.bench
-        done = gr.skip()
-        try:
-            if hardware and result.complete:
-                doing = notice("Measuring memory and bandwidth, which takes a while and cannot be stopped …")
-                yield [doing, gr.skip(), gr.skip(), busy[0], gr.update(visible=False)]
-                result, done = with_hardware(result), ""
-        except SpecdemoError as error:  # what the benchmark has found stands all the same
-            done = alert(error)
+        result: Bench = state.found
         try:
             files = gr.update(value=_written(result), visible=True)
             if result.complete:
                 journal.delete()
         except SpecdemoError as error:
-            done, files = alert(error), gr.skip()
-        yield [done, bench_board(result), files, *idle]
+            yield [alert(error), gr.skip(), gr.skip(), *idle]
+            return
+        yield [gr.skip(), gr.skip(), files, *idle]
 
 
 def _written(result: Bench) -> list[str]:

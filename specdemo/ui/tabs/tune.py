@@ -8,10 +8,11 @@ import gradio as gr
 
 from specdemo.errors import SpecdemoError
 from specdemo.measure.recommend import Candidate
-from specdemo.measure.step_costs import CostProgress, contexts_task
+from specdemo.measure.step_costs import contexts_task
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.models.pairs import bundled_prompts
-from specdemo.records import ModelPair
+from specdemo.progress import Progress
+from specdemo.records import Costs, ModelPair
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import board as board_of
 from specdemo.ui.boards.sweep import sweep_board
@@ -20,7 +21,7 @@ from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions, alert, notice
 from specdemo.ui.tabs.compare import DECODING, ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.views import heading, view
-from specdemo.worker import Job
+from specdemo.worker import WithEngine
 
 _SWEEP, _COSTS = "Sweep", "Measure step costs"
 _ALPHA = 0.7  # to begin with, until a sweep has measured it
@@ -68,7 +69,7 @@ class Callbacks:
         except SpecdemoError as error:
             yield [*_Swept(alert(error)), *idle]
             return
-        task = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
+        work = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
         # the figures of an earlier sweep, with other settings, would stand beside this one's
         yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
@@ -76,29 +77,29 @@ class Callbacks:
             self._sessions,
             str(request.session_hash),
             "sweep",
-            Job(settings.engine, pair, task),
-            lambda progress: sweep_board(progress.sweep),
+            WithEngine(settings.engine, pair, work),
+            lambda progress: sweep_board(progress.found),
         ):
             state = update.state
             yield [*_Swept(update.message, update.board), *busy]
-        yield [*(_Swept() if state is None else after_sweep(state.sweep, pair, known)), *idle]
+        yield [*(_Swept() if state is None else after_sweep(state.found, pair, known)), *idle]
 
     def costs(self, request: gr.Request, pair: ModelPair, engine: Any, acceptance: float) -> Iterator[list[Any]]:
         """Measure step costs; updates of message, board, costs, and buttons."""
         engine = "genai" if pair.eagle3 else engine
 
-        def show(progress: CostProgress) -> Any:
-            if progress.costs is None:
+        def show(progress: Progress[Costs | None]) -> Any:
+            if progress.found is None:
                 return gr.skip()
-            return costs_board(KnownCosts(pair, engine, progress.costs), acceptance)
+            return costs_board(KnownCosts(pair, engine, progress.found), acceptance)
 
-        job = Job(engine, pair, contexts_task)
+        job = WithEngine(engine, pair, contexts_task)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *working(_COSTS, busy=True)]
         state = None
         for update in measured(self._sessions, str(request.session_hash), "costs", job, show):
             state = update.state
             yield [update.message, update.board, gr.skip(), *working(_COSTS, busy=True)]
-        found = state.costs if state is not None else None
+        found = state.found if state is not None else None
         known = KnownCosts(pair, engine, found) if found is not None else gr.skip()
         yield [gr.skip(), gr.skip(), known, *working(_COSTS, busy=False)]
 

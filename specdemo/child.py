@@ -1,0 +1,152 @@
+"""A process of our own: started fresh, heard over a pipe, ended at any moment.
+
+What can crash, stall or fill the memory runs in one: decoding, downloads, conversions, measurements of memory. For
+work that is done once:
+
+    for message in follow(work, argument, name="specdemo work", died=FetchError("It ended unexpectedly; try again."))
+
+`work(argument)` is an iterator, made in the child. `follow` yields what it yields, and None whenever it has been
+silent for a moment, so that whoever follows can look at a file that grows, or at a Stop. Closing what `follow`
+returned ends the child. A `SpecdemoError` that the work raises is raised here, and `died` if the process ended before
+the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
+
+`Child` is the process by itself, for one that is given several things to do.
+"""
+
+import atexit
+import multiprocessing
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from enum import Enum, auto
+from multiprocessing.connection import Connection
+from threading import Thread
+from typing import Any
+
+from specdemo.errors import SpecdemoError
+
+_POLL_SECONDS = 0.2
+_PATIENCE = 2.0
+
+
+class Sign(Enum):
+    """What `Child.receive` returns beside messages: nothing was said; the work is done."""
+
+    SILENCE = auto()
+    END = auto()
+
+
+class Child:
+    """A process that runs `main(connection, *arguments)`.
+
+    It ends when `end` is called, or this process ends, however that happens: nothing outlives it.
+    """
+
+    def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
+        """Start it. `main` and its arguments must be picklable."""
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        # no daemon in multiprocessing's sense, since those may have no children of their own
+        self._process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
+        self._process.start()
+        theirs.close()  # so that reading fails once the child is gone
+        atexit.register(self.end)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.is_alive()
+
+    @property
+    def process_id(self) -> int:
+        """Id of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Send it something picklable.
+
+        Raises:
+            OSError: it is gone.
+        """
+        self._connection.send(message)
+
+    def receive(self, seconds: float) -> Any:
+        """What it says next, or `Sign.SILENCE` if it says nothing for so many seconds.
+
+        Raises:
+            EOFError: it is gone.
+        """
+        try:
+            return self._connection.recv() if self._connection.poll(seconds) else Sign.SILENCE
+        except OSError as error:
+            raise EOFError from error
+
+    def end(self) -> None:
+        """End it at once, whatever it does."""
+        atexit.unregister(self.end)
+        self._connection.close()
+        self._process.terminate()
+        self._process.join(_PATIENCE)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def send_all(connection: Connection, messages: Iterable[Any]) -> None:
+    """Send each message, then `Sign.END`; or the `SpecdemoError` that they end in."""
+    try:
+        for message in messages:
+            connection.send(message)
+        connection.send(Sign.END)
+    except SpecdemoError as error:
+        connection.send(error)
+
+
+def follow(
+    work: Callable[..., Iterable[Any]],
+    *arguments: Any,
+    name: str,
+    died: SpecdemoError,
+    stop: Callable[[], bool] = lambda: False,
+    poll_seconds: float = _POLL_SECONDS,
+) -> Generator[Any]:
+    """What `work(*arguments)` yields in a child of its own, and None after each silence of `poll_seconds`.
+
+    `stop` is asked before each wait. Once it says True, no more comes. However this ends, the child ends with it.
+
+    Raises:
+        SpecdemoError: what the work raised, or `died` if the child ended before it was done.
+    """
+    child = Child(_once, work, arguments, name=name)
+    try:
+        while not stop():
+            try:
+                message = child.receive(poll_seconds)
+            except EOFError:
+                raise died from None
+            if isinstance(message, SpecdemoError):
+                raise message
+            if message is Sign.END:
+                return
+            yield None if message is Sign.SILENCE else message
+    finally:
+        child.end()
+
+
+def _once(connection: Connection, work: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:
+    send_all(connection, work(*arguments))
+
+
+def _run(main: Callable[..., None], connection: Connection, arguments: tuple[Any, ...]) -> None:
+    """The child's own beginning. What it raises, other than below, is printed there, and the parent finds it gone."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # a terminal interrupts child processes, too
+        main(connection, *arguments)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this is a child"
+    parent.join()
+    os._exit(1)

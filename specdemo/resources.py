@@ -1,0 +1,8 @@
+"""Where the files that come with the project lie: the page, the catalogue, the task suites, the bundled pair."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+# A wheel holds `assets/` inside the package; in a checkout it stands beside the package.
+ASSETS = next(folder for folder in (_PACKAGE / "assets", _PACKAGE.parent / "assets") if folder.is_dir())
