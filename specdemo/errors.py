@@ -7,8 +7,9 @@ SpecdemoError
 │   ├── FileError         a file is not what was expected
 │   ├── UnknownNameError  there is no model, or no pair, of this name
 │   └── DeviceError       this machine has no such device
-├── ModelError            a model folder cannot be used
+├── ModelError            a model's folder or file cannot be used
 │   ├── FolderError       missing, empty, half copied, not OpenVINO IR
+│   ├── GGUFError         no GGUF file, cut short, or of a kind that is not read
 │   ├── PairError         target and draft do not fit each other
 │   └── LoadError         OpenVINO refused to load it
 ├── FetchError            a model could not be brought here; what was fetched stays, and is gone on with
@@ -52,11 +53,15 @@ class UnknownNameError(UsageError):
 
 
 class ModelError(SpecdemoError):
-    """A model folder cannot be used."""
+    """A model's folder or file cannot be used."""
 
 
 class FolderError(ModelError):
     """The folder is missing, empty, half copied, or holds no OpenVINO model."""
+
+
+class GGUFError(ModelError):
+    """The file is no GGUF file, is cut short, or holds what OpenVINO GenAI does not read from GGUF."""
 
 
 class PairError(ModelError):
@@ -102,5 +107,5 @@ class CacheError(RunError):
 class EngineError(RunError):
     """The engine failed; it is rebuilt before the next run."""
 
-    def __init__(self, message: str = "The engine failed in this run; it has been reset, run again.") -> None:
+    def __init__(self, message: str = "The engine failed in this run and has been reset; run again.") -> None:
         super().__init__(message)

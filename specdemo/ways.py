@@ -147,15 +147,15 @@ def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: b
     kind = KINDS[type(way)]
     if isinstance(way, Tree):
         if engine not in kind.engines:
-            return "a tree of proposals needs engine genai; set that, or tree_depth 0"
+            return "a tree of proposals needs engine genai; set that, or set tree_depth to 0"
         if sampling:
-            return "a tree of proposals needs do_sample False; set that, or tree_depth 0"
+            return "a tree of proposals needs greedy decoding; set do_sample to False, or tree_depth to 0"
         if way.lookahead < way.depth:
             return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
     if kind.costs and not kv_cache:
         return f"the {kind.policy} policy needs the step costs of a KV cache, so kv_cache must be on"
     if engine not in kind.engines:
-        return f"the {engine} engine cannot do policy {kind.policy}; choose the {kind.engines[0]} engine"
+        return f"the {engine} engine does not support policy {kind.policy}; choose the {kind.engines[0]} engine"
     return None
 
 
@@ -168,11 +168,11 @@ def pair_refusal(way: Way, draft: DraftKind | None, *, sampling: bool = False, p
     if isinstance(way, Plain | Planned | Lookup) or draft is None:
         return None
     if draft == "translated" and sampling:
-        return "A draft with another tokenizer works in greedy decoding only; switch sampling off."
+        return "A draft with a different tokenizer works in greedy decoding only; switch sampling off."
     if isinstance(way, Tree) and draft != "eagle3":
-        return "Only an EAGLE-3 head proposes trees; set tree_depth to 0, or choose such a draft."
+        return "Only an EAGLE-3 head can propose trees; set tree_depth to 0, or choose such a draft."
     if draft not in KINDS[type(way)].drafts:
-        return "An EAGLE-3 head works without a confidence threshold; choose the constant policy."
+        return "An EAGLE-3 head does not support a confidence threshold; choose the constant policy."
     if draft == "eagle3" and penalty:
-        return "An EAGLE-3 head works without a repetition penalty; set repetition_penalty to 1."
+        return "An EAGLE-3 head does not support a repetition penalty; set repetition_penalty to 1."
     return None

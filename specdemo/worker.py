@@ -26,6 +26,7 @@ from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure.race import RaceEvent, race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
@@ -65,7 +66,14 @@ class WithLoader:
     def __call__(self, engines: "Engines") -> Iterator[Any]:
         """Free what is loaded, then work."""
         engines.close()
+        yield from converting(self.pair)
         yield from self.work(lambda name: engines.factory(name, self.pair), stop=engines.stop)
+
+
+def converting(pair: ModelPair) -> Iterator[Phase]:
+    """Convert what of a pair is GGUF and not converted yet."""
+    for _, seconds in convert_pair(pair):
+        yield Phase("converting", seconds=seconds)
 
 
 class Worker:
@@ -161,7 +169,7 @@ class Worker:
                 continue
             self._stop.set()
             cancelled_at = cancelled_at or now
-            if phase is not None and phase.name == "loading":
+            if phase is not None and phase.name in ("converting", "loading"):
                 if now - cancelled_at > _LOADING_GRACE:
                     self._child.end()
                     return
@@ -175,7 +183,7 @@ class Worker:
         except EOFError:
             self._child.end()
             raise EngineError(
-                "The engine's process ended, perhaps for lack of memory; run again, and it restarts."
+                "The engine's process died, perhaps for lack of memory; run again to restart it."
             ) from None
         if isinstance(message, SpecdemoError):
             raise message
@@ -220,6 +228,7 @@ class Engines:
         """Load this pair in this engine, after freeing what was loaded; measure its costs if they are not known."""
         name = (engine, pair)
         if self._engine is None or self._name != name:
+            yield from converting(pair)
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name

@@ -141,7 +141,7 @@ def test_a_damaged_journal_is_told(journal: Journal) -> None:
     with pytest.raises(FileError, match=r"Line \d+ of .* is damaged"):
         run(journal)
     journal.path.write_text("".join(["{}\n", *rows]))
-    with pytest.raises(FileError, match="with a header of another version; choose another output path"):
+    with pytest.raises(FileError, match="with a header from another version; choose another output path"):
         run(journal)
 
 
@@ -382,7 +382,7 @@ def test_an_unfinished_benchmark_says_so_and_of_how_many_repeats_it_is() -> None
     third = [row for row in result.rows if row.repeat == 2 and row.engine == "traced"]
     cut = result.model_copy(update={"rows": tuple(row for row in result.rows if row not in third)})
     unfinished, speedup, *_ = report.notes(cut)
-    assert unfinished == "Not finished: 40 of 48 runs."
+    assert unfinished == "Unfinished: 40 of 48 runs."
     assert "deviation over 2 to 3 repeats" in speedup
     assert "deviation over 1 repeat." in next(report.notes(run(repeats=1)[-1]))
 
@@ -396,7 +396,7 @@ def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
     assert result.complete
     assert {(cell.engine, cell.method) for cell in cells(result)} == {tuple(way.split()) for way in METHODS[:3]}
     assert [note for note in report.notes(result) if note.startswith("Left out")] == [
-        "Left out of traced auto, 4 of 4 prompts: It needs step costs that are not known for this pair."
+        "Left out for traced auto, 4 of 4 prompts: It needs step costs, which are unknown for this pair."
     ]
 
 
@@ -408,5 +408,5 @@ def test_where_nothing_could_run_nothing_is_called_identical() -> None:
     assert cells(last.found) == []
     assert "identical" not in charts(last.found)["speedup"].title
     assert any(
-        "Left out of genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.found)
+        "Left out for genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.found)
     )

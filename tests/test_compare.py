@@ -137,7 +137,7 @@ def test_measuring_step_costs_can_be_stopped() -> None:
 
 def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(decoder: object) -> None:
-        raise EngineError("The engine failed in this run; it has been reset, run again.")
+        raise EngineError("The engine failed in this run and has been reset; run again.")
 
     engine = ScriptedEngine()
     monkeypatch.setattr(type(engine.decoder(Request.of("Say", LONG))), "draft_agreement", fail)

@@ -82,7 +82,7 @@ def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Wor
 
 
 def test_a_child_that_dies_is_reported_and_started_anew(worker: Worker) -> None:
-    with pytest.raises(EngineError, match="process ended, perhaps for lack of memory; run again"):  # noqa: PT012
+    with pytest.raises(EngineError, match="process died, perhaps for lack of memory; run again"):  # noqa: PT012
         for item in worker.compare(PAIR, "Say", LONG):
             if isinstance(item, Lap):
                 os.kill(worker.process_id, signal.SIGKILL)
@@ -117,7 +117,7 @@ def puzzled(name: str, pair: ModelPair) -> Puzzled:
 def test_an_unforeseen_error_ends_the_run_and_not_the_process() -> None:
     worker = Worker(puzzled)
     before = worker.process_id
-    with pytest.raises(EngineError, match="has been reset, run again"):
+    with pytest.raises(EngineError, match="has been reset; run again"):
         list(worker.compare(PAIR, "Say", GenerationSettings(engine="traced")))
     assert compare(worker).plain.finish_reason == "length"
     assert worker.process_id == before

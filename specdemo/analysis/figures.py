@@ -57,7 +57,7 @@ def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
     if costs is None:
         return
     formulas = metrics.FORMULAS
-    calibrated = "calibrated when the pair was loaded: "
+    calibrated = "measured apart from this run: "
     if comparison.settings.drafter == "model":
         yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), calibrated + formulas["draft_cost"])
     if comparison.settings.policy == "constant":

@@ -46,7 +46,7 @@ class Journal:
         differences = self._differences(lines[0], header)
         if differences:
             raise FileError(
-                f"{str(self.path)!r} holds rows of a benchmark with {', '.join(differences)}; "
+                f"{str(self.path)!r} holds rows from a benchmark with {', '.join(differences)}; "
                 "choose another output path, or delete that file."
             )
         return list(self._rows(lines[1:], row))
@@ -80,7 +80,7 @@ class Journal:
         try:
             return header.differences(type(header).model_validate_json(line))
         except ValidationError:
-            return ["a header of another version"]
+            return ["a header from another version"]
 
     def _rows(self, lines: list[str], row: type[R]) -> Iterator[R]:
         for number, line in enumerate(lines, 2):

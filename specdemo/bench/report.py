@@ -111,21 +111,21 @@ def notes(result: Bench) -> Iterator[str]:
     """What the table rests on, and memory and bandwidth where they were measured."""
     if not result.complete:
         wanted = len(result.tasks) * result.repeats * len(result.header.methods)
-        yield f"Not finished: {len(result.rows)} of {wanted} runs."
+        yield f"Unfinished: {len(result.rows)} of {wanted} runs."
     yield (
         "Speedup: plain seconds / speculative seconds for the same number of new tokens, prefill excluded; mean ± "
-        f"standard deviation over {_repeats(result)}. Each speculative run is compared with the plain runs of its "
-        "engine just before and after it."
+        f"standard deviation over {_repeats(result)}. Each speculative run is compared with the plain runs of the "
+        "same engine just before and after it."
     )
     for problem, rows in problems(result).items():
         methods = ", ".join(dict.fromkeys(f"{row.engine} {row.method}" for row in rows))
         prompts = f"{len({row.prompt for row in rows})} of {len(result.tasks)} prompts"
-        yield f"Left out of {methods}, {prompts}: {problem}"
+        yield f"Left out for {methods}, {prompts}: {problem}"
     for engine, facts in result.engines.items():
         where, costs = facts.environment, facts.costs
         cost = metrics.draft_cost(costs) if costs is not None else None
         step = f"; a plain step takes {costs.plain_step * 1e3:.2f} ms" if costs is not None else ""
-        draft = f", a draft step {cost:.2f} of it" if cost is not None else ""
+        draft = f", a draft step {cost:.2f} times that" if cost is not None else ""
         precision = f"{where.inference_precision}, KV cache {where.kv_cache_precision}"
         yield f"{engine}: {where.device}, {where.threads} threads, {precision}{step}{draft}."
     yield from _memory(result)
@@ -187,15 +187,15 @@ def _memory(result: Bench) -> Iterator[str]:
     for use in result.memory:
         yield (
             f"Memory, {use.engine} {use.side}: {use.resident / MEBIBYTE:.0f} MiB resident, peak "
-            f"{use.peak / MEBIBYTE:.0f} MiB, beyond what it had before loading, in a process of its own that loads "
-            "no more than this side decodes with."
+            f"{use.peak / MEBIBYTE:.0f} MiB, beyond its size before loading, in a separate process that loads only "
+            "what this side decodes with."
         )
     for engine in dict.fromkeys(use.engine for use in result.memory):
         extra = draft_extra(result.memory, engine, "resident")
         if extra is not None:
             yield (
-                f"Speculation takes {extra / MEBIBYTE:.0f} MiB more than plain decoding with {engine}, resident, "
-                "where each process holds the target once."
+                f"Speculation takes {extra / MEBIBYTE:.0f} MiB more resident memory than plain decoding with "
+                f"{engine}; each process holds the target once."
             )
 
 
@@ -208,10 +208,10 @@ def _bound(result: Bench) -> Iterator[str]:
     yield (
         f"Memory bandwidth: {gigabytes}, measured with {bound.threads} threads on arrays of "
         f"{bound.array_bytes / MEBIBYTE:.0f} MiB each. A target pass reads {bound.weights / 1e6:.1f} MB of weights "
-        f"and, after {bound.context} tokens, {cache}: at most {bound.tokens_per_second:.0f} tokens a second plainly, "
-        "unless the processor's caches hold the weights."
+        f"and, after {bound.context} tokens, {cache}: at most {bound.tokens_per_second:.0f} tokens per second with "
+        "plain decoding, unless the processor's caches hold the weights."
     )
     for cell in (cell for cell in cells(result) if cell.task == ALL):
         plain, speculative = (bound.share(rate) for rate in (cell.plain_tokens_per_second, cell.tokens_per_second))
         way = f"{cell.engine} {cell.method}"
-        yield f"Of that bound, {way}: {percent(speculative)}, and {percent(plain)} plain decoding beside it."
+        yield f"Share of that limit, {way}: {percent(speculative)}; plain decoding beside it: {percent(plain)}."

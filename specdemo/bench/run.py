@@ -86,7 +86,7 @@ def bench(
     chosen = tuple(dict.fromkeys(ways if methods is None else methods))
     unknown = next((name for name in chosen if name not in ways), None)
     if unknown is not None or not chosen:
-        raise SettingsError(f"There is no method {unknown!r} for this pair; choose among {', '.join(ways)}.")
+        raise SettingsError(f"There is no method {unknown!r} for this pair; choose from {', '.join(ways)}.")
     header = Header.of(pair, settings, chosen, tasks)
     entries = journal.open(header, Entry) if journal is not None else []
     rows = [entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats]
@@ -231,12 +231,12 @@ def _tried(
     """Every method with its trial, or with what hinders it."""
     ran, done = [way for way in order if way in able], 0
     yield from (
-        (way, None, "It needs step costs that are not known for this pair.") for way in order if way not in able
+        (way, None, "It needs step costs, which are unknown for this pair.") for way in order if way not in able
     )
     try:
         for trial in trials(engine, task.prompt, [able[way] for way in ran], costs, stop):
             done += 1
-            yield ran[done - 1], trial, None if trial is not None else "The text ended with its first token."
+            yield ran[done - 1], trial, None if trial is not None else "The text ended at its first token."
     except PromptError as error:
         yield from ((way, None, str(error)) for way in ran[done:])
 

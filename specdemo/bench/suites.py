@@ -61,11 +61,11 @@ def read_tasks(path: Path) -> list[Task]:
     # a string in JSON may hold what `str.splitlines` takes for the end of a line
     tasks = [_task(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not tasks:
-        raise FileError(f"{path.name!r} holds no prompts; give it a JSON object a line.")
+        raise FileError(f"{path.name!r} holds no prompts; write one JSON object per line.")
     names = [task.name for task in tasks]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise FileError(f"{path.name!r} names two prompts {twice!r}; give each a name of its own.")
+        raise FileError(f"{path.name!r} names two prompts {twice!r}; give each its own name.")
     return tasks
 
 

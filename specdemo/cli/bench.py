@@ -27,11 +27,13 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("bench", help="measure every way of decoding on suites of tasks")
     parser.set_defaults(command=_bench)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines (default: the bundled suite)")
-    parser.add_argument("--limit", type=positive, metavar="N", help="at most so many prompts, of all tasks in turn")
+    parser.add_argument("--limit", type=positive, metavar="N", help="at most N prompts, taken from all tasks in turn")
     names = ", ".join(f"{engine} {method}" for engine in ENGINES for method in METHODS)
-    help_ = f"such as 'traced auto,genai constant' (default: what the pair can of {names})"
+    help_ = f"such as 'traced auto,genai constant' (default: all that the pair supports of {names})"
     parser.add_argument("--methods", metavar="LIST", help=help_)
-    parser.add_argument("--repeats", type=positive, default=REPEATS, help=f"of everything (default: {REPEATS})")
+    parser.add_argument(
+        "--repeats", type=positive, default=REPEATS, help=f"runs per setting and prompt (default: {REPEATS})"
+    )
     parser.add_argument("--no-hardware", action="store_true", help="leave out memory use and bandwidth")
     add_json(parser, "everything, with tables and an HTML report beside it,")
     add_settings(parser, GenerationSettings, without=_LATER)

@@ -28,7 +28,7 @@ from specdemo.settings import GenerationSettings
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("compare", help="decode a prompt plainly and speculatively, and compare")
+    parser = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
     parser.set_defaults(command=_compare)
     parser.add_argument("prompt", metavar="PROMPT")
     add_json(parser, "the comparison")

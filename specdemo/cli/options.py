@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from specdemo.cli.progress import show_conversion
 from specdemo.errors import SpecdemoError, UsageError
-from specdemo.models.folder import inspect_folder
-from specdemo.models.library import find_model
+from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import Model, ModelPair
@@ -29,7 +29,7 @@ def positive(text: str) -> int:
     """A whole number above 0, as argparse takes it."""
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
     return value
 
 
@@ -59,46 +59,45 @@ def chosen_settings(options: argparse.Namespace, settings: type[Settings], **def
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Options that name a pair and how it is loaded."""
-    parser.add_argument("--target", metavar="NAME|DIR", help="a model or its folder (default: the bundled pair)")
-    parser.add_argument("--draft", metavar="NAME|DIR", help="the draft, or its folder")
+    which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
+    parser.add_argument("--target", metavar=which, help=f"the target: {known_by} (default: the bundled pair's)")
+    parser.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
     """The option that says where the user's own models are."""
-    help_ = f"your own OpenVINO models, a folder each (default: that of {MODELS_VARIABLE}, or one in your cache)"
+    help_ = f"your own OpenVINO folders and GGUF files (default: ${MODELS_VARIABLE}, or a folder in your cache)"
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
 def chosen_model(name: str, directory: Path | None) -> Model:
-    """The model that is meant: a folder's, if it is one or looks like a path, else the one that the library calls so.
+    """The model that is meant by a name, a folder or a GGUF file.
 
     Raises:
-        FolderError: the folder holds no whole model.
-        UnknownNameError: there is neither.
+        SpecdemoError: what `resolve` raises.
     """
-    path = Path(name)
-    if path.is_dir() or path.is_absolute() or name.startswith(".") or len(path.parts) > 2:
-        return inspect_folder(path, draft=True)
-    return find_model(name, directory)
+    return resolve(name, directory)
 
 
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """The pair that the options name: the bundled one, or one of models on this machine.
+    """The pair that the options name: the bundled one, or one of models on this machine, converted if need be.
 
     Raises:
         UsageError: the options do not go together, or there is no such model.
-        FolderError: a folder holds no whole model.
+        ModelError, FetchError: a model is not whole, or cannot be converted.
     """
     if options.target is None:
         if options.draft is not None:
-            raise UsageError("--draft needs --target; name both.")
+            raise UsageError("--draft needs --target; give both.")
         return bundled_pair(**_chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [chosen_model(name, options.models_dir) for name in names]
     runtime = chosen_settings(options, RuntimeSettings, **suited(models[0]).model_dump())
-    return pair_of(*models, runtime=runtime)
+    pair = pair_of(*models, runtime=runtime)
+    show_conversion(pair)
+    return pair
 
 
 def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
@@ -108,7 +107,7 @@ def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
         UsageError: it has not.
     """
     if pair.draft is None and settings.drafter == "model":
-        raise UsageError("A target alone has no draft model; name one with --draft, or choose --drafter lookup.")
+        raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
 
 
 def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
@@ -147,7 +146,7 @@ def check_json(path: str | None) -> None:
         UsageError: it cannot.
     """
     if path is not None and path != "-" and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
-        raise UsageError(f"There is no file to write at {path!r}; choose another path.")
+        raise UsageError(f"Cannot write a file at {path!r}; choose another path.")
 
 
 def write_json(value: Any, path: str) -> None:

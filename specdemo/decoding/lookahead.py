@@ -116,7 +116,7 @@ def policy_for(way: Way, costs: Costs | None = None) -> LookaheadPolicy:
             return PlannedPolicy(lookaheads)
         case Auto(cap):
             if costs is None or costs.draft_step is None:
-                raise SettingsError("What a draft step costs is not known for this pair; choose another policy.")
+                raise SettingsError("The cost of a draft step is unknown for this pair; choose another policy.")
             return AutoPolicy(costs, cap)
     raise AssertionError(f"{way} has no policy")
 

@@ -91,7 +91,7 @@ class _ScriptedDecoder:
 
     def rounds(self) -> Generator[Prefilling | Round]:
         if not self._request.prompt.strip():
-            raise PromptError("The prompt is empty; type the beginning of a text.")
+            raise PromptError("The prompt is empty; enter the beginning of a text.")
         self._engine.requests += 1
         try:
             words = len(self._request.prompt.split())

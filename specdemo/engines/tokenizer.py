@@ -1,24 +1,13 @@
 """A model's own tokenizer and detokenizer, as OpenVINO runs them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import openvino_genai
 
 from specdemo.errors import LoadError, PromptError
+from specdemo.models.gguf_convert import folder_of
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Request
-
-
-def folder_of(model: Model) -> Path:
-    """Where the model lies.
-
-    Raises:
-        LoadError: it was read from JSON, which never holds paths.
-    """
-    if model.path is None:
-        raise LoadError(f"It is not known where {model.name!r} lies on this machine; choose its folder.")
-    return model.path
 
 
 class Tokenizer:
@@ -46,18 +35,18 @@ class Tokenizer:
         """
         prompt = request.prompt
         if not prompt.strip():
-            raise PromptError("The prompt is empty; type the beginning of a text.")
+            raise PromptError("The prompt is empty; enter the beginning of a text.")
         try:
             prompt.encode()
         except UnicodeEncodeError as error:
-            raise PromptError("The prompt holds characters that are not valid Unicode; type it anew.") from error
+            raise PromptError("The prompt holds characters that are not valid Unicode; enter it again.") from error
         chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
         if request.history and not chat:
-            raise PromptError("Earlier turns need a chat template; switch it on, or begin a new conversation.")
+            raise PromptError("Earlier turns need the chat template; switch it on, or start a new chat.")
         ids = self._encode_chat(request) if chat else self.encode(prompt)
         limit = self._model.context_length
         if not ids:
-            raise PromptError("The model has no token for this prompt; type another text.")
+            raise PromptError("The model has no token for this prompt; enter another text.")
         if limit is not None and len(ids) + request.max_new_tokens > limit:
             raise PromptError(
                 f"The prompt's {len(ids)} tokens and {request.max_new_tokens} new ones exceed the model's "

@@ -35,7 +35,7 @@ class Recommendation(Record):
 def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommendation:
     """The fastest setting, if its fresh runs say that it beats plain decoding."""
     if not points:
-        return Recommendation(candidate=None, sentence="Nothing was measured yet.")
+        return Recommendation(candidate=None, sentence="Nothing has been measured yet.")
     best = fresh or max(points, key=lambda point: point.speedup.middle)
     name, runs = best.candidate.name, len(best.speedups)
     evidence = f"{best.speedup} in {runs} {'fresh ' if fresh else ''}run{'s' if runs > 1 else ''}"
@@ -44,8 +44,8 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
         sentence = f"Too few runs to be sure: the fastest so far is {name}, {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
     if best.speedup.low <= 1:
-        surely = " surely" if best.speedup.middle > 1 else ""
-        sentence = f"No setting{surely} beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
+        clearly = "clearly " if best.speedup.middle > 1 else ""
+        sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
     others = [point for point in points if point.candidate.name != name]
     sentence = f"Choose {name}: {evidence}, {outputs}.{_equals(others, best.speedup.low)}"
@@ -59,4 +59,4 @@ def _equals(others: Sequence[Point], speedup: float) -> str:
     if not names:
         return ""
     shown, more = names[:_NAMED], len(names) - _NAMED
-    return f" Not surely slower: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}."
+    return f" Within measurement error: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}."

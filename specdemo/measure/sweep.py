@@ -62,9 +62,9 @@ def candidates(
         SettingsError: a lookahead or a threshold is out of its range, or there is none.
     """
     if not lookaheads and not thresholds:
-        raise SettingsError("There is nothing to try; name at least one lookahead or threshold.")
+        raise SettingsError("There is nothing to try; give at least one lookahead or threshold.")
     if settings.drafter == "lookup" and not lookaheads:
-        raise SettingsError("Prompt lookup has no thresholds; name at least one lookahead.")
+        raise SettingsError("Prompt lookup has no thresholds; give at least one lookahead.")
     lookaheads = [n for n in lookaheads if n >= settings.tree_depth]  # a tree is as deep at least
     found = [_candidate(settings, "lookahead", f"lookahead {n}", n, num_assistant_tokens=n) for n in lookaheads]
     if settings.drafter == "lookup" or settings.tree_depth:
@@ -98,7 +98,7 @@ def sweep(
     """
     tried = [candidate for candidate in tried if can_run(engine.pair, candidate.settings, costs)]
     if not tried:
-        raise SettingsError("This pair can do none of what was to be tried; choose another engine or drafter.")
+        raise SettingsError("This pair supports none of the settings to be tried; choose another engine or drafter.")
     random, results = Random(seed), _Results(engine, tuple(prompts), settings, costs, list(tried))
     again = -(-FRESH // len(prompts))
     total, done, spent = (repeats * len(tried) + again) * len(prompts), 0, 0.0

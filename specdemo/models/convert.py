@@ -48,7 +48,7 @@ def convert(
     """
     folder = output or converted_folder(model, weights)
     if folder.exists():
-        raise ConversionError(f"There is {str(folder)!r} already; use it, delete it, or name another with --output.")
+        raise ConversionError(f"{str(folder)!r} already exists; use it, delete it, or choose another with --output.")
     check_installed()
     options = ["--trust-remote-code"] if trust_remote_code else []
     if weights == "int4":  # some matrices do not divide into groups of the usual size
@@ -70,7 +70,9 @@ def check_installed() -> None:
         ConversionError: it is not; the message has the commands that install it.
     """
     if importlib.util.find_spec("optimum") is None or importlib.util.find_spec("optimum.intel") is None:
-        raise ConversionError(f"Converting needs optimum-intel, here; install it with: {how_to_install()}")
+        raise ConversionError(
+            f"Conversion needs optimum-intel in this environment; install it with: {how_to_install()}"
+        )
 
 
 def how_to_install() -> str:
@@ -124,11 +126,11 @@ def _explained(model: str, log: str) -> str:
     said = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "nothing")
     if "text2text-generation" in log:  # the task that optimum-intel offers instead
         return (
-            f"{model} is an encoder–decoder, as T5 and its kind are, with which OpenVINO GenAI does not speculate; "
+            f"{model} is an encoder–decoder model like T5, for which OpenVINO GenAI has no speculative decoding; "
             "choose a decoder-only model."
         )
     if re.search(r"gated repo|GatedRepo", log):
-        return f"{model} is gated; accept its licence at https://huggingface.co/{model}, and set HF_TOKEN."
+        return f"{model} is gated; accept its licence at https://huggingface.co/{model} and set HF_TOKEN."
     if "trust_remote_code" in log:
-        return f"{model} comes with code of its own; if you trust it, convert it with --trust-remote-code."
-    return f"optimum-intel could not convert {model} (it said: {said}); choose another model."
+        return f"{model} comes with its own code; if you trust it, convert it with --trust-remote-code."
+    return f"optimum-intel could not convert {model} (its last message: {said}); choose another model."

@@ -35,7 +35,7 @@ def download(
     """
     cache = hub_cache()
     free = shutil.disk_usage(existing(cache)).free
-    died = NetworkError("The download ended unexpectedly; download again, it goes on from where it ended.")
+    died = NetworkError("The download ended unexpectedly; download again to resume.")
     plan: Plan | None = None
     began, before, file = perf_counter(), 0, ""
     messages = follow(

@@ -26,7 +26,9 @@ REQUIRED = (
 )
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
 _EXPORT = "export it with: python -m specdemo models convert MODEL --weight-format int8"
-_ENCODER_DECODER = "is an encoder–decoder, with which OpenVINO GenAI does not speculate; choose a decoder-only model"
+_ENCODER_DECODER = (
+    "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
+)
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")
 _PIECES, _PIECE_BYTES = 64, 2**14
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
@@ -81,7 +83,7 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
     if draft and not detokenizer and len(missing) < len(REQUIRED):
         missing = [name for name in missing if name not in _DETOKENIZER]
     if len(missing) == len(REQUIRED):
-        raise FolderError(f"The folder {path.name!r} holds no OpenVINO model; {_EXPORT}.")
+        raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {_EXPORT}.")
     if missing:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
     if config.get("is_encoder_decoder"):
@@ -150,7 +152,7 @@ def _read_constants(path: Path, stem: str) -> list[tuple[str, tuple[int, ...], i
     needed, present = max((end for *_, end in constants), default=0), (path / f"{stem}.bin").stat().st_size
     if present < needed:
         raise FolderError(
-            f"{stem}.bin in {path.name!r} has {present} of {needed} bytes; the copy was cut short, copy it again."
+            f"{stem}.bin in {path.name!r} has {present} of {needed} bytes; the copy is incomplete, copy it again."
         )
     return constants
 

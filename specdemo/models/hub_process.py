@@ -104,7 +104,7 @@ def _fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[P
         files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, here[0] if here else 0))
     if not any(file.name.endswith(WEIGHTS) for file in files):
         raise MissingError(
-            f"The repository {repository!r} holds no OpenVINO model; "
+            f"The repository {repository!r} contains no OpenVINO model; "
             f"convert it with: python -m specdemo models convert {repository} --weight-format int8."
         )
     # The weights come last: a snapshot that has them has everything.
@@ -125,8 +125,8 @@ def _check_disk(plan: Plan, cache: Path, free: int) -> None:
     needed = sum(file.size - file.have for file in plan.files)
     if needed and needed + _SPARE > free:
         raise DiskError(
-            f"The download needs {in_units(needed + _SPARE)} more, and {existing(cache)} has {in_units(free)} free; "
-            "free some space, or set HF_HOME to a larger disk."
+            f"The download needs {in_units(needed + _SPARE)} more, but {existing(cache)} has only {in_units(free)} "
+            "free; free some space, or set HF_HOME to a larger disk."
         )
 
 
@@ -184,30 +184,28 @@ def _explained(error: Exception, repository: str) -> FetchError:
         return error
     if "GatedRepoError" in kinds:
         return AccessError(
-            f"{repository} is gated; accept its licence at {host}/{repository}, and set HF_TOKEN to a token of yours."
+            f"{repository} is gated; accept its licence at {host}/{repository}, and set HF_TOKEN to your token."
         )
     if "RepositoryNotFoundError" in kinds or "RevisionNotFoundError" in kinds:
         return MissingError(
-            f"{host} shows no {repository} to you; check its name, or set HF_TOKEN if it is a private one."
+            f"{host} does not show you {repository}; check its name, or set HF_TOKEN if it is private."
         )
     if status in (401, 403):
-        return AccessError(f"{host} refused your token; set HF_TOKEN to one that may read {repository}.")
+        return AccessError(f"{host} refused your token; set HF_TOKEN to one that can read {repository}.")
     if "OfflineModeIsEnabled" in kinds:
         return NetworkError(f"HF_HUB_OFFLINE is set, and {repository} is not on this machine; unset it to download.")
     if "ConnectError" in kinds or "ConnectTimeout" in kinds:
         return NetworkError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
     if "TransportError" in kinds or isinstance(error, ConnectionError):
-        return NetworkError(
-            f"The connection to {host} was cut too often; download again, it goes on from where it ended."
-        )
+        return NetworkError(f"The connection to {host} was lost too often; download again to resume.")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return DiskError("The disk is full; free some space and download again, it goes on from where it ended.")
+        return DiskError("The disk is full; free some space and download again to resume.")
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
-        return DiskError(f"The cache cannot be written ({error}); set HF_HOME to a directory that can.")
+        return DiskError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
     if "HFValidationError" in kinds:
-        return MissingError(f"{repository!r} is not a repository's name; name one as ORGANISATION/MODEL.")
+        return MissingError(f"{repository!r} is not a repository name; write it as ORGANISATION/MODEL.")
     if status == 404:
-        return MissingError(f"{host} knows no {repository}; check its name, as ORGANISATION/MODEL.")
+        return MissingError(f"{host} has no {repository}; check the name, which is ORGANISATION/MODEL.")
     if status is not None:
         return NetworkError(f"{host} answered with status {status}; try again later.")
     return FetchError(f"The download of {repository} failed ({type(error).__name__}: {error}); try it again.")

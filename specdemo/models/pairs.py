@@ -78,7 +78,9 @@ def check_target(model: Model) -> None:
         PairError: it is an EAGLE-3 head.
     """
     if model.eagle3:
-        raise PairError(f"{model.name!r} is an EAGLE-3 head, which writes nothing alone; choose it as the draft.")
+        raise PairError(
+            f"{model.name!r} is an EAGLE-3 head, which cannot generate text on its own; choose it as the draft."
+        )
     if not model.detokenizer:
         raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")
 
@@ -90,7 +92,7 @@ def require_draft(pair: ModelPair) -> Model:
         PairError: it has none.
     """
     if pair.draft is None:
-        raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
+        raise PairError("This pair has no draft model; add one, or choose prompt lookup.")
     return pair.draft
 
 
@@ -107,7 +109,7 @@ def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> Non
     clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
     if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
         return
-    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens against {len(draft)}"
+    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens versus {len(draft)}"
     raise PairError(
         f"Target and draft have different tokenizers ({detail}); "
         "choose a draft of the target's family, or the traced engine."

@@ -53,7 +53,7 @@ class Callbacks:
         def compare(prompt: Any, *values: Any) -> dict[str, Any]:
             try:
                 if not isinstance(prompt, str):
-                    raise PromptError("The prompt is not a text; send a string.")
+                    raise PromptError("The prompt is not text; send a string.")
                 settings = GenerationSettings.checked(**dict(zip(NAMES, values, strict=True)))
                 return self._sessions.compare(pair, prompt, settings)
             except SpecdemoError as error:
@@ -78,7 +78,9 @@ def _outputs(update: Update) -> list[Any]:
 def api_description() -> str:
     """What the endpoint does, and what each of its parameters means."""
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
-    return "\n".join(["Decode a prompt plainly and speculatively; returns a JSON object of schema 1.", *lines])
+    return "\n".join(
+        ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 1.", *lines]
+    )
 
 
 def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]]:
@@ -93,7 +95,7 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 def waiting() -> list[Any]:
     """Updates of message and buttons from the click until the run's turn comes."""
-    text = "Waiting for the machine. Comparisons run one at a time, so that no run spoils another's clocks."
+    text = "Waiting for the machine. Comparisons run one at a time, so that they do not distort each other's clocks."
     return [notice(text), *buttons("waiting")]
 
 

@@ -142,4 +142,4 @@ def settings_from_link(pair: ModelPair, values: dict[str, str]) -> tuple[Generat
     try:
         return settings_from(pair, chosen), wrong
     except SettingsError as error:
-        return GenerationSettings(), SettingsError(f"The link's settings do not go together. {error}")
+        return GenerationSettings(), SettingsError(f"The link's settings contradict each other. {error}")

@@ -46,7 +46,7 @@ def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callab
         yield Measured(notice("Stopped before anything was measured."), gr.skip(), None)
         return
     stopped = state.done < state.total
-    message = notice(f"Stopped after {state.done} of {state.total}; what is finished stays.") if stopped else ""
+    message = notice(f"Stopped after {state.done} of {state.total}; finished results are kept.") if stopped else ""
     yield Measured(message, show(state), state)
 
 

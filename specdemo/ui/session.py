@@ -82,7 +82,7 @@ class Sessions:
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(WithEngine(engine, first_used(pair)), cancelled):
                 yield describe(phase)
-            yield notice("Stopped; the pair before is still in use.") if cancelled.is_set() else ""
+            yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
         """What a job yields, phases among it, until it is done or this visitor stops it.

@@ -102,12 +102,12 @@ class Shelf:
     def download(self, visitor: str, entry_name: str) -> Iterator[str]:
         """Fetch what is missing of an entry, yielding messages; what was fetched stays when it is stopped."""
         if not self.downloads:
-            yield notice("Downloads from this page are switched off; whoever runs it can download in a terminal.")
+            yield notice("Downloads from this page are off; whoever runs it can download in a terminal.")
             return
         try:
             entry = find(entry_name)
             with self._visitors.busy(visitor, "download") as cancelled:
-                yield notice("Asking the Hub …")
+                yield notice("Contacting the Hub …")
                 for source in entry.sources:
                     if source.repository is None or source.format != "openvino" or local_folder(source):
                         continue
@@ -115,7 +115,7 @@ class Shelf:
                     for last in download(source.repository, stop=cancelled.is_set):
                         yield download_html(source.repository, last)
                     if last is None or last.found is None:
-                        yield notice("Stopped. What was fetched is kept; download again, and it goes on from there.")
+                        yield notice("Stopped. What was downloaded is kept; download again to resume.")
                         return
             yield notice(f"{entry.title} is on this machine.")
         except SpecdemoError as error:

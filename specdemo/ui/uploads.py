@@ -19,7 +19,7 @@ def opened(data: bytes) -> Update:
     try:
         comparison = schema.from_json(json.loads(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever else the JSON may be
-        raise FileError("This is no comparison of schema 1; open a file that Download JSON has written.") from error
+        raise FileError("This file is not a comparison of schema 1; open one saved with Download JSON.") from error
     feed = Feed(comparison.prompt, comparison.settings)
     for side in ("plain", "speculative"):
         run = comparison.side(side)

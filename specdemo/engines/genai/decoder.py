@@ -64,7 +64,7 @@ class GenAIDecoder:
         """Tokenise, prefill, in parts if the prompt is long, and decode."""
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
         if self._kind == "model" and self._pipelines.pair.eagle3 and len(self._prompt) < 2:
-            raise PromptError("An EAGLE-3 head needs a prompt of two tokens; type a longer one.")
+            raise PromptError("An EAGLE-3 head needs a prompt of at least two tokens; enter a longer one.")
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
         self._pipeline = self._pipelines.get(self._kind)
         try:

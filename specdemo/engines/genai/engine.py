@@ -78,7 +78,7 @@ class GenAIEngine:
             result = pipeline.generate([as_tensor(ids)], [config])[0]
         except RuntimeError as error:
             self.pipelines.discard("model")
-            raise EngineError("The engine failed while it was calibrated; it has been reset, run again.") from error
+            raise EngineError("The engine failed during calibration and has been reset; run again.") from error
         counters = result.extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
         rounds = (microseconds[i : i + lookahead] for i in range(0, len(microseconds) - lookahead + 1, lookahead))

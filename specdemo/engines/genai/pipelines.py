@@ -11,9 +11,10 @@ import openvino_genai
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.genai.config import Kind
 from specdemo.engines.language_model import LanguageModel
-from specdemo.engines.tokenizer import Tokenizer, folder_of
+from specdemo.engines.tokenizer import Tokenizer
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.devices import check_devices, check_head_device, draft_device, properties
+from specdemo.models.gguf_convert import folder_of
 from specdemo.models.pairs import require_draft
 from specdemo.records import ModelPair
 
@@ -80,13 +81,13 @@ class Pipelines:
         except RuntimeError as error:
             if "cache size" in str(error):
                 raise CacheError(
-                    f"A KV cache of {runtime.cache_size} GB does not fit into this machine's memory; "
+                    f"A KV cache of {runtime.cache_size} GB does not fit in this machine's memory; "
                     "choose a smaller cache size."
                 ) from error
             if kind == "model" and self.pair.eagle3:
                 raise PairError(
                     f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}; "
-                    "choose the target that it was trained for, which must have ten layers or more."
+                    "choose the target it was trained for, which must have at least ten layers."
                 ) from error
             raise LoadError(f"OpenVINO cannot load {target.name!r} on {device}; export it again.") from error
 

@@ -108,14 +108,14 @@ def _passes_table(comparison: Comparison) -> Markup:
         tokens = len(comparison.draft_agreement or ())
         rows.append((name, passes.target, passes.draft, tokens / passes.target if passes.target else None))
     body = [
-        (name, str(target), "not known" if draft is None else str(draft), number(length))
+        (name, str(target), "unknown" if draft is None else str(draft), number(length))
         for name, target, draft, length in rows
     ]
     why = (
         "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy decoding. The "
-        "oracle ends every round at the draft's first mismatch, so it proposes nothing in vain."
+        "oracle ends every round just before the draft's first mismatch, so none of its proposals is rejected."
         if comparison.draft_agreement is not None
-        else "What another lookahead would have taken is known only for a draft model in greedy decoding."
+        else "The passes of other lookaheads are known only for a draft model in greedy decoding."
     )
     return table_html(_COLUMNS, body) + Markup("<p>{}</p>").format(why)
 
@@ -164,9 +164,7 @@ def confidence_figure(run: Run) -> go.Figure:
         showlegend=False,
     )
     line = {"color": "var(--sd-plain)", "dash": "dot"}
-    figure.add_scatter(
-        x=[0, 1], y=[0, 1], mode="lines", line=line, name="as often as the draft thinks", hoverinfo="skip"
-    )
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="perfect calibration", hoverinfo="skip")
     figure.update_xaxes(title="draft's probability", range=[0, 1])
     figure.update_yaxes(title="accepted / judged", range=[0, 1.08])
     figure.update_layout(hovermode="closest")

@@ -15,7 +15,7 @@ from specdemo.ui.html.tables import table_html
 from specdemo.ways import EngineName
 
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
-_STEPS = ("tokens before", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
+_STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
 
 
 class KnownCosts(NamedTuple):
@@ -71,9 +71,9 @@ def _length_change(costs: Costs) -> str:
     share = percent(costs.length_change / costs.plain_step)
     return str(
         Markup(
-            "A pass takes {} ms more ({} of a plain step) if the one before it had another length, since every "
-            "operation is prepared anew. Policies that vary the lookahead pay that; the traced engine keeps a length "
-            "where superfluous tokens cost less."
+            "A pass takes {} ms longer ({} of a plain step) if the one before it had a different length, since every "
+            "operation is prepared anew. Policies that vary the lookahead pay for that; the traced engine pads a "
+            "pass to the previous length where padding costs less."
         ).format(f"{costs.length_change * 1000:.2f}", share)
     )
 
@@ -94,12 +94,12 @@ def _verify_figure(costs: Costs) -> go.Figure:
             x=list(range(1, len(middles) + 1)),
             y=middles,
             error_y=bars,
-            name=f"after {steps.context} tokens: 1 takes {one * 1000:.2f} ms",
+            name=f"after {steps.context} tokens: v(1) is {one * 1000:.2f} ms",
             mode="lines+markers",
             line={"color": f"var({colour})"},
             hovertemplate="v(%{x}) = %{y:.2f}",
         )
-    figure.update_xaxes(title="tokens n in a pass")
+    figure.update_xaxes(title="tokens n per pass")
     figure.update_yaxes(title="v(n)")
     return figure
 
@@ -107,7 +107,9 @@ def _verify_figure(costs: Costs) -> go.Figure:
 def _expectation(costs: Costs, acceptance: float) -> tuple[str, go.Figure | None]:
     prediction = predict(costs, acceptance)
     if prediction is None:
-        return str(Markup("<p>{}</p>").format("This pair's draft cost is not known, so nothing is predicted.")), None
+        return str(
+            Markup("<p>{}</p>").format("This pair's draft cost is unknown, so nothing can be predicted.")
+        ), None
     figure = base_figure()
     curves(figure, prediction)
     plain_line(figure)
@@ -120,6 +122,6 @@ def _expectation(costs: Costs, acceptance: float) -> tuple[str, go.Figure | None
         )
     else:
         sentence = f"At α = {acceptance:.2f} no lookahead is predicted to beat plain decoding"
-    by_book = f"the textbook says {textbook}" if textbook else "so says the textbook"
+    by_book = f"with v = 1 it would be {textbook}" if textbook else "nor with v = 1"
     formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with τ = {FORMULAS['expected_length']}."
     return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula)), figure

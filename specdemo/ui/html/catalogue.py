@@ -38,8 +38,8 @@ def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_direct
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
     )
     needs = (
-        f"Takes about {in_units(entry.disk_bytes)} of disk and up to {in_units(entry.memory_bytes)} of memory; "
-        f"{in_units(memory_free())} are free now."
+        f"Needs about {in_units(entry.disk_bytes)} of disk and up to {in_units(entry.memory_bytes)} of memory; "
+        f"{in_units(memory_free())} is free now."
     )
     notes = _NOTE.format(entry.notes) if entry.notes else Markup("")
     if entry.published is not None:
@@ -64,11 +64,11 @@ def _title(source: Source) -> str:
 def _facts(source: Source) -> str:
     facts = [source.weights, in_units(source.disk_bytes), source.license]
     if source.format == "convert":
-        facts.append("to be converted")
+        facts.append("needs conversion")
     if source.gated:
         facts.append("gated: needs a token")
     if not source.confirmed:
-        facts.append("name not confirmed")
+        facts.append("name unconfirmed")
     return " · ".join(facts)
 
 
@@ -130,7 +130,7 @@ _ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat
 
 def _values(model: Model) -> tuple[str, ...]:
     known = (model.vocabulary, model.context_length)
-    vocabulary, context = (f"{number:,}" if number else "not known" for number in known)
+    vocabulary, context = (f"{number:,}" if number else "unknown" for number in known)
     template = "yes" if model.chat_template else "no"
     return model.architecture, parameters(model.parameters), model.weights, vocabulary, context, template
 
@@ -140,5 +140,5 @@ def _remarks(report: PairReport) -> list[str]:
     lines = []
     for engine in report.engines:
         needed = in_units(engine.memory_needed)
-        lines.append(f"{engine.verdict} It takes up to {needed} of memory (estimate); {free} are free.")
+        lines.append(f"{engine.verdict} It needs up to {needed} of memory (estimate); {free} is free.")
     return lines

@@ -31,7 +31,7 @@ def acceptance_figure() -> str:
     """Proposals by round, accepted and refused stacked, with the running α; traces in that order."""
     figure = base_figure(barmode="stack", bargap=0.15)
     figure.add_bar(x=[], y=[], name="accepted", marker_color="var(--sd-accepted)")
-    figure.add_bar(x=[], y=[], name="refused", marker_color="var(--sd-refused)")
+    figure.add_bar(x=[], y=[], name="rejected or discarded", marker_color="var(--sd-refused)")
     line = {"color": "var(--sd-ink)", "width": 2}
     figure.add_scatter(x=[], y=[], name="running α", mode="lines", line=line, yaxis="y2", connectgaps=True)
     figure.update_xaxes(title="round")

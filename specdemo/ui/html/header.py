@@ -23,7 +23,7 @@ def header_html(pair: ModelPair) -> str:
 
 def _precision(asked: str) -> str:
     """As asked: what a device makes of it is told with every run."""
-    return "default precision" if asked == "default" else f"asked for {asked}"
+    return "default precision" if asked == "default" else f"precision {asked}"
 
 
 def _model(model: Model) -> str:

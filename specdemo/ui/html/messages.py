@@ -6,9 +6,10 @@ from specdemo.errors import SpecdemoError
 from specdemo.progress import Phase
 
 PHASES = {
+    "converting": "Converting the GGUF file, once",
     "loading": "Loading the models",
-    "calibrating": "Measuring what a step of each model costs",
-    "warming up": "Warming both sides up, off the clock",
+    "calibrating": "Measuring step costs",
+    "warming up": "Warming up both sides, off the clock",
     "prefilling": "Reading the prompt",
 }
 _PROGRESS = Markup(

@@ -98,7 +98,7 @@ def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
             with gr.Column(scale=1, min_width=200, elem_id="actions"):
                 run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
                 stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
-                leave = gr.Button("Leave", variant="stop", elem_id="leave", visible=False)
+                leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
                 go_on = gr.Button("Continue the chat", elem_id="continue", visible=False)
                 anew = gr.Button("New chat", elem_id="anew", visible=False)
                 copy = gr.Button("Copy link", elem_id="copy")

@@ -211,7 +211,7 @@ def _controls(shelf: Shelf) -> list[Control]:
     found = devices()
     usable = [(f"{device.name}: {device.full_name}", device.name) for device in found if device.reason is None]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
-    titles = {"target": ("Target", "its output counts"), "draft": ("Draft", "it proposes")}
+    titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
     made: dict[str, Control] = {}
 
     def add(name: str) -> None:

@@ -62,7 +62,7 @@ class Callbacks:
         idle, busy = working(_SWEEP, busy=False), working(_SWEEP, busy=True)
         prompts = [line.strip() for line in text.splitlines() if line.strip()]
         if not prompts:
-            yield [*_Swept(notice("Type at least one prompt, a line each.")), *idle]
+            yield [*_Swept(notice("Enter at least one prompt, one per line.")), *idle]
             return
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
@@ -128,12 +128,12 @@ def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Call
         known, best = gr.State(None), gr.State(None)
         with gr.Column(elem_classes="sheet", elem_id="tune"):
             heading(
-                "The fastest setting for your prompts, here",
-                "Every setting runs between two plain runs, in shuffled order. Engine, drafter, sampling and new "
-                "tokens are those of the Compare tab.",
+                "The fastest setting for your prompts on this machine",
+                "Every setting runs between two plain runs, in random order. Engine, drafter, sampling and new "
+                "tokens are taken from the Compare tab.",
             )
             prompts = gr.Textbox(
-                "\n".join(bundled_prompts()[:3]), label="Prompts, one a line", lines=3, elem_id="sweep-prompts"
+                "\n".join(bundled_prompts()[:3]), label="One prompt per line", lines=3, elem_id="sweep-prompts"
             )
             with gr.Row(elem_classes="controls"):
                 longest = gr.Slider(1, LOOKAHEADS[-1], 8, step=1, label="Longest lookahead", elem_id="longest")
@@ -147,9 +147,9 @@ def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Call
         board = view("tune.html", "new Board(element)", elem_id="sweep-board")
         with gr.Column(elem_classes="sheet", elem_id="costs"):
             heading(
-                "Why: what steps cost on this machine",
-                "A draft step costs c plain steps, a pass over n tokens v(n). With the acceptance rate α they tell "
-                "what to expect of each lookahead.",
+                "Why: what each step costs on this machine",
+                "A draft step costs c plain steps, and a target pass over n tokens costs v(n). Together with the "
+                "acceptance rate α they predict the speedup of each lookahead.",
             )
             with gr.Row(elem_classes="actions"):
                 measure = gr.Button(_COSTS, elem_id="measure", scale=0, min_width=200)
@@ -162,7 +162,7 @@ def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Call
                 step=0.01,
                 label="Acceptance rate α",
                 elem_id="alpha",
-                info="of a draft model's proposal by itself: accepted / (accepted + rejected); a sweep sets it",
+                info="of a single proposal: accepted / (accepted + rejected); set by a sweep",
             )
         costs_view = view("costs.html", "new Board(element)", elem_id="costs-board")
 
