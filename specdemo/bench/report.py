@@ -6,7 +6,6 @@ each way of decoding; a speedup stands there only together with whether the outp
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from specdemo.analysis import metrics
 from specdemo.analysis.figures import percent
 from specdemo.bench.charts import charts
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
-from specdemo.errors import SpecdemoError, UsageError
+from specdemo.errors import UsageError
 from specdemo.measure.hardware import MEBIBYTE, draft_extra
+from specdemo.output import SCHEMA, write_json, write_text
 from specdemo.resources import ASSETS
 
-SCHEMA = 1
 _TEMPLATE = ASSETS / "report.html"
 _HEIGHT = 360
 _COLOURS = {
@@ -138,18 +137,11 @@ def write(result: Bench, path: Path) -> list[Path]:
     Raises:
         SpecdemoError: one cannot be written.
     """
-    texts = {
-        path: json.dumps(to_json(result), indent=1),
-        beside(path, ".md"): to_markdown(result),
-        beside(path, ".csv"): to_csv(result),
-        beside(path, ".html"): to_html(result),
-    }
-    for file, text in texts.items():
-        try:
-            file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise SpecdemoError(f"Cannot write {str(file)!r} ({error.strerror}); choose another path.") from error
-    return list(texts)
+    write_json(to_json(result), path, indent=1)
+    texts = {".md": to_markdown(result), ".csv": to_csv(result), ".html": to_html(result)}
+    for ending, text in texts.items():
+        write_text(text, beside(path, ending))
+    return [path, *(beside(path, ending) for ending in texts)]
 
 
 def beside(path: Path, ending: str) -> Path:
