@@ -1,6 +1,6 @@
-"""Every model on this machine by a name of its own: the bundled ones, the Hub's cache, the user's directory.
+"""Every model on this machine, each under a unique name: the bundled ones, the Hub's cache, the user's directory.
 
-The page chooses from these names and nothing else: a name is compared with what was found, never made into a path.
+The page can choose only from these names: a name is compared with what was found, never turned into a path.
 """
 
 import os
@@ -17,14 +17,14 @@ from specdemo.records import Model, Record
 
 
 class Unusable(Record):
-    """A folder among the user's models that is no model that can run, and why."""
+    """A folder among the user's models that cannot be run as a model, and why."""
 
     name: str
     reason: str
 
 
 class Library(Record):
-    """What there is. Every model's name is its own."""
+    """What there is. Model names are unique."""
 
     models: tuple[Model, ...]
     unusable: tuple[Unusable, ...] = ()
@@ -45,7 +45,7 @@ def library(directory: Path | None = None) -> Library:
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
     """The models in a directory, one or two levels deep (`name`, `organisation/name`), and what cannot be used.
 
-    Hidden folders are passed over: a conversion that is under way gathers in one.
+    Hidden folders are skipped: a conversion in progress uses one.
 
     Raises:
         FolderError: there is no such directory.
@@ -103,7 +103,7 @@ def _named(folder: Path, name: str) -> Model:
 
 
 def distinct(models: Iterable[Model]) -> Iterator[Model]:
-    """The same models with a number after a name that came before."""
+    """The same models, with a number added to a name that is already taken."""
     seen: dict[str, int] = {}
     for model in models:
         seen[model.name] = seen.get(model.name, 0) + 1

@@ -1,6 +1,6 @@
-"""Where models lie on this machine: the Hub's cache, and a directory of the user's own.
+"""Where models are on this machine: the Hub's cache, and a directory of the user's own.
 
-The environment is read at every call, as the user set it, and not once when a module is imported.
+The environment is read at every call, not once at import.
 """
 
 import os
@@ -10,7 +10,7 @@ MODELS_VARIABLE = "SPECDEMO_MODELS"
 
 
 def hub_cache() -> Path:
-    """The cache that `huggingface_hub` keeps, by its own rules: HF_HUB_CACHE, else `hub` in HF_HOME."""
+    """The cache of `huggingface_hub`, by its own rules: HF_HUB_CACHE, else `hub` in HF_HOME."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
             return _expanded(os.environ[name])
@@ -27,7 +27,7 @@ def models_dir(given: Path | None = None) -> Path:
 
 
 def user_cache() -> Path:
-    """Where programs keep what they can get again."""
+    """Where programs keep what they can recreate."""
     named = os.environ.get("XDG_CACHE_HOME")
     return _expanded(named) if named else Path.home() / ".cache"
 

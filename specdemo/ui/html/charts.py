@@ -1,8 +1,8 @@
 """The page's style of Plotly figures, and the two live charts without data.
 
-The page extends their traces point by point while it plays, which keeps a reader's zoom and allocates nothing
-anew; here stand their layout and the order of their traces. Colours are names of the style sheet's variables,
-resolved in the browser, so that one figure serves light and dark.
+The page extends their traces point by point while it plays, which keeps the reader's zoom and allocates
+nothing; their layout and the order of their traces are defined here. Colours are names of the style sheet's
+variables, resolved in the browser, so that one figure serves light and dark.
 """
 
 import json
@@ -25,7 +25,7 @@ _AXIS: dict[str, Any] = {"gridcolor": "var(--sd-line)", "zeroline": False, "rang
 
 
 def base_figure(**layout: Any) -> go.Figure:
-    """An empty figure in the page's style, without Plotly's default template, whose colours suit light pages only."""
+    """An empty figure in the page's style, without Plotly's default template, whose colours only suit light pages."""
     figure = go.Figure(layout=_LAYOUT | {"template": "none"} | layout)
     figure.update_xaxes(_AXIS)
     figure.update_yaxes(_AXIS)
@@ -38,7 +38,7 @@ def plain_line(figure: go.Figure) -> None:
 
 
 def to_json(figure: go.Figure) -> str:
-    """The figure as the page takes it."""
+    """The figure as the page expects it."""
     return json.dumps(figure.to_plotly_json())
 
 
@@ -54,7 +54,7 @@ def clock_figure() -> str:
 
 
 def acceptance_figure() -> str:
-    """Proposals by round, accepted and refused stacked, with the running α; traces in that order."""
+    """Proposals by round, accepted and not accepted, stacked, with the running α; traces in that order."""
     figure = base_figure(barmode="stack", bargap=0.15)
     figure.add_bar(x=[], y=[], name="accepted", marker_color="var(--sd-accepted)")
     figure.add_bar(x=[], y=[], name="rejected or discarded", marker_color="var(--sd-refused)")
