@@ -215,7 +215,7 @@ class _Mean:
         self.below = below + self.memory * self.below
 
     def add_run(self, right: int, *, failed: bool) -> None:
-        """A run of `successes`, followed by a failure or not."""
+        """A run of `right` successes, followed by a failure or not."""
         kept = self.memory**right
         added = (1 - kept) / (1 - self.memory)
         self.above, self.below = added + kept * self.above, added + kept * self.below

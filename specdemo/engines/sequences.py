@@ -56,7 +56,7 @@ class Cached(ABC):
 
     @abstractmethod
     def _rollback(self, kept: int) -> None:
-        """Keep only the first `length` tokens."""
+        """Keep only the first `kept` tokens."""
 
     @abstractmethod
     def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:

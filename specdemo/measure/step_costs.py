@@ -132,6 +132,6 @@ def _length_change(engine: Engine, text: str) -> float | None:
 
 
 def _seconds(engine: Engine, text: str, *tokens: int, passes: int) -> list[float]:
-    """Seconds of `count` passes, after some for warm-up."""
+    """Seconds of `passes` passes, after others for warm-up."""
     with closing(engine.pass_seconds(text, *tokens)) as seconds:
         return list(islice(seconds, _WARM_UP, _WARM_UP + passes))
