@@ -7,8 +7,9 @@ SpecdemoError
 │   ├── FileError         a file is not what was expected
 │   ├── UnknownNameError  there is no model, or no pair, of this name
 │   └── DeviceError       this machine has no such device
-├── ModelError            a model folder cannot be used
+├── ModelError            a model's folder or file cannot be used
 │   ├── FolderError       missing, empty, incomplete, not OpenVINO IR
+│   ├── GGUFError         no GGUF file, cut short, or of a kind that is not read
 │   ├── PairError         target and draft do not fit each other
 │   └── LoadError         OpenVINO refused to load it
 ├── FetchError            a model could not be fetched; downloads resume
@@ -52,11 +53,15 @@ class UnknownNameError(UsageError):
 
 
 class ModelError(SpecdemoError):
-    """A model folder cannot be used."""
+    """A model's folder or file cannot be used."""
 
 
 class FolderError(ModelError):
     """The folder is missing, empty, incomplete, or contains no OpenVINO model."""
+
+
+class GGUFError(ModelError):
+    """The file is no GGUF file, is cut short, or holds what OpenVINO GenAI does not read from GGUF."""
 
 
 class PairError(ModelError):

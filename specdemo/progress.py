@@ -27,7 +27,7 @@ class Phase:
     `done` of `total` parts, where there are several.
     """
 
-    name: Literal["loading", "calibrating", "warming up", "prefilling"]
+    name: Literal["converting", "loading", "calibrating", "warming up", "prefilling"]
     done: int = 0
     total: int = 0
     seconds: float = 0.0

@@ -26,6 +26,7 @@ from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure.race import RaceEvent, race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
@@ -67,7 +68,14 @@ class WithLoader:
     def __call__(self, engines: "Engines") -> Iterator[Any]:
         """Free what is loaded, then work."""
         engines.close()
+        yield from converting(self.pair)
         yield from self.work(lambda name: engines.factory(name, self.pair), stop=engines.stop)
+
+
+def converting(pair: ModelPair) -> Iterator[Phase]:
+    """Convert what of a pair is GGUF and not converted yet."""
+    for _, seconds in convert_pair(pair):
+        yield Phase("converting", seconds=seconds)
 
 
 class Worker:
@@ -163,7 +171,7 @@ class Worker:
                 continue
             self._stop.set()
             cancelled_at = cancelled_at or now
-            if phase is not None and phase.name == "loading":
+            if phase is not None and phase.name in ("converting", "loading"):
                 if now - cancelled_at > _LOADING_GRACE:
                     self._child.end()
                     return
@@ -222,6 +230,7 @@ class Engines:
         """Load this pair in this engine, after freeing what was loaded; measure its costs unless they are known."""
         name = (engine, pair)
         if self._engine is None or self._name != name:
+            yield from converting(pair)
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name

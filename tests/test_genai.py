@@ -107,7 +107,8 @@ def test_counts_agree_for_a_confidence_threshold_too(engine, threshold: float) -
 
 def genai_counters(engine: GenAIEngine, prompt: str, **settings):
     pipeline = engine.pipelines.get("model")
-    config = generation_config(pipeline, "model", GenerationSettings(ignore_eos=True, max_new_tokens=96, **settings))
+    chosen = GenerationSettings(ignore_eos=True, max_new_tokens=96, **settings)
+    config = generation_config(pipeline, Request.of(prompt, chosen))
     ids = as_tensor(engine.pipelines.tokenizer.encode(prompt))
     return pipeline.generate([ids], [config])[0].extended_perf_metrics
 

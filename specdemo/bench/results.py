@@ -13,6 +13,7 @@ from specdemo.bench.suites import Task
 from specdemo.measure.hardware import Bound, MemoryUse
 from specdemo.measure.trials import Summary, Trial, summarise
 from specdemo.models.folder import files_digest
+from specdemo.models.gguf_convert import folder_of
 from specdemo.records import Costs, Environment, ModelPair, Record
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
@@ -83,8 +84,8 @@ class Header(Heading):
     def of(cls, pair: ModelPair, settings: GenerationSettings, methods: Sequence[str], tasks: Sequence[Task]) -> Self:
         """The header of a benchmark of these."""
         digest = hashlib.sha256("\n".join(task.model_dump_json() for task in tasks).encode()).hexdigest()
-        folders = [model.path for model in (pair.target, pair.draft) if model is not None and model.path is not None]
-        models = tuple(files_digest(folder) for folder in folders)
+        here = [model for model in (pair.target, pair.draft) if model is not None and model.path is not None]
+        models = tuple(files_digest(folder_of(model)) for model in here)
         return cls(pair=pair, models=models, settings=settings, methods=tuple(methods), prompts=digest)
 
     def differences(self, begun: Self) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from specdemo.cli.progress import show_conversion
 from specdemo.errors import SpecdemoError, UsageError
-from specdemo.models.folder import inspect_folder
-from specdemo.models.library import find_model
+from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import Model, ModelPair
@@ -59,39 +59,34 @@ def chosen_settings(options: argparse.Namespace, settings: type[Settings], **def
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Options that name a pair and how it is loaded."""
-    parser.add_argument(
-        "--target", metavar="NAME|DIR", help="the target: a model's name or folder (default: the bundled pair's)"
-    )
-    parser.add_argument("--draft", metavar="NAME|DIR", help="the draft: a model's name or folder")
+    which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
+    parser.add_argument("--target", metavar=which, help=f"the target: {known_by} (default: the bundled pair's)")
+    parser.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
     """The option that says where the user's own models are."""
-    help_ = f"your own OpenVINO models, one folder each (default: ${MODELS_VARIABLE}, or a folder in your cache)"
+    help_ = f"your own OpenVINO folders and GGUF files (default: ${MODELS_VARIABLE}, or a folder in your cache)"
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
 def chosen_model(name: str, directory: Path | None) -> Model:
-    """The model of this name: a folder if it is one or looks like a path, else the library's model of that name.
+    """The model that is meant by a name, a folder or a GGUF file.
 
     Raises:
-        FolderError: the folder holds no whole model.
-        UnknownNameError: there is neither.
+        SpecdemoError: what `resolve` raises.
     """
-    path = Path(name)
-    if path.is_dir() or path.is_absolute() or name.startswith(".") or len(path.parts) > 2:
-        return inspect_folder(path, draft=True)
-    return find_model(name, directory)
+    return resolve(name, directory)
 
 
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """The pair that the options name: the bundled one, or one from models on this machine.
+    """The pair that the options name: the bundled one, or one of models on this machine, converted if need be.
 
     Raises:
         UsageError: the options contradict each other, or there is no such model.
-        FolderError: a folder holds no whole model.
+        ModelError, FetchError: a model is not whole, or cannot be converted.
     """
     if options.target is None:
         if options.draft is not None:
@@ -100,7 +95,9 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [chosen_model(name, options.models_dir) for name in names]
     runtime = chosen_settings(options, RuntimeSettings, **suited(models[0]).model_dump())
-    return pair_of(*models, runtime=runtime)
+    pair = pair_of(*models, runtime=runtime)
+    show_conversion(pair)
+    return pair
 
 
 def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:

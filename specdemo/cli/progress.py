@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from specdemo.cli.signals import on_interrupt
+from specdemo.models.gguf_convert import convert_pair
+from specdemo.records import ModelPair
 
 Show = Callable[[str, int, int | None, float | None], None]
 """Shows what is being done, how many runs are done, the total, and the seconds left, where known."""
@@ -28,6 +30,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         on_interrupt(before)
+
+
+def show_conversion(pair: ModelPair) -> None:
+    """Convert what of a pair is GGUF and not converted yet, saying so.
+
+    Raises:
+        SpecdemoError: it cannot be converted.
+    """
+    with Console(stderr=True).status("") as status:
+        for model, seconds in convert_pair(pair):
+            status.update(f"converting {model.name}, once ({seconds:.0f} s)")
 
 
 @contextmanager

@@ -1,24 +1,13 @@
 """A model's own tokenizer and detokenizer, as OpenVINO runs them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import openvino_genai
 
 from specdemo.errors import LoadError, PromptError
+from specdemo.models.gguf_convert import folder_of
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Request
-
-
-def folder_of(model: Model) -> Path:
-    """Where the model is.
-
-    Raises:
-        LoadError: the model was read from JSON, which never holds paths.
-    """
-    if model.path is None:
-        raise LoadError(f"The folder of {model.name!r} on this machine is unknown; choose it.")
-    return model.path
 
 
 class Tokenizer:

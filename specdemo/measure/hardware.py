@@ -22,6 +22,7 @@ from specdemo.child import follow
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError
+from specdemo.models.gguf_convert import folder_of
 from specdemo.models.weights import pass_bytes
 from specdemo.records import Environment, ModelPair, Record, Request, Side
 from specdemo.settings import GenerationSettings
@@ -87,8 +88,7 @@ def measure_bound(pair: ModelPair, environment: Environment, context: int) -> Bo
     Raises:
         FolderError: the target cannot be read.
     """
-    assert pair.target.path is not None, "a loaded pair has its paths"
-    read = pass_bytes(pair.target.path, environment.inference_precision, environment.kv_cache_precision)
+    read = pass_bytes(folder_of(pair.target), environment.inference_precision, environment.kv_cache_precision)
     array_bytes = min(ARRAY_BYTES, psutil.virtual_memory().available // 8)
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     reading, copying = measure_bandwidth(array_bytes, threads)

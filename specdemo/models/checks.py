@@ -1,11 +1,11 @@
 """Whether a pair can run here, and with which engine, before anything heavy is loaded."""
 
 from functools import lru_cache
-from pathlib import Path
 
 import openvino_genai
 
 from specdemo.errors import LoadError, PairError, SettingsError
+from specdemo.models.gguf_convert import awaits_conversion, folder_of
 from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
@@ -38,8 +38,9 @@ class EngineReport(Record):
 class PairReport(Record):
     """What is known of a pair without loading it.
 
-    `same_tokenizer` is None for a target alone, and for an EAGLE-3 head, which has none. `fits`: some engine can run
-    it; `reason`: why not, or what to watch out for. `memory_free` is in bytes, at the time of the check.
+    `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file that is not
+    converted yet. `fits`: some engine can run it; `reason`: why not, or what to watch out for. `memory_free` is in
+    bytes, at the time of the check.
     """
 
     target: Model
@@ -63,19 +64,21 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
         LoadError: OpenVINO refused a tokenizer.
     """
     check_target(target)
-    difference = _difference(target, draft) if draft is not None and not draft.eagle3 else None
+    unread = next((model for model in (target, draft) if model is not None and awaits_conversion(model)), None)
+    comparable = draft if draft is not None and not draft.eagle3 and unread is None else None
+    difference = _difference(target, comparable) if comparable is not None else None
     free = memory_free()
     engines = []
     names: tuple[EngineName, ...] = ("genai", "traced")
     for name in names:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
         refusal = _cannot(name, draft, difference)
-        remark = refusal or _translated(difference) or _too_large(needed, free)
+        remark = refusal or _translated(difference) or _unread(unread) or _too_large(needed, free)
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
     return PairReport(
         target=target,
         draft=draft,
-        same_tokenizer=None if draft is None or draft.eagle3 else difference is None,
+        same_tokenizer=difference is None if comparable is not None else None,
         engines=tuple(engines),
         memory_free=free,
         reason=difference or next((engine.reason for engine in engines if engine.reason), None),
@@ -155,6 +158,12 @@ def _translated(difference: str | None) -> str | None:
     return "In greedy decoding only: the draft has a different tokenizer, so its text is re-encoded for the target."
 
 
+def _unread(model: Model | None) -> str | None:
+    if model is None:
+        return None
+    return f"{model.name!r} is converted when it is first used; whether the tokenizers agree is told then."
+
+
 def _too_large(needed: int, free: int) -> str | None:
     if needed <= free:
         return None
@@ -165,8 +174,7 @@ def _too_large(needed: int, free: int) -> str | None:
 
 
 def _tokenizer(model: Model) -> openvino_genai.Tokenizer:
-    assert isinstance(model.path, Path), "only models on this machine are checked"
     try:
-        return openvino_genai.Tokenizer(model.path)
+        return openvino_genai.Tokenizer(folder_of(model))
     except RuntimeError as error:
         raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error

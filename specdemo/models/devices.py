@@ -8,7 +8,7 @@ import openvino
 from openvino import opset13 as opset
 
 from specdemo.errors import DeviceError
-from specdemo.models.places import user_cache
+from specdemo.models.places import own_cache
 from specdemo.settings import RuntimeSettings
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
@@ -93,7 +93,7 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     if runtime.inference_num_threads and device.startswith("CPU"):
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
     if runtime.model_cache:
-        chosen |= {"CACHE_DIR": str(user_cache() / "specdemo" / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
+        chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
 
 

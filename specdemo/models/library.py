@@ -1,4 +1,4 @@
-"""Every model on this machine, each under a unique name: the bundled ones, the Hub's cache, the user's directory.
+"""Every model on this machine by a name of its own: bundled, of the Hub's cache, the user's, and of other programs.
 
 The page can choose only from these names: a name is compared with what was found, never turned into a path.
 """
@@ -7,17 +7,19 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from specdemo.errors import FolderError, UnknownNameError
+from specdemo.errors import FolderError, ModelError, UnknownNameError
 from specdemo.models.catalogue import Entry, suggestion
+from specdemo.models.discovery import found_files, gguf_files
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import inspect_folder
+from specdemo.models.gguf import inspect_gguf
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import MODELS_VARIABLE, models_dir
 from specdemo.records import Model, Record
 
 
 class Unusable(Record):
-    """A folder among the user's models that cannot be run as a model, and why."""
+    """A folder or a file among the user's models that is no model that can run, and why."""
 
     name: str
     reason: str
@@ -38,12 +40,36 @@ def library(directory: Path | None = None) -> Library:
     """
     cached = [_named(folder, repository) for repository, folder in cached_folders().items()]
     named = directory or os.environ.get(MODELS_VARIABLE)
-    own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], ())
-    return Library(models=tuple(distinct([*bundled_models(), *cached, *own])), unusable=tuple(unusable))
+    own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
+    mine = {model.path and model.path.resolve() for model in own}
+    found, refused = _usable((name, file) for name, file in found_files() if file.resolve() not in mine)
+    models = distinct([*bundled_models(), *cached, *own, *found])
+    return Library(models=tuple(models), unusable=(*unusable, *refused))
+
+
+def resolve(name: str, directory: Path | None = None) -> Model:
+    """The model that is meant: that of a file or folder, if it is one or looks like a path, else that of this name.
+
+    Raises:
+        FolderError: the folder holds no whole model.
+        GGUFError: the file is no GGUF file, or not one that can be read.
+        UnknownNameError: there is neither.
+    """
+    path = Path(name)
+    if path.is_file():
+        return inspect_gguf(path)
+    if path.is_dir():
+        files = [] if any(path.glob("openvino_*")) else list(gguf_files(path, depth=0))
+        return inspect_gguf(files[0]) if len(files) == 1 else inspect_folder(path, draft=True)
+    if path.is_absolute() or name.startswith(".") or (len(path.parts) > 2 and ":" not in name):
+        return inspect_gguf(path) if path.suffix == ".gguf" else inspect_folder(path, draft=True)
+    return find_model(name, directory)
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
     """The models in a directory, one or two levels deep (`name`, `organisation/name`), and what cannot be used.
+
+    GGUF files may lie three levels deep, as `organisation/name/file`.
 
     Hidden folders are skipped: a conversion in progress uses one.
 
@@ -52,13 +78,8 @@ def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
     """
     if not directory.is_dir():
         raise FolderError(f"There is no directory {str(directory)!r}; give the one that holds your models.")
-    models, unusable = [], []
-    for name, folder in _candidates(directory):
-        try:
-            models.append(_named(folder, name))
-        except FolderError as error:
-            unusable.append(Unusable(name=name, reason=str(error)))
-    return models, unusable
+    files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
+    return _usable([*_candidates(directory), *files.items()])
 
 
 def find_model(name: str, directory: Path | None = None) -> Model:
@@ -89,17 +110,33 @@ def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
     for folder in _folders(directory):
         inside = _folders(folder)
         if inside and not any(folder.glob("openvino_*")):
-            yield from ((f"{folder.name}/{model.name}", model) for model in inside)
-        else:
+            yield from ((f"{folder.name}/{model.name}", model) for model in inside if not _holds_gguf(model))
+        elif not _holds_gguf(folder):
             yield folder.name, folder
+
+
+def _holds_gguf(folder: Path) -> bool:
+    """Whether a folder is there for the GGUF files in it."""
+    return not any(folder.glob("openvino_*")) and any(gguf_files(folder, depth=0))
 
 
 def _folders(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _named(folder: Path, name: str) -> Model:
-    return inspect_folder(folder, draft=True).model_copy(update={"name": name})
+def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
+    models, unusable = [], []
+    for name, path in candidates:
+        try:
+            models.append(_named(path, name))
+        except ModelError as error:
+            unusable.append(Unusable(name=name, reason=str(error)))
+    return models, unusable
+
+
+def _named(path: Path, name: str) -> Model:
+    model = inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
+    return model.model_copy(update={"name": name})
 
 
 def distinct(models: Iterable[Model]) -> Iterator[Model]:

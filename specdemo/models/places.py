@@ -1,10 +1,12 @@
-"""Where models are on this machine: the Hub's cache, and a directory of the user's own.
+"""Where models are on this machine: the Hub's cache, our own, and a directory of the user's.
 
 The environment is read at every call, not once at import.
 """
 
 import os
 from pathlib import Path
+
+import platformdirs
 
 MODELS_VARIABLE = "SPECDEMO_MODELS"
 
@@ -13,24 +15,26 @@ def hub_cache() -> Path:
     """The cache of `huggingface_hub`, by its own rules: HF_HUB_CACHE, else `hub` in HF_HOME."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
-            return _expanded(os.environ[name])
-    home = os.environ.get("HF_HOME")
-    return (_expanded(home) if home else user_cache() / "huggingface") / "hub"
+            return expanded(os.environ[name])
+    if os.environ.get("HF_HOME"):
+        return expanded(os.environ["HF_HOME"]) / "hub"
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # on every system
+    return expanded(caches) / "huggingface" / "hub"
 
 
 def models_dir(given: Path | None = None) -> Path:
-    """The user's own models: the directory given, else that of SPECDEMO_MODELS, else one in the user's cache."""
+    """The user's own models: the directory given, else that of SPECDEMO_MODELS, else one in our cache."""
     if given is not None:
         return given
     named = os.environ.get(MODELS_VARIABLE)
-    return _expanded(named) if named else user_cache() / "specdemo" / "models"
+    return expanded(named) if named else own_cache() / "models"
 
 
-def user_cache() -> Path:
-    """Where programs keep what they can recreate."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    return _expanded(named) if named else Path.home() / ".cache"
+def own_cache() -> Path:
+    """Where this program keeps what it can get again."""
+    return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
 
 
-def _expanded(path: str) -> Path:
+def expanded(path: str) -> Path:
+    """A path from the environment, or from another program's settings."""
     return Path(os.path.expandvars(path)).expanduser()

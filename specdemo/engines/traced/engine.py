@@ -11,13 +11,14 @@ from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.language_model import LanguageModel, ModelSequence
-from specdemo.engines.tokenizer import Tokenizer, folder_of
+from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.environment import describe_environment
+from specdemo.models.gguf_convert import folder_of
 from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.ways import Constant, Lookup, Plain

@@ -6,6 +6,7 @@ from specdemo.errors import SpecdemoError
 from specdemo.progress import Phase
 
 PHASES = {
+    "converting": "Converting the GGUF file, once",
     "loading": "Loading the models",
     "calibrating": "Measuring step costs",
     "warming up": "Warming up both sides, off the clock",

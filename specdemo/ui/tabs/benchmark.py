@@ -16,7 +16,7 @@ from specdemo.bench.results import Bench, Header
 from specdemo.bench.run import REPEATS, available, bench, bench_and_hardware
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
-from specdemo.models.places import user_cache
+from specdemo.models.places import own_cache
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board
@@ -100,7 +100,7 @@ def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], 
         SpecdemoError: there is no such folder, and it cannot be made.
     """
     header = Header.of(pair, settings, sorted(methods), tasks).model_dump_json()
-    folder = user_cache() / "specdemo" / "benchmarks"
+    folder = own_cache() / "benchmarks"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,0 +1,148 @@
+"""Tiny GGUF files with random weights, of each family that is read, written by llama.cpp's own package."""
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+EMBEDDING, LAYERS, HEADS, KV_HEADS, FEED_FORWARD, CONTEXT = 256, 2, 4, 2, 256, 512
+END = "<|im_end|>"
+FILE_TYPES = {
+    "F32": gguf.LlamaFileType.ALL_F32,
+    "F16": gguf.LlamaFileType.MOSTLY_F16,
+    "BF16": gguf.LlamaFileType.MOSTLY_BF16,
+    "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+    "Q4_1": gguf.LlamaFileType.MOSTLY_Q4_1,
+    "Q4_K": gguf.LlamaFileType.MOSTLY_Q4_K_M,
+    "Q6_K": gguf.LlamaFileType.MOSTLY_Q6_K,
+}
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def write(
+    path: Path,
+    family: str = "llama",
+    kind: str = "F32",
+    *,
+    chat: bool = True,
+    architecture: str | None = None,
+    more: dict[str, int] | None = None,
+    arrays: dict[str, np.ndarray[Any, Any]] | None = None,
+) -> Path:
+    """A file with matrices of this kind; `architecture` is what it says of itself, if not its family.
+
+    `arrays` stand in place of random weights.
+    """
+    written = architecture or family
+    writer = gguf.GGUFWriter(path, written)
+    writer.add_name("A tiny model")
+    writer.add_file_type(FILE_TYPES.get(kind, gguf.LlamaFileType.MOSTLY_Q8_0))
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(EMBEDDING)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(FEED_FORWARD)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    if family == "qwen3":  # the only one whose heads need not divide the embedding
+        writer.add_key_length(head_size(family))
+        writer.add_value_length(head_size(family))
+    tokens = vocabulary()
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2" if family.startswith("qwen") else "smollm")
+    writer.add_token_list(tokens)
+    special = gguf.TokenType.CONTROL
+    writer.add_token_types([special if token.startswith("<|") else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_merges(["h e", "l l", "Ġ t"])
+    writer.add_bos_token_id(tokens.index("<|im_start|>"))
+    writer.add_eos_token_id(tokens.index(END))
+    writer.add_pad_token_id(tokens.index(END))
+    if chat:
+        writer.add_chat_template(CHAT)
+    for key, value in (more or {}).items():
+        writer.add_uint32(key, value)
+    for name, array in (arrays or weights(family)).items():
+        _add(writer, name, array, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def head_size(family: str) -> int:
+    """Numbers in a head: qwen3's are free."""
+    return 32 if family == "qwen3" else EMBEDDING // HEADS
+
+
+def vocabulary() -> list[str]:
+    """Every byte as byte-level BPE writes it, three merges, and the tokens that frame a chat."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in plain]
+    letters = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+    return [*(letters[byte] for byte in range(256)), "he", "ll", "Ġt", "<|im_start|>", END]
+
+
+def weights(family: str, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+    """Random weights, by the names that llama.cpp gives them."""
+    random, head = np.random.default_rng(seed), head_size(family)
+
+    def matrix(rows: int, columns: int = EMBEDDING) -> np.ndarray[Any, Any]:
+        return random.normal(0, columns**-0.5, (rows, columns)).astype(np.float32)
+
+    ones = np.ones(EMBEDDING, np.float32)
+    found = {"token_embd.weight": matrix(len(vocabulary())), "output_norm.weight": ones}
+    for layer in range(LAYERS):
+        block = {
+            "attn_norm.weight": ones,
+            "attn_q.weight": matrix(HEADS * head),
+            "attn_k.weight": matrix(KV_HEADS * head),
+            "attn_v.weight": matrix(KV_HEADS * head),
+            "attn_output.weight": matrix(EMBEDDING, HEADS * head),
+            "ffn_norm.weight": ones,
+            "ffn_gate.weight": matrix(FEED_FORWARD),
+            "ffn_up.weight": matrix(FEED_FORWARD),
+            "ffn_down.weight": matrix(EMBEDDING, FEED_FORWARD),
+        }
+        if family == "qwen2":
+            sizes = {"q": HEADS * head, "k": KV_HEADS * head, "v": KV_HEADS * head}
+            block |= {f"attn_{which}.bias": np.full(size, 0.01, np.float32) for which, size in sizes.items()}
+        if family == "qwen3":
+            block |= {f"attn_{which}_norm.weight": np.ones(head, np.float32) for which in "qk"}
+        found |= {f"blk.{layer}.{name}": array for name, array in block.items()}
+    return found
+
+
+def read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The weights of a file, as llama.cpp's package unpacks them."""
+    tensors = gguf.GGUFReader(file).tensors
+    return {tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for tensor in tensors}
+
+
+def _add(writer: gguf.GGUFWriter, name: str, array: np.ndarray[Any, Any], kind: str) -> None:
+    if array.ndim == 1 or kind == "F32":
+        writer.add_tensor(name, array)
+        return
+    type_ = gguf.GGMLQuantizationType[kind]
+    if kind in ("Q4_K", "Q5_K", "Q6_K"):  # the package unpacks these only: any bits do, with a modest scale
+        rows = np.frombuffer(_blocks(array, type_), np.uint8).reshape(array.shape[0], -1)
+        writer.add_tensor(name, rows, raw_dtype=type_)
+        return
+    writer.add_tensor(name, gguf.quants.quantize(array, type_), raw_dtype=type_)
+
+
+def _blocks(array: np.ndarray[Any, Any], type_: gguf.GGMLQuantizationType) -> bytes:
+    weights_, size = gguf.GGML_QUANT_SIZES[type_]
+    count = array.size // weights_
+    raw = np.random.default_rng(array.size).integers(0, 256, (count, size), np.uint8)
+    scale = np.frombuffer(np.float16(1e-4).tobytes(), np.uint8)
+    if type_ == gguf.GGMLQuantizationType.Q6_K:
+        raw[:, -2:] = scale  # of the block's scales
+    else:
+        raw[:, 0:2] = raw[:, 2:4] = scale  # of its scales, and of its minima
+    return raw.tobytes()
