@@ -62,12 +62,12 @@ def _bench(options: argparse.Namespace) -> None:
             raise KeyboardInterrupt
         if not options.no_hardware:
             if path is not None:
-                report.write(result, path)  # already, in case that this process dies
+                report.write(result, path)  # now, in case this process dies later
             with progress_bar() as show:  # Ctrl+C now breaks off at once: all rows are there
                 show("memory and bandwidth", len(result.rows), None, None)
                 result = with_hardware(result)
     finally:
-        if result is not None and result.rows:  # else what an earlier benchmark wrote there stays
+        if result is not None and result.rows:  # otherwise an earlier benchmark's file stays
             _tell(result, path, as_json=options.json == "-")
     if journal is not None:
         journal.delete()
