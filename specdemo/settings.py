@@ -151,7 +151,7 @@ class GenerationSettings(_Settings):
         return self
 
     def _contradiction(self) -> str | None:
-        """What two flat settings say that no one way could."""
+        """Why two flat settings contradict each other; None if they do not."""
         if self.drafter == "lookup" and self.policy != "constant":
             return "prompt lookup proposes without probabilities, so its policy must be constant"
         if self.tree_depth and self.drafter == "lookup":

@@ -28,7 +28,7 @@ def tone(comparison: Comparison) -> Literal["faster", "slower", "same"]:
 
 
 def reason(comparison: Comparison) -> str:
-    """Why: what a round commits against what it costs, and what that cost is made of."""
+    """Why: what a round commits compared with what it costs, and what makes up that cost."""
     length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
     if length is None or cost is None:
         return "Ask for more tokens to see a difference."
@@ -95,7 +95,7 @@ def divergence_reason(comparison: Comparison) -> str:
 
 
 def walk_through(comparison: Comparison) -> Iterator[str]:
-    """The algorithm in a few sentences, by the example of a round of this run."""
+    """The algorithm in a few sentences, illustrated by a round of this run."""
     rounds = comparison.speculative.rounds
     known = [
         (number, step)

@@ -1,10 +1,10 @@
-"""Prompts to measure on: the bundled suite, and files in formats that benchmarks come in.
+"""Prompts to measure on: the bundled suite, and files in the formats of common benchmarks.
 
-A file holds one JSON object a line, of any of these kinds:
+A file holds one JSON object per line, of any of these kinds:
 
-- Spec-Bench: `question_id`, `category`, `turns`, of which the first is used: no chat is kept up here;
+- Spec-Bench: `question_id`, `category`, `turns`, of which only the first is used;
 - HumanEval: `task_id`, `prompt`;
-- plain: `prompt`, and if wanted `task`.
+- plain: `prompt` and, optionally, `task`.
 """
 
 import json
@@ -28,7 +28,7 @@ _Name = Annotated[str, Field(max_length=200)]
 
 
 class Task(Record):
-    """A prompt, the kind of task it is, and a name that no other prompt of its suite has."""
+    """A prompt, its kind of task, and a name that is unique in its suite."""
 
     name: str
     task: str
@@ -60,7 +60,7 @@ def read_tasks(path: Path) -> list[Task]:
     """The prompts of a file of JSON lines.
 
     Raises:
-        FileError: there is no such file, a line is none of the known kinds, or there is no line.
+        FileError: the file is missing or empty, or a line is none of the known kinds.
     """
     try:
         text = read_bytes(path, MOST_BYTES, "a file of JSON lines").decode("utf-8-sig")
@@ -78,7 +78,7 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """At most so many prompts, taken from each kind of task in turn, so that all kinds stay."""
+    """At most `limit` prompts, taken from each kind of task in turn, so that all kinds remain."""
     if limit is None or limit >= len(tasks):
         return list(tasks)
     seen: dict[str, int] = {}
@@ -92,7 +92,7 @@ def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
 
 def _lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, numbered from 1."""
-    # a string in JSON may hold what `str.splitlines` takes for the end of a line
+    # not `splitlines`: text in JSON may hold other line separators
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if len(lines) > MOST_LINES:
         raise FileError(f"{quoted(path.name)} holds more than {MOST_LINES:,} prompts; choose a file with fewer.")

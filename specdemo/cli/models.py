@@ -1,4 +1,4 @@
-"""`models`: what there is, what of it is here, what fits, and getting the rest."""
+"""`models`: what exists, what is on this machine, what fits, and how to get more."""
 
 import argparse
 from pathlib import Path

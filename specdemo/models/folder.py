@@ -1,7 +1,7 @@
-"""What a folder of OpenVINO IR holds, read from its XML without loading a weight.
+"""What a folder of OpenVINO IR holds, read from its XML without loading any weights.
 
-The XML names, for each constant, where its bytes lie in the .bin file. From that follow the number of
-parameters, the stored precision, and whether the copy is whole.
+The XML names, for each constant, where its bytes are in the .bin file. From that follow the number of
+parameters, the stored precision, and whether the copy is complete.
 """
 
 import hashlib
@@ -35,22 +35,22 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
 def inspect_folder(path: Path, *, draft: bool = False) -> Model:
-    """Describe the model in a folder. A draft may lack a detokenizer, since only the target writes.
+    """Describe the model in a folder. A draft may lack a detokenizer, since only the target generates text.
 
-    An EAGLE-3 head needs no tokenizer at all: it has that of its target.
+    An EAGLE-3 head needs no tokenizer at all: it uses its target's.
 
     Raises:
-        FolderError: the folder is missing, empty, half copied or not OpenVINO IR; the message says which.
+        FolderError: the folder is missing, empty, incomplete or not OpenVINO IR; the message says which.
     """
     stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
     return _inspected(path, draft, stamps)
 
 
 def files_digest(path: Path) -> str:
-    """A digest of a folder's model, tokenizer and configuration that costs little however large they are.
+    """A digest of a folder's model, tokenizer and configuration that is cheap however large they are.
 
-    Of a file go in its name, its size, and short pieces from its beginning to its end: weights that were trained
-    further differ nearly everywhere.
+    It covers each file's name, size, and short pieces spread over its length: weights that were trained further
+    differ nearly everywhere.
     """
     digest = hashlib.sha256()
     for file in (file for file in _files(path) if file.suffix in _DIGESTED):
@@ -71,7 +71,7 @@ def _files(path: Path) -> list[Path]:
 
 @lru_cache(maxsize=512)
 def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model:
-    """The model, read anew only when a file of its folder has changed: a large network's XML takes a second."""
+    """The model, re-read only when a file of its folder has changed: a large network's XML takes a second."""
     if not path.is_dir():
         raise FolderError(f"There is no folder {str(path)!r}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():
@@ -112,7 +112,7 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
 
 
 def _has_chat_template(path: Path) -> bool:
-    """Whether any of the places where GenAI looks for one has it."""
+    """Whether there is one in any of the places where GenAI looks."""
     if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
         return True
     settings = path / "tokenizer_config.json"
@@ -122,7 +122,7 @@ def _has_chat_template(path: Path) -> bool:
 
 
 def _is_eagle3(config: dict[str, Any]) -> bool:
-    """Whether the exporter took it for an EAGLE-3 head: by the name of its architecture."""
+    """Whether the exporter treated it as an EAGLE-3 head, by the name of its architecture."""
     return any("eagle3" in str(name).lower() for name in config.get("architectures") or ())
 
 

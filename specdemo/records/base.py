@@ -22,6 +22,6 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, of finite numbers, and read from JSON without complaint about derived extras."""
+    """Base of all records: frozen, of finite numbers, and tolerant of derived extras when read from JSON."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""The page. Callbacks read widgets into settings, iterate, and hand on what to show; there is no arithmetic here."""
+"""The page. Callbacks read widgets into settings, iterate, and pass on what to show; there is no arithmetic here."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def serve(
 
 
 def launch_options() -> dict[str, Any]:
-    """Options of `Blocks.launch`: style, and our files and Plotly's served from this host."""
+    """Options of `Blocks.launch`: style, and routes that serve our files and Plotly's."""
     plotly_files = Path(plotly.__file__).parent / "package_data"
     routes = [
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
@@ -78,7 +78,7 @@ def launch_options() -> dict[str, Any]:
 def build_page(
     worker: Worker, pair: ModelPair, *, models_dir: Path | None = None, downloads: bool = True
 ) -> gr.Blocks:
-    """The page, which begins with this pair."""
+    """The page, starting with this pair."""
     visitors = Visitors()
     sessions, shelf = Sessions(worker, visitors), Shelf(pair, visitors, directory=models_dir, downloads=downloads)
 
@@ -124,6 +124,6 @@ def _remember(
     saved = gr.Textbox(visible=False)
     outputs = [*inputs, compare.message, used, header, *models.controls, compare.run]
     known = json.dumps([*remembered, *PAIR_NAMES])
-    # queued, since Gradio tells of a changed state only then, and what depends on the pair listens for that
+    # queued, since only then does Gradio signal the changed state that everything about the pair listens for
     queued = PRIVATE | {"queue": True}
     page.load(restored, saved, outputs, js=f"() => settings.recall({known})", **queued)
