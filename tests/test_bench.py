@@ -21,8 +21,9 @@ from plotly.offline import get_plotlyjs
 from specdemo.bench import report
 from specdemo.bench.charts import charts
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import available
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline
-from specdemo.bench.run import available, bench, with_hardware
+from specdemo.bench.run import bench, with_hardware
 from specdemo.bench.suites import Task
 from specdemo.cli.signals import on_interrupt
 from specdemo.engines.scripted import ScriptedEngine
