@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 from specdemo.analysis import metrics
+from specdemo.output import SCHEMA
 from specdemo.records import Comparison, Run, Side
 
-SCHEMA = 1
 _COLUMNS = {
     "token_ids": "id",
     "token_texts": "text",

@@ -6,23 +6,38 @@ each way of decoding; a speedup is always shown together with whether the output
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from plotly.offline import get_plotlyjs
+import plotly.graph_objects as go
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from plotly.io import from_json
 
 from specdemo.analysis import metrics
 from specdemo.analysis.figures import percent
+from specdemo.bench.charts import charts
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
-from specdemo.errors import SpecdemoError, UsageError
+from specdemo.errors import UsageError
 from specdemo.measure.hardware import MEBIBYTE, draft_extra
+from specdemo.output import SCHEMA, write_json, write_text
 from specdemo.resources import ASSETS
 
-SCHEMA = 1
 _TEMPLATE = ASSETS / "report.html"
+_HEIGHT = 360
+_COLOURS = {
+    "--sd-own": "#0077bb",
+    "--sd-accepted": "#009e73",
+    "--sd-rejected": "#d55e00",
+    "--sd-plain": "#7b8798",
+    "--sd-refused": "#e69f00",
+    "--sd-mute": "#cc79a7",
+    "--sd-ink": "#8a7d3c",
+    "--sd-card": "#ffffff",
+    "--sd-line": "#d8dce3",
+}
+"""Seen on light and on dark; text, grid and lines of a plot are coloured by the page's style sheet."""
 _BESIDE = (".md", ".csv", ".html")
 COLUMNS = ("target", "draft", "task", "engine", "method", "speedup", "outputs", "τ", "α", "tokens/s", "runs")
 
@@ -67,48 +82,28 @@ def to_csv(result: Bench) -> str:
 
 def to_html(result: Bench) -> str:
     """One self-contained file with plots, table and notes."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table(result))
-    page = {
-        "title": escape(f"Benchmark of {result.header.pair.name}"),
-        "plotly": get_plotlyjs(),
-        "table": f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
-        "notes": "".join(f"<p>{escape(note)}</p>" for note in notes(result) if note),
-        "charts": json.dumps(charts(result)).replace("</", "<\\/"),
-    }
-    text = _TEMPLATE.read_text(encoding="utf-8")
-    for name, value in page.items():
-        text = text.replace(f"<!-- {name} -->", value)
-    return text
-
-
-def charts(result: Bench) -> list[dict[str, Any]]:
-    """Chart-ready data: a title, axis names, and series of x, y and spread, without colours."""
-    found = cells(result)
-    ways = list(dict.fromkeys((cell.engine, cell.method) for cell in found))
-    speedups, lengths = [], []
-    for way in ways:
-        mine = [cell for cell in found if (cell.engine, cell.method) == way]
-        x, name = [cell.task for cell in mine], " ".join(way)
-        spread = [cell.deviation or 0 for cell in mine]
-        same = ["outputs identical" if cell.identical else "outputs differ" for cell in mine]
-        speedups.append({"name": name, "x": x, "y": [cell.mean for cell in mine], "spread": spread, "text": same})
-        lengths.append({"name": name, "x": x, "y": [cell.mean_accepted_length for cell in mine]})
-    passes = []
-    for engine, facts in result.engines.items():
-        if facts.costs is not None:
-            y = [metrics.verify_cost(facts.costs, n) for n in range(1, len(facts.costs.verify) + 1)]
-            passes.append({"name": engine, "x": list(range(1, len(y) + 1)), "y": y, "mode": "lines+markers"})
-    outputs = "outputs identical" if all(cell.identical for cell in found) else "outputs not always identical"
-    title = "Speedup over plain decoding" + (f", {outputs}" if found else "")
-    result_charts = [
-        {"title": title, "y": "speedup", "series": speedups, "line": 1},
-        {"title": "Mean accepted length τ", "y": "tokens per pass", "series": lengths, "line": 1},
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    plots = [
+        (chart.title, _plot(name, chart.figure, with_plotly=number == 0))
+        for number, (name, chart) in enumerate(charts(result).items())
     ]
-    if passes:
-        title = "Cost of a target pass over n tokens, v(n)"
-        result_charts.append({"title": title, "x": "tokens", "y": "v(n)", "series": passes})
-    return result_charts
+    return page.render(
+        title=f"Benchmark of {result.header.pair.name}",
+        plots=plots,
+        columns=COLUMNS,
+        rows=table(result),
+        notes=filter(None, notes(result)),
+    )
+
+
+def _plot(name: str, figure: go.Figure, *, with_plotly: bool) -> Markup:
+    """A figure as HTML; texts in it are escaped by Plotly. The first brings Plotly's script for all."""
+    described = figure.update_layout(height=_HEIGHT).to_json()
+    for variable, colour in _COLOURS.items():
+        described = described.replace(f"var({variable})", colour)
+    config = {"responsive": True, "displaylogo": False}
+    html = from_json(described).to_html(full_html=False, include_plotlyjs=with_plotly, div_id=name, config=config)
+    return Markup(html)
 
 
 def notes(result: Bench) -> Iterator[str]:
@@ -142,18 +137,11 @@ def write(result: Bench, path: Path) -> list[Path]:
     Raises:
         SpecdemoError: one cannot be written.
     """
-    texts = {
-        path: json.dumps(to_json(result), indent=1),
-        beside(path, ".md"): to_markdown(result),
-        beside(path, ".csv"): to_csv(result),
-        beside(path, ".html"): to_html(result),
-    }
-    for file, text in texts.items():
-        try:
-            file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise SpecdemoError(f"Cannot write {str(file)!r} ({error.strerror}); choose another path.") from error
-    return list(texts)
+    write_json(to_json(result), path, indent=1)
+    texts = {".md": to_markdown(result), ".csv": to_csv(result), ".html": to_html(result)}
+    for ending, text in texts.items():
+        write_text(text, beside(path, ending))
+    return [path, *(beside(path, ending) for ending in texts)]
 
 
 def beside(path: Path, ending: str) -> Path:

@@ -60,8 +60,8 @@ class EngineFacts(Record):
     costs: Costs | None
 
 
-class Entry(Record):
-    """A line of the journal: a finished row, or the facts about an engine."""
+class JournalLine(Record):
+    """A finished row, or what was found out about an engine."""
 
     row: Row | None = None
     engine: EngineName | None = None

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from specdemo.bench.journal import Journal
-from specdemo.bench.results import Bench, EngineFacts, Entry, Header, Row
+from specdemo.bench.results import Bench, EngineFacts, Header, JournalLine, Row
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
@@ -32,7 +32,7 @@ METHODS = {
 ENGINES: tuple[EngineName, ...] = ("genai", "traced")
 REPEATS = 3
 
-Part = list[tuple[int, Task, list[str]]]
+Batch = list[tuple[int, Task, list[str]]]
 """Repeats, prompts, and the methods to run, in their order."""
 
 
@@ -87,7 +87,7 @@ def bench(
     if unknown is not None or not chosen:
         raise SettingsError(f"There is no method {unknown!r} for this pair; choose from {', '.join(ways)}.")
     header = Header.of(pair, settings, chosen, tasks)
-    entries = journal.open(header, Entry) if journal is not None else []
+    entries = journal.open(header, JournalLine) if journal is not None else []
     rows = [entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats]
     finished = {_key(row): row for row in rows}
     engines = {entry.engine: entry.facts for entry in entries if entry.engine is not None and entry.facts is not None}
@@ -96,8 +96,8 @@ def bench(
     yield Progress(len(state.rows), total, None, state, "starting")
     for name in ENGINES:
         mine = {way: ways[way] for way in chosen if ways[way].engine == name}
-        parts = _parts(name, mine, tasks, repeats, finished, random)
-        if not parts or stop():
+        batches = _batches(name, mine, tasks, repeats, finished, random)
+        if not batches or stop():
             continue
         yield Progress(len(state.rows), total, None, state, f"loading {name}")
         engine = load(name)
@@ -113,11 +113,11 @@ def bench(
             facts = EngineFacts(environment=engine.environment, costs=costs)
             state = state.model_copy(update={"engines": {**state.engines, name: facts}})
             if journal is not None:
-                journal.append(Entry(engine=name, facts=facts))
+                journal.append(JournalLine(engine=name, facts=facts))
             began = perf_counter()
-            for row in _rows(engine, mine, parts, costs, stop):
+            for row in _rows(engine, mine, batches, costs, stop):
                 if journal is not None:
-                    journal.append(Entry(row=row))
+                    journal.append(JournalLine(row=row))
                 state = state.model_copy(update={"rows": (*state.rows, row)})
                 new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
                 left = spent / new * (total - len(state.rows))
@@ -165,45 +165,45 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
     return result.model_copy(update={"memory": tuple(filter(None, uses)), "bound": bound})
 
 
-def _parts(
+def _batches(
     engine: EngineName,
     ways: dict[str, GenerationSettings],
     tasks: Sequence[Task],
     repeats: int,
     finished: dict[tuple[Any, ...], Row],
     random: Random,
-) -> list[Part]:
-    """Repeats, prompts and methods that are unfinished, in the order in which to run them.
+) -> list[Batch]:
+    """Repeats, prompts and methods that are not finished, in the order in which to run them.
 
-    One part per drafter: GenAI keeps one kind of speculative pipeline, and a new one starts cold.
+    In a batch for each drafter: GenAI keeps one kind of speculative pipeline, and another one begins cold.
     """
-    parts = []
+    batches = []
     for drafter in dict.fromkeys(settings.drafter for settings in ways.values()):
-        mine, part = sorted(way for way in ways if ways[way].drafter == drafter), Part()
+        mine, batch = sorted(way for way in ways if ways[way].drafter == drafter), Batch()
         for repeat in range(repeats):
             for task in random.sample(tasks, len(tasks)):
                 order = random.sample(mine, len(mine))
                 missing = [way for way in order if (engine, _method(way), task.name, repeat) not in finished]
                 if missing:
-                    part.append((repeat, task, missing))
-        if part:
-            parts.append(part)
-    return parts
+                    batch.append((repeat, task, missing))
+        if batch:
+            batches.append(batch)
+    return batches
 
 
 def _rows(
     engine: Engine,
     ways: dict[str, GenerationSettings],
-    parts: Sequence[Part],
+    batches: Sequence[Batch],
     costs: Costs | None,
     stop: Callable[[], bool],
 ) -> Iterator[Row]:
     """Run the parts; yield each finished row."""
     able = {way: settings for way, settings in ways.items() if can_run(engine.pair, settings, costs)}
-    for part in parts:
-        used = sorted({way for _, _, order in part for way in order} & able.keys())
+    for batch in batches:
+        used = sorted({way for _, _, order in batch for way in order} & able.keys())
         warm_up(engine, WARM_UP_PROMPT, [able[way] for way in used], costs, stop)
-        for repeat, task, order in part:
+        for repeat, task, order in batch:
             for way, trial, problem in _tried(engine, task, order, able, costs, stop):
                 name, method = ways[way].engine, _method(way)
                 yield Row(

@@ -1,7 +1,6 @@
 """`bench`: suites of tasks, with every way of decoding."""
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from specdemo.cli.options import Commands, add_json, add_pair, add_settings, che
 from specdemo.cli.options import chosen_settings as chosen
 from specdemo.cli.progress import interruptible, progress_bar
 from specdemo.engines import load_engine
+from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
 
 _LATER = ("engine", "drafter", "policy")  # the methods name these
@@ -75,9 +75,9 @@ def _bench(options: argparse.Namespace) -> None:
 
 def _tell(result: Bench, path: Path | None, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(report.to_json(result)))
+        write_json(report.to_json(result), "-", indent=None)
     else:
         terminal.print_bench(Console(), result)
-        print(json.dumps(headline(result)))
+        write_json(headline(result), "-", indent=None)
     if path is not None:
         report.write(result, path)

@@ -15,12 +15,12 @@ from specdemo.cli.options import (
     check_json,
     chosen_pair,
     chosen_settings,
-    write_json,
 )
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
 from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.output import write_json
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from specdemo.analysis.figures import parameters
-from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model, write_json
+from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
@@ -18,6 +18,7 @@ from specdemo.models.convert import convert, converted_folder
 from specdemo.models.download import download
 from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
+from specdemo.output import write_json
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 

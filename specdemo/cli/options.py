@@ -1,7 +1,6 @@
 """Options that commands share: one per setting; the pair; where JSON goes."""
 
 import argparse
-import json
 from collections.abc import Collection
 from pathlib import Path
 from types import UnionType
@@ -10,7 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from specdemo.cli.progress import show_conversion
-from specdemo.errors import SpecdemoError, UsageError
+from specdemo.errors import UsageError
 from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
@@ -147,22 +146,6 @@ def check_json(path: str | None) -> None:
     """
     if path is not None and path != "-" and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise UsageError(f"Cannot write a file at {path!r}; choose another path.")
-
-
-def write_json(value: Any, path: str) -> None:
-    """Write a value as JSON to a file, or to standard output for `-`.
-
-    Raises:
-        SpecdemoError: it cannot be written.
-    """
-    text = json.dumps(value, ensure_ascii=path == "-", indent=2)  # any terminal takes ASCII
-    if path == "-":
-        print(text)
-        return
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SpecdemoError(f"Cannot write {path!r} ({error.strerror}); choose another path.") from error
 
 
 def _kind(field: FieldInfo) -> dict[str, Any]:

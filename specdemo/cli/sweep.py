@@ -19,13 +19,13 @@ from specdemo.cli.options import (
     chosen_pair,
     chosen_settings,
     positive,
-    write_json,
 )
 from specdemo.cli.progress import interruptible, progress_bar
 from specdemo.engines import load_engine
 from specdemo.errors import UsageError
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
+from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
 
 N = TypeVar("N", int, float)

@@ -119,10 +119,10 @@ def measure_bandwidth(array_bytes: int, threads: int) -> tuple[float, float]:
     return reading, copying
 
 
-Part = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+Arrays = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
-def _timed(pool: ThreadPoolExecutor, work: Callable[[Part], object], parts: list[Part]) -> float:
+def _timed(pool: ThreadPoolExecutor, work: Callable[[Arrays], object], parts: list[Arrays]) -> float:
     began = perf_counter()
     list(pool.map(work, parts))
     return perf_counter() - began

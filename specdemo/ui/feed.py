@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from specdemo.analysis import explain, metrics, schema
 from specdemo.measure.race import Lap
+from specdemo.output import json_text
 from specdemo.records import Comparison, Round, Side
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.summary import figures_html
@@ -96,5 +97,5 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "divergence_reason": explain.divergence_reason(comparison),
         "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
         "figures": figures_html(comparison),
-        "record": json.dumps(schema.to_json(comparison), ensure_ascii=False),
+        "record": json_text(schema.to_json(comparison)),
     }

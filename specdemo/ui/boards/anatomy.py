@@ -13,8 +13,9 @@ from markupsafe import Markup
 from specdemo.analysis import metrics
 from specdemo.analysis.explain import walk_through
 from specdemo.analysis.figures import number
+from specdemo.analysis.plotting import base_figure
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
-from specdemo.ui.html.charts import base_figure, to_json
+from specdemo.ui.html.charts import to_json
 from specdemo.ui.html.tables import table_html
 
 _ROW = Markup(

@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.analysis.figures import number, percent
+from specdemo.analysis.plotting import base_figure, plain_line
 from specdemo.analysis.predict import FORMULAS, predict
 from specdemo.records import Costs, ModelPair, Spread
 from specdemo.ui.boards.sweep import board, caption, curves
-from specdemo.ui.html.charts import base_figure, plain_line
 from specdemo.ui.html.tables import table_html
 from specdemo.ways import EngineName
 

@@ -7,11 +7,11 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from specdemo.analysis.plotting import base_figure, plain_line
 from specdemo.analysis.predict import Prediction
 from specdemo.measure.recommend import Point
 from specdemo.measure.sweep import COLUMNS, Sweep, table
 from specdemo.records import ModelPair
-from specdemo.ui.html.charts import base_figure, plain_line
 from specdemo.ui.html.tables import table_html
 
 _DRAFTERS = {"model": "draft model", "lookup": "prompt lookup"}
