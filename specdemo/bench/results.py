@@ -61,7 +61,7 @@ class EngineFacts(Record):
 
 
 class JournalLine(Record):
-    """A finished row, or what was found out about an engine."""
+    """A finished row, or the facts about an engine."""
 
     row: Row | None = None
     engine: EngineName | None = None

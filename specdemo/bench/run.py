@@ -173,9 +173,9 @@ def _batches(
     finished: dict[tuple[Any, ...], Row],
     random: Random,
 ) -> list[Batch]:
-    """Repeats, prompts and methods that are not finished, in the order in which to run them.
+    """Repeats, prompts and methods that are unfinished, in the order in which to run them.
 
-    In a batch for each drafter: GenAI keeps one kind of speculative pipeline, and another one begins cold.
+    One batch per drafter: GenAI keeps one kind of speculative pipeline, and a new one starts cold.
     """
     batches = []
     for drafter in dict.fromkeys(settings.drafter for settings in ways.values()):
@@ -198,7 +198,7 @@ def _rows(
     costs: Costs | None,
     stop: Callable[[], bool],
 ) -> Iterator[Row]:
-    """Run the parts; yield each finished row."""
+    """Run the batches; yield each finished row."""
     able = {way: settings for way, settings in ways.items() if can_run(engine.pair, settings, costs)}
     for batch in batches:
         used = sorted({way for _, _, order in batch for way in order} & able.keys())
