@@ -46,13 +46,13 @@ class GenerationSettings(_Settings):
     engine: EngineName = Field(
         "genai",
         title="Engine",
-        description="GenAI's own pipelines, or a loop that sees every probability",
+        description="GenAI's own pipelines, or specdemo's own loop, which sees every proposal",
     )
     drafter: Drafter = Field("model", title="Drafter", description="who proposes the next tokens")
     policy: Policy = Field(
-        "constant", title="Lookahead policy", description="when to stop proposing and let the target verify"
+        "constant", title="Lookahead policy", description="when the draft stops proposing and the target verifies"
     )
-    num_assistant_tokens: int = Field(4, ge=1, le=16, title="Lookahead", description="tokens proposed in a round")
+    num_assistant_tokens: int = Field(4, ge=1, le=16, title="Lookahead", description="tokens proposed per round")
     assistant_confidence_threshold: float = Field(
         0.4,
         ge=0,
@@ -61,40 +61,40 @@ class GenerationSettings(_Settings):
         description="the draft stops proposing once its own probability falls below this",
     )
     max_assistant_tokens: int = Field(
-        20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing however sure it is"
+        20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
     )
     tree_depth: int = Field(
         0,
         ge=0,
         le=16,
         title="Tree depth",
-        description="an EAGLE-3 head proposes a tree of so many layers, its lookahead at most in all; 0: a chain",
+        description="layers of an EAGLE-3 head's proposal tree; the lookahead caps its tokens; 0: a chain",
     )
     branching_factor: int = Field(
         1,
         ge=1,
         le=16,
         title="Branching factor",
-        description="likeliest tokens kept at a node and in a layer of the tree",
+        description="likeliest tokens kept per node and per layer of the tree",
     )
     max_ngram_size: int = Field(
         3,
         ge=1,
         le=16,
         title="N-gram size",
-        description="longest run of recent tokens that is looked up in the text so far",
+        description="longest run of recent tokens to look up in the text so far",
     )
     max_new_tokens: int = Field(
         128, ge=2, le=2048, title="New tokens", description="where both sides stop at the latest"
     )
     apply_chat_template: bool = Field(
-        True, title="Chat template", description="send the prompt as a message, to models that are made for chats"
+        True, title="Chat template", description="send the prompt as a chat message, if the model is made for chats"
     )
     enable_thinking: bool = Field(
-        True, title="Thinking", description="let models that can do so think before they answer"
+        True, title="Thinking", description="let models that can think do so before they answer"
     )
     ignore_eos: bool = Field(
-        False, title="Ignore end of text", description="go on past the model's end-of-text token"
+        False, title="Ignore end of text", description="continue past the model's end-of-text token"
     )
     do_sample: bool = Field(
         False, title="Sample", description="draw from the distribution instead of taking the likeliest token"
@@ -113,10 +113,10 @@ class GenerationSettings(_Settings):
     kv_cache: Literal["on", "off"] = Field(
         "on",
         title="KV cache",
-        description="off: every pass computes the whole text anew",
+        description="off: every pass recomputes the whole text",
     )
     alternatives: int = Field(
-        0, ge=0, le=5, title="Alternatives", description="likeliest tokens to record at every position"
+        0, ge=0, le=5, title="Alternatives", description="likeliest tokens to record at each position"
     )
     sequential: bool = Field(
         False,
@@ -151,17 +151,17 @@ class GenerationSettings(_Settings):
         return self
 
     def _contradiction(self) -> str | None:
-        """What two flat settings say that no one way could."""
+        """Why two flat settings contradict each other; None if they do not."""
         if self.drafter == "lookup" and self.policy != "constant":
             return "prompt lookup proposes without probabilities, so its policy must be constant"
         if self.tree_depth and self.drafter == "lookup":
-            return "a tree of proposals needs drafter model; set that, or tree_depth 0"
+            return "a tree of proposals needs drafter model; set that, or set tree_depth to 0"
         if self.tree_depth and self.policy != "constant":
-            return "a tree of proposals needs policy constant; set that, or tree_depth 0"
+            return "a tree of proposals needs policy constant; set that, or set tree_depth to 0"
         for name, engines in ENGINES_OF.items():
             value = getattr(self, name)
             if self.engine not in engines and value != type(self).model_fields[name].default:
-                return f"the {self.engine} engine cannot do {name} {value}; choose the {engines[0]} engine"
+                return f"the {self.engine} engine does not support {name} {value}; choose the {engines[0]} engine"
         return None
 
 
@@ -170,18 +170,18 @@ class RuntimeSettings(_Settings):
 
     device: str = Field("CPU", min_length=1, title="Device", description="OpenVINO device of the target")
     draft_device: str | None = Field(
-        None, min_length=1, title="Draft device", description="OpenVINO device of the draft, if another"
+        None, min_length=1, title="Draft device", description="OpenVINO device of the draft, if different"
     )
     precision: Precision = Field(
-        "default", title="Precision", description="of inference; default leaves it to the device"
+        "default", title="Precision", description="inference precision; default: the device decides"
     )
     kv_cache_precision: CachePrecision = Field(
         "default",
         title="KV-cache precision",
-        description="default: the precision of inference if one is chosen, else the device's own",
+        description="default: the inference precision if one is chosen, else the device decides",
     )
     inference_num_threads: int = Field(
-        0, ge=0, le=1024, title="Threads", description="of a CPU; 0 leaves their number to OpenVINO"
+        0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"
     )
     cache_size: int = Field(1, ge=1, le=1024, title="Cache size", description="KV cache of each pipeline, in GB")
     enable_prefix_caching: bool = Field(
@@ -190,10 +190,14 @@ class RuntimeSettings(_Settings):
         description="keep the KV cache of earlier texts, so that a chat's next turn reads only what is new",
     )
     dynamic_split_fuse: bool = Field(
-        True, title="Dynamic split fuse", description="read a long prompt in parts, with progress, instead of at once"
+        True,
+        title="Dynamic split fuse",
+        description="prefill a long prompt in chunks, with progress, instead of at once",
     )
     model_cache: bool = Field(
-        True, title="Compiled-model cache", description="keep compiled models on disk, so that they load faster again"
+        True,
+        title="Compiled-model cache",
+        description="keep compiled models on disk, so that they load faster next time",
     )
 
 
@@ -204,6 +208,6 @@ def _sentence(cls: type[BaseModel], error: ValidationError) -> str:
     name = str(first["loc"][0])
     field = cls.model_fields.get(name)
     if field is None:
-        return f"There is no setting called {name!r}; known are {', '.join(cls.model_fields)}."
+        return f"There is no setting called {name!r}; choose from {', '.join(cls.model_fields)}."
     reason = first["msg"].removeprefix("Input ")
     return f"{field.title} ({name}) {reason}, got {first['input']!r}."

@@ -1,10 +1,10 @@
-"""The engine in a process of its own, for the page.
+"""The engine in a separate process, for the page.
 
 A step of a GenAI pipeline keeps Python's global lock until it is done. In the server's own process it would
 stall every visitor's page, and answering visitors would disturb the clocks. It also means that a crash inside
-a driver, or a system out of memory, ends one job and not the server, and that loading can be broken off.
+a driver, or a lack of memory, ends one job and not the server, and that loading can be interrupted.
 
-Messages: a `Job` to the child; what it yields back, `Phase` values among it, as `child.send_all` sends it.
+Messages: a `Job` to the child; back comes what it yields, including `Phase` values, as `child.send_all` sends it.
 """
 
 import traceback
@@ -24,32 +24,35 @@ from typing import Any
 from specdemo.child import Child, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import Phase, Progress, race
+from specdemo.measure.race import RaceEvent, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.gguf_convert import convert_pair
+from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]
-"""Something to do in the child with what is loaded there; `WithEngine` and `WithLoader` make jobs."""
+"""Work for the child to do with what is loaded there; `WithEngine` and `WithLoader` make jobs."""
 _POLL_SECONDS = 0.05
 _TICK_SECONDS = 1.0
-_LOADING_GRACE = 0.5  # seconds after a Stop; nothing else stops OpenVINO while it reads and compiles a model
+_LOADING_GRACE = (
+    0.5  # seconds after a Stop; only ending the process stops OpenVINO while it reads and compiles a model
+)
 _GRACE = 30.0  # longer than a round takes
 
 
 @dataclass(frozen=True)
 class WithEngine:
-    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`. Without any the pair is only loaded."""
+    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`. Without any, the pair is only loaded."""
 
     engine: EngineName
     pair: ModelPair
     work: Callable[..., Iterator[Any]] | None = None
 
     def __call__(self, engines: "Engines") -> Iterator[Any]:
-        """Load and calibrate what is not yet, then work."""
+        """Load and calibrate whatever is not ready yet, then work."""
         engine, costs = yield from engines.using(self.engine, self.pair)
         if self.work is not None and not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
@@ -57,7 +60,7 @@ class WithEngine:
 
 @dataclass(frozen=True)
 class WithLoader:
-    """Work with a pair in several engines, which it loads and closes by itself: `work(load, stop=…)`."""
+    """Work with a pair in several engines, which the work loads and closes itself: `work(load, stop=…)`."""
 
     pair: ModelPair
     work: Callable[..., Iterator[Any]]
@@ -76,12 +79,12 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
 
 
 class Worker:
-    """Does one job at a time in a child process, which is started anew if it died."""
+    """Does one job at a time in a child process, which is restarted if it dies."""
 
     def __init__(self, load: EngineFactory, first: Job | None = None, *, grace_seconds: float = _GRACE) -> None:
         """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once.
 
-        A child that says nothing for `grace_seconds` after a Stop is ended.
+        A child that stays silent for `grace_seconds` after a Stop is ended.
         """
         self._factory = load
         self._first = first
@@ -96,7 +99,7 @@ class Worker:
         settings: GenerationSettings,
         cancelled: ThreadEvent | None = None,
         history: Sequence[Turn] = (),
-    ) -> Iterator[Progress]:
+    ) -> Iterator[RaceEvent]:
         """What `race` yields, from the child; otherwise as `run`."""
         work = partial(race, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(WithEngine(settings.engine, pair, work), cancelled)
@@ -104,8 +107,8 @@ class Worker:
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """What the job yields, and `Phase` values, which come again every second while one lasts.
 
-        Waits while another job runs. Once `cancelled` is set the job is told to stop; loading is broken off.
-        So it is, and the event set, when the caller goes away.
+        Waits while another job runs. Once `cancelled` is set the job is told to stop; loading is interrupted.
+        The same happens, and the event is set, when the caller goes away.
 
         Raises:
             SpecdemoError: what the job raised, or the child died, or had to be ended.
@@ -139,10 +142,10 @@ class Worker:
         context = get_context("spawn")
         self._stop, self._ready = context.Event(), context.Event()
         self._child = Child(_serve, self._factory, self._first, self._stop, self._ready, name="specdemo engine")
-        self._first = None  # one that is started anew loads what it is asked for
+        self._first = None  # a restarted child loads what its first job needs
 
     def _messages(self, cancelled: ThreadEvent) -> Iterator[Any]:
-        """Whatever the child sends until its job is done. A phase that lasts is repeated with its seconds."""
+        """Whatever the child sends until its job is done. A long phase is repeated with its seconds."""
         phase: Phase | None = None if self._ready.is_set() else Phase("loading")
         began = told = heard = monotonic()
         cancelled_at: float | None = None
@@ -182,7 +185,7 @@ class Worker:
         except EOFError:
             self._child.end()
             raise EngineError(
-                "The engine's process ended, perhaps for lack of memory; run again, and it restarts."
+                "The engine's process died, perhaps for lack of memory; run again to restart it."
             ) from None
         if isinstance(message, SpecdemoError):
             raise message
@@ -190,10 +193,10 @@ class Worker:
 
 
 def _serve(connection: Connection, factory: EngineFactory, first: Job | None, stop: Event, ready: Event) -> None:
-    """The child: do jobs until the parent is gone. What fails to load is tried again."""
+    """The child: do jobs until the parent is gone. What failed to load is retried."""
     engines = Engines(factory, stop.is_set)
     if first is not None:
-        with suppress(Exception):  # whoever asks for it is told, when it is tried again
+        with suppress(Exception):  # the job that needs it is told, when loading is retried
             deque(first(engines), maxlen=0)
     ready.set()
     while True:
@@ -201,7 +204,7 @@ def _serve(connection: Connection, factory: EngineFactory, first: Job | None, st
 
 
 def _guarded(job: Job, engines: "Engines") -> Iterator[Any]:
-    """What the job yields. Whatever goes wrong in it, the process and the next job go on."""
+    """What the job yields. Whatever goes wrong, the process survives for the next job."""
     try:
         yield from job(engines)
     except SpecdemoError:
@@ -216,7 +219,7 @@ class Engines:
     """What is loaded in the child: at most one engine, since each holds copies of the models; and what steps cost."""
 
     def __init__(self, factory: EngineFactory, stop: Callable[[], bool]) -> None:
-        """`stop` says whether the job at hand is to end."""
+        """`stop` says whether the current job should end."""
         self.factory = factory
         self.stop = stop
         self._name: tuple[EngineName, ModelPair] | None = None
@@ -224,7 +227,7 @@ class Engines:
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
     def using(self, engine: EngineName, pair: ModelPair) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
-        """Load this pair in this engine, after freeing what was loaded; measure its costs if they are not known."""
+        """Load this pair in this engine, after freeing what was loaded; measure its costs unless they are known."""
         name = (engine, pair)
         if self._engine is None or self._name != name:
             yield from converting(pair)

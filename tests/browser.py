@@ -1,4 +1,4 @@
-"""The real app in a process of its own, and what its visitors do in headless Chromium."""
+"""The app in a process of its own, and what its visitors do in headless Chromium."""
 
 import json
 import os
@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Literal, Protocol
 from urllib.request import urlopen
 
 import psutil
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from specdemo.analysis import schema
+from specdemo.models.catalogue import catalogue
 from specdemo.records import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +26,7 @@ FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component
 FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 WAIT = 60_000
 expect.set_options(timeout=WAIT)
+ColorScheme = Literal["light", "dark"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,12 @@ class App:
         return self.outbound.read_text().splitlines() if self.outbound.exists() else []
 
 
+class Visit(Protocol):
+    """Opens the page as a new visitor."""
+
+    def __call__(self, path: str = "/", width: int = 1440, color_scheme: ColorScheme = "light") -> Page: ...
+
+
 @contextmanager
 def started(folder: Path, *arguments: str | Path, **environment: str) -> Iterator[App]:
     """Python with these arguments, which start the app, in a folder of its own; on a free port."""
@@ -54,6 +63,9 @@ def started(folder: Path, *arguments: str | Path, **environment: str) -> Iterato
     outbound = folder / "outbound"
     variables = {
         "GRADIO_SERVER_PORT": str(port),
+        "HF_HOME": str(folder),
+        "HF_HUB_CACHE": str(folder / "hub"),
+        "HF_HUB_OFFLINE": "0",
         "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
         "SPECDEMO_OUTBOUND_LOG": str(outbound),
     }
@@ -118,3 +130,27 @@ def downloaded(page: Page) -> Comparison:
 def set_slider(page: Page, name: str, value: int) -> None:
     page.fill(f"#{name} input[type=number]", str(value))
     page.keyboard.press("Tab")
+
+
+def models_tab(page: Page) -> Page:
+    """Open the Models tab, and wait for its catalogue."""
+    open_tab(page, "Models")
+    expect(page.locator(".catalogue .entry")).to_have_count(len(catalogue()))
+    return page
+
+
+def card(page: Page, name: str) -> Locator:
+    """An entry of the catalogue."""
+    return page.locator(f".catalogue [data-name='{name}']")
+
+
+def choose(page: Page, **names: str) -> None:
+    """Choose a target, a draft, or both, from the lists."""
+    for control, name in names.items():
+        page.click(f"#{control} input")
+        page.get_by_role("option", name=name, exact=True).click()
+        expect(page.get_by_role("listbox")).to_have_count(0)
+
+
+def is_no_wider_than(page: Page, width: int) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth") == width)

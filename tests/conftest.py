@@ -2,21 +2,34 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import hypothesis
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import bundled_pair
-from tests.browser import FLAGS, ROOT, WAIT, App, started
+from tests.browser import FLAGS, WAIT, App, ColorScheme, Visit, started
+from tests.folders import add_models
 
 PROMPTS = (
     "Once upon a time there was a fox who",
     "In a deep forest there lived",
     '"Where are you going?" asked the wolf.',
 )
+
+
+hypothesis.settings.register_profile("quick", max_examples=30, deadline=None)
+hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default tries more examples
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first, then those on real models, then those in a browser."""
+    items.sort(key=lambda item: [item.get_closest_marker(slow) is not None for slow in ("browser", "openvino")])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,6 +47,14 @@ def engine() -> Iterator[GenAIEngine]:
 
 
 @pytest.fixture(scope="session")
+def traced() -> Iterator[TracedEngine]:
+    """The bundled pair in our own loop."""
+    engine = TracedEngine(bundled_pair())
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
 def chromium() -> str:
     """Path of a Chromium; where it must not be missing, `SPECDEMO_REQUIRE_BROWSER` makes that a failure."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -45,49 +66,60 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrowserContext]:
+    """A Chromium with a profile, which keeps compiled scripts: the page opens in half the time."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        profile = tmp_path_factory.mktemp("profile")
+        browser = playwright.chromium.launch_persistent_context(profile, executable_path=chromium, args=FLAGS)
         yield browser
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def app(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """`app.py`, as a Space starts it."""
-    with started(tmp_path_factory.mktemp("elsewhere"), ROOT / "app.py") as app:
+@pytest.fixture(scope="session")
+def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's own models."""
+    folder = tmp_path_factory.mktemp("models")
+    add_models(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """The app on scripted engines, as on a Space: without downloads."""
+    folder = tmp_path_factory.mktemp("scripted")
+    with started(folder, "-m", "tests.scripted_app", models_dir, SPACE_ID="somebody/specdemo") as app:
         yield app
 
 
 @pytest.fixture
-def visit(browser: Browser, app: App) -> Iterator[Callable[..., Page]]:
-    """Open the page as a new visitor; at the end, no page may have complained or asked another host.
-
-    The page is that of the module's own `app`, unless another is given.
-    """
-    contexts: list[BrowserContext] = []
+def visit(browser: BrowserContext, app: App) -> Iterator[Visit]:
+    """Open the page as a new visitor; at the end, no page may have complained, and nobody have asked another host."""
+    pages: list[Page] = []
     complaints: list[str] = []
 
-    def open_page(path: str = "/", width: int = 1440, context: BrowserContext | None = None, app: App = app) -> Page:
-        def foreign(url: str) -> bool:
-            return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(app.url)
+    def foreign(url: str) -> bool:
+        return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(app.url)
 
-        if context is None:
-            context = browser.new_context(viewport={"width": width, "height": 1000}, accept_downloads=True)
-            contexts.append(context)
-        page = context.new_page()
+    def open_page(path: str = "/", width: int = 1440, color_scheme: ColorScheme = "light") -> Page:
+        page = browser.new_page()
+        pages.append(page)
         page.set_default_timeout(WAIT)
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.emulate_media(color_scheme=color_scheme)
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))
         page.on("request", lambda request: complaints.append(request.url) if foreign(request.url) else None)
+        forget = {"origin": app.url, "storageTypes": "cookies,local_storage"}
+        browser.new_cdp_session(page).send("Storage.clearDataForOrigin", forget)
         page.goto(app.url + path)
         expect(page.locator("#run")).to_be_enabled(timeout=WAIT)
         page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert complaints == []
+    assert app.other_hosts() == []

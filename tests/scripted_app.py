@@ -1,7 +1,15 @@
-"""The app on scripted engines, whose clocks are arithmetic, so that a sweep finds the same every time.
+"""The app on scripted engines, for tests of the page that are not about a model.
 
-python -m tests.scripted_app
+python -m tests.scripted_app MODELS_DIR
+
+Seconds are arithmetic, and sums of powers of two, so that a sweep finds the same every time. Those of long runs are
+slept, so that they can be watched and stopped. The draft is right until the 20th token, so that short runs are exact,
+and wrong now and then after it.
 """
+
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
@@ -10,21 +18,32 @@ from specdemo.records import Costs, ModelPair, Request
 from specdemo.ui import page
 from specdemo.ways import Auto, EngineName
 
+WRONG = range(20, 4000, 7)
+LONG = 1000  # tokens
+
 
 class Engine(ScriptedEngine):
-    """Fastest with the automatic policy, whose draft costs nothing."""
+    """Fastest with the automatic policy, whose draft costs nothing; sampled texts differ."""
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        return (ScriptedEngine(draft=0) if isinstance(request.way, Auto) else super()).decoder(request, costs)
+        draft = 0 if isinstance(request.way, Auto) else self.draft
+        changed = replace(
+            self,
+            draft=draft,
+            diverges_at=30 if request.sampling.do_sample else None,
+            real_time=request.max_new_tokens > LONG,
+        )
+        return ScriptedEngine.decoder(changed, request, costs)
 
 
 def load(name: EngineName, pair: ModelPair) -> Engine:
     """An engine that calls itself this pair."""
-    engine = Engine()
+    words = 300 * Engine.words  # more than anyone asks for
+    engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7)
     engine.pair = pair
     return engine
 
 
 if __name__ == "__main__":
     page.load_engine = load
-    page.serve(bundled_pair())
+    page.serve(bundled_pair(), models_dir=Path(sys.argv[1]))

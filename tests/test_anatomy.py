@@ -13,7 +13,7 @@ from specdemo.measure.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.session import Sessions
+from specdemo.ui.uploads import opened
 from tests.strategies import comparisons
 
 
@@ -38,7 +38,7 @@ def test_the_walk_through_is_about_the_users_own_tokens() -> None:
         "Take round 1. First the draft proposed 6 tokens: “ quick”, “ brown”, “ fox”, “ um”, “ over”, “ a”." in lines
     )
     assert "It accepted “ quick”, “ brown”, “ fox”, rejected “ um”, and wrote “ jumps” instead." in lines
-    assert "The 2 after it were discarded, never judged. So one target pass committed 4 tokens." in lines
+    assert "The 2 after it were discarded unjudged. So one target pass committed 4 tokens." in lines
 
 
 def test_passes_of_the_run_and_of_the_oracle() -> None:
@@ -82,12 +82,12 @@ def test_markup_in_texts_is_escaped() -> None:
 
 def test_a_file_is_shown_as_the_run_was() -> None:
     comparison = compared()
-    update = Sessions.open(json.dumps(schema.to_json(comparison)).encode())
+    update = opened(json.dumps(schema.to_json(comparison)).encode())
     assert update.anatomy == anatomy(comparison)
     assert '"kind": "end"' in update.feed
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"null"])
 def test_another_file_is_refused(data: bytes) -> None:
-    with pytest.raises(FileError, match="no comparison of schema 1; open a file that Download JSON has written"):
-        Sessions.open(data)
+    with pytest.raises(FileError, match="not a comparison of schema 1; open one saved with Download JSON"):
+        opened(data)

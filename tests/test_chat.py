@@ -8,35 +8,22 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK, Engine
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.errors import PromptError
-from specdemo.measure.race import Lap, Phase, race
-from specdemo.models.pairs import BUNDLED, pair_from_folders
-from specdemo.records import Comparison, ModelPair, Turn
+from specdemo.measure.race import Lap, race
+from specdemo.progress import Phase
+from specdemo.records import Comparison, ModelPair, Request, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.folders import chat_pair
 
 pytestmark = pytest.mark.openvino
-TEMPLATE = (
-    "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% if enable_thinking is defined and not enable_thinking %}"
-    "<think></think>{% endif %}{% endif %}"
-)
 SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
 HISTORY = (Turn(prompt="Who is there?", answer="A fox."),)
 
 
-def chat_pair(folder: Path, **runtime) -> ModelPair:
-    """The bundled pair with a chat template."""
-    for role in ("target", "draft"):
-        (folder / role).mkdir()
-        for file in (BUNDLED / role).iterdir():
-            (folder / role / file.name).symlink_to(file)
-        (folder / role / "chat_template.jinja").write_text(TEMPLATE)
-    settings = RuntimeSettings(precision="f32", model_cache=False, **runtime)
-    return pair_from_folders(folder / "target", folder / "draft", settings)
-
-
 def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **values) -> str:
     tokenizer = Tokenizer(pair.target)
-    return tokenizer.decode(tokenizer.encode_prompt(prompt, SETTINGS.model_copy(update=values), history))
+    return tokenizer.decode(
+        tokenizer.encode_prompt(Request.of(prompt, SETTINGS.model_copy(update=values), tuple(history)))
+    )
 
 
 def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) -> None:

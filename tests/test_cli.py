@@ -98,8 +98,8 @@ def test_both_texts_and_the_figures_are_printed(tmp_path: Path) -> None:
         (("x", "--device", "TPU"), 2, "This machine has no device 'TPU'"),
         (("x", "--draft", "d"), 2, "--draft needs --target"),
         (("x", "--target", "/nowhere"), 1, "There is no folder '/nowhere'"),
-        (("x", "--cache-size", "1024"), 1, "does not fit into this machine's memory"),
-        (("x", "--json", "/nowhere/run.json"), 2, "There is no file to write at '/nowhere/run.json'"),
+        (("x", "--cache-size", "1024"), 1, "does not fit in this machine's memory"),
+        (("x", "--json", "/nowhere/run.json"), 2, "Cannot write a file at '/nowhere/run.json'"),
     ],
 )
 def test_errors_are_one_sentence_and_an_exit_code(
@@ -352,14 +352,17 @@ def test_a_benchmark_that_fails_shows_what_is_finished(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("sweep", "x", "--lookaheads", "few"), "'few' is no list of numbers"),
+        (("sweep", "x", "--lookaheads", "few"), "'few' is not a list of numbers"),
         (("sweep", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
         (("sweep", "x", "--lookaheads", "none", "--thresholds", "none"), "There is nothing to try"),
         (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read '/nowhere.jsonl'"),
         (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
-        (("bench", "--json", "/nowhere/out.json"), "There is no file to write"),
+        (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),
         (("bench", "--json", "out.md"), "choose a path that ends in .json"),
-        (("compare", "x", "--policy", "auto"), "The genai engine cannot do policy auto; choose the traced engine"),
+        (
+            ("compare", "x", "--policy", "auto"),
+            "The genai engine does not support policy auto; choose the traced engine",
+        ),
     ],
     ids=str,
 )

@@ -5,15 +5,16 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure.race import Lap, Phase, Progress, race, run_alone
+from specdemo.measure.race import Lap, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
+from specdemo.progress import Phase
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
 
 
-def laps(progress: list[Progress]) -> list[Lap]:
+def laps(progress: list[RaceEvent]) -> list[Lap]:
     return [item for item in progress if isinstance(item, Lap)]
 
 
@@ -136,7 +137,7 @@ def test_measuring_step_costs_can_be_stopped() -> None:
 
 def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(decoder: object) -> None:
-        raise EngineError("The engine failed in this run; it has been reset, run again.")
+        raise EngineError("The engine failed in this run and has been reset; run again.")
 
     engine = ScriptedEngine()
     monkeypatch.setattr(type(engine.decoder(Request.of("Say", LONG))), "draft_agreement", fail)
@@ -148,13 +149,13 @@ def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.Mon
 def test_step_costs_after_texts_of_several_lengths() -> None:
     engine = ScriptedEngine()
     *states, last = measure_contexts(engine, (16, 256))
-    assert last.costs is not None
-    assert [step.context for step in last.costs.contexts] == [16, 256]
+    assert last.found is not None
+    assert [step.context for step in last.found.contexts] == [16, 256]
     half = last.total // 2
-    assert [state.costs is not None for state in states] == [state.done >= half for state in states]
+    assert [state.found is not None for state in states] == [state.done >= half for state in states]
     assert (last.done, states[0].done, states[-1].total) == (last.total, 0, last.total)
-    first = last.costs.contexts[0]
-    assert last.costs.verify == tuple(spread.middle for spread in first.passes)
+    first = last.found.contexts[0]
+    assert last.found.verify == tuple(spread.middle for spread in first.passes)
     assert first.draft is not None
     assert first.draft.low <= first.draft.middle <= first.draft.high
 
@@ -164,12 +165,12 @@ def test_texts_that_the_models_cannot_read_are_left_out() -> None:
     small = engine.pair.target.model_copy(update={"context_length": 400})
     engine.pair = engine.pair.model_copy(update={"draft": small})
     *_, last = measure_contexts(engine, (16, 128, 256))
-    assert last.costs is not None
-    assert [step.context for step in last.costs.contexts] == [16, 128]
+    assert last.found is not None
+    assert [step.context for step in last.found.contexts] == [16, 128]
 
 
 def test_stopping_keeps_the_lengths_that_are_finished() -> None:
     asked = count()
     *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 150)
-    assert last.costs is not None
-    assert len(last.costs.contexts) == 1
+    assert last.found is not None
+    assert len(last.found.contexts) == 1

@@ -20,7 +20,7 @@ FAMILIES = ("codegen", "gpt2", "gpt_neox", "llama", "opt", "phi3", "qwen3")
 
 @pytest.mark.skipif(INSTALLED, reason="optimum-intel is installed")
 def test_without_optimum_the_message_has_the_commands_that_install_it(tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="Converting needs optimum-intel") as raised:
+    with pytest.raises(ConversionError, match="Conversion needs optimum-intel") as raised:
         convert("facebook/opt-125m", "int8", tmp_path / "out")
     message = str(raised.value)
     for command in (
@@ -43,7 +43,7 @@ def test_where_a_converted_model_lies(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(ConversionError, match=r"There is '.*out' already; use it, delete it, or name another"):
+    with pytest.raises(ConversionError, match=r"'.*out' already exists; use it, delete it, or choose another"):
         convert("facebook/opt-125m", "int8", tmp_path / "out")
 
 
@@ -93,7 +93,7 @@ def test_what_the_exporter_says_becomes_one_sentence() -> None:
     assert "encoder–decoder" in explained("a/b", "ValueError: … only supports the tasks text2text-generation for t5")
     assert "accept its licence" in explained("a/b", "Cannot access gated repo for url …")
     assert explained("a/b", "one\nOSError: two\n").startswith(
-        "optimum-intel could not convert a/b (it said: OSError: two)"
+        "optimum-intel could not convert a/b (its last message: OSError: two)"
     )
 
 

@@ -151,8 +151,8 @@ def test_gated(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tiny/other", "shows no tiny/other to you; check its name"),
-        ("a/b/c", "'a/b/c' is not a repository's name; name one as ORGANISATION/MODEL"),
+        ("tiny/other", "does not show you tiny/other; check its name"),
+        ("a/b/c", "'a/b/c' is not a repository name; write it as ORGANISATION/MODEL"),
     ],
 )
 def test_missing(hub: Hub, name: str, message: str) -> None:
@@ -191,7 +191,9 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_fetched(
 ) -> None:
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(5_000_000))
-    with pytest.raises(DiskError, match=r"needs 69 MB more, and .* has 5 MB free; free some space, or set HF_HOME"):
+    with pytest.raises(
+        DiskError, match=r"needs 69 MB more, but .* has only 5 MB free; free some space, or set HF_HOME"
+    ):
         list(download(NAME))
     assert hub.served.total() == 0
 

@@ -80,7 +80,7 @@ def test_rounds_agree_with_the_counters_of_genai(eagle, shape: dict) -> None:
     run = speculate(eagle, **shape)
     pipeline = eagle.pipelines.get("model")
     ids = as_tensor(eagle.pipelines.tokenizer.encode(PROMPT))
-    config = generation_config(pipeline, "model", chosen(**shape))
+    config = generation_config(pipeline, Request.of(PROMPT, chosen(**shape)))
     counters = pipeline.generate([ids], [config])[0].extended_perf_metrics
     sizes = [len(step.committed) for step in (run.prefill, *run.rounds)]
     assert sizes == list(counters.raw_metrics.m_batch_sizes), "a step is a round"

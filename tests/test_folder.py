@@ -36,7 +36,7 @@ def test_missing_folder() -> None:
 
 
 def test_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match=r"holds no OpenVINO model; export it with: python -m specdemo"):
+    with pytest.raises(FolderError, match=r"contains no OpenVINO model; export it with: python -m specdemo"):
         inspect_folder(tmp_path)
 
 
@@ -51,7 +51,7 @@ def test_half_copied_folder(copy: Path, name: str) -> None:
 def test_file_cut_short(copy: Path, stem: str) -> None:
     file = copy / f"{stem}.bin"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(FolderError, match=rf"{stem}.bin .* has \d+ of \d+ bytes; the copy was cut short"):
+    with pytest.raises(FolderError, match=rf"{stem}.bin .* has \d+ of \d+ bytes; the copy is incomplete"):
         inspect_folder(copy)
 
 
@@ -120,7 +120,7 @@ def test_vocabularies_that_differ() -> None:
     words = {f"w{i}".encode(): i for i in range(100)}
     with pytest.raises(PairError, match=r"different tokenizers \(token 7 differs\)"):
         check_vocabularies(words, {(b"other" if i == 7 else word): i for word, i in words.items()})
-    with pytest.raises(PairError, match="100 tokens against 50"):
+    with pytest.raises(PairError, match="100 tokens versus 50"):
         check_vocabularies(words, {word: i for word, i in words.items() if i < 50})
 
 

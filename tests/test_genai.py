@@ -107,7 +107,8 @@ def test_counts_agree_for_a_confidence_threshold_too(engine, threshold: float) -
 
 def genai_counters(engine: GenAIEngine, prompt: str, **settings):
     pipeline = engine.pipelines.get("model")
-    config = generation_config(pipeline, "model", GenerationSettings(ignore_eos=True, max_new_tokens=96, **settings))
+    chosen = GenerationSettings(ignore_eos=True, max_new_tokens=96, **settings)
+    config = generation_config(pipeline, Request.of(prompt, chosen))
     ids = as_tensor(engine.pipelines.tokenizer.encode(prompt))
     return pipeline.generate([ids], [config])[0].extended_perf_metrics
 
@@ -219,7 +220,7 @@ def test_a_failed_pipeline_is_rebuilt_and_the_next_run_works(engine) -> None:
     broken.add_request(
         10**9, "x", openvino_genai.GenerationConfig(max_new_tokens=5)
     )  # neither lookahead nor threshold
-    with pytest.raises(EngineError, match="has been reset, run again"):
+    with pytest.raises(EngineError, match="has been reset; run again"):
         speculate(engine)
     assert speculate(engine).token_ids == before.token_ids
     assert engine.pipelines.get("model") is not broken
@@ -250,7 +251,7 @@ def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_larger_than_memory() -> None:
-    with pytest.raises(CacheError, match=r"1024 GB does not fit into this machine's memory; choose a smaller"):
+    with pytest.raises(CacheError, match=r"1024 GB does not fit in this machine's memory; choose a smaller"):
         GenAIEngine(bundled_pair(cache_size=1024))
 
 

@@ -94,7 +94,7 @@ def test_models_of_a_directory(shelf: Path) -> None:
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FolderError, match=r"There is no directory '.*nowhere'; name the one"):
+    with pytest.raises(FolderError, match=r"There is no directory '.*nowhere'; give the one"):
         library(tmp_path / "nowhere")
 
 
@@ -210,7 +210,7 @@ def test_a_pair_that_is_too_large_for_this_machine(monkeypatch: pytest.MonkeyPat
         None,
     )  # an upper estimate refuses nothing
     assert report.reason == (
-        "It may need 2.1 GB of memory, and 1.1 GB are free; choose a smaller cache size, or a smaller pair."
+        "It may need 2.1 GB of memory, but only 1.1 GB is free; choose a smaller cache size or a smaller pair."
     )
 
 

@@ -56,7 +56,7 @@ def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "qwen3-8b-eagle3",
         "not supported",
         "story-pair/draft",
-        "empty: The folder 'empty' holds",
+        "empty: The folder 'empty' contains",
     ):
         assert words in text
 
@@ -75,15 +75,15 @@ def test_info_of_a_pair_and_of_a_model(capsys: pytest.CaptureFixture[str]) -> No
 def test_check_a_good_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "story-pair/target", "story-pair/draft") == 0
     text = capsys.readouterr().out
-    assert "Tokenizers: the same." in text
-    assert "genai engine: can run it" in text
+    assert "Tokenizers: identical." in text
+    assert "genai engine: can run this pair" in text
 
 
 def test_check_a_mismatched_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("check", "story-pair/target", FIXTURES / "llama" / "draft") == 0
     text = capsys.readouterr().out
-    assert "genai engine: cannot: Target and draft have different tokenizers" in text
-    assert "traced engine: can run it" in text
+    assert "genai engine: cannot run this pair: Target and draft have different tokenizers" in text
+    assert "traced engine: can run this pair" in text
 
 
 def test_check_what_no_engine_can_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_check_what_no_engine_can_run(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_download_a_pair_and_use_it(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("download", "dolly-v2-7b") == 0
-    assert "use it by this name: --target OpenVINO/dolly-v2-7b-int8-ov" in capsys.readouterr().out
+    assert "use it as: --target OpenVINO/dolly-v2-7b-int8-ov" in capsys.readouterr().out
     assert run("list", "--json", "-") == 0
     data = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in data["catalogue"] if entry["here"]] == ["story-pair", "dolly-v2-7b"]
@@ -121,7 +121,7 @@ def test_download_what_is_to_be_converted(hub: Hub, capsys: pytest.CaptureFixtur
     [
         (("download", "dolly"), 2, "The catalogue has no 'dolly'; choose dolly-v2-"),
         (("download", "flan-t5-xl"), 2, "encoder–decoder"),
-        (("download", "org/nothing"), 1, "shows no org/nothing to you"),
+        (("download", "org/nothing"), 1, "does not show you org/nothing"),
         (("info", "nothing"), 2, "There is no model 'nothing' on this machine"),
         (("info", "/nowhere"), 1, "There is no folder '/nowhere'; check the path."),
         (("check", "story-pair/target", "--cache-size", "0"), 2, "Cache size (cache_size) should be greater"),

@@ -1,38 +1,38 @@
-"""The Tune and Benchmark tabs as a visitor meets them: the real app on the real pair in headless Chromium."""
+"""The Tune and Benchmark tabs as a visitor meets them, on scripted engines in headless Chromium."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from specdemo.measure.step_costs import MAX_LOOKAHEAD
-from tests.browser import App, open_tab, run, set_slider, started
+from tests.browser import Visit, open_tab, run, set_slider
 
-pytestmark = [pytest.mark.openvino, pytest.mark.browser]
+pytestmark = pytest.mark.browser
 SHORT = "/#engine=traced&max_new_tokens=16&ignore_eos=true"
 
 
-def rows(page: Page, board: str) -> list[list[str]]:
+def rows(page: Page, board: str) -> Any:
     cells = "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
     return page.locator(f"#{board} tbody tr").evaluate_all(cells)
 
 
-def points(page: Page, board: str, chart: str) -> list[int]:
+def points(page: Page, board: str, chart: str) -> Any:
     """Number of points of each of a chart's traces."""
     element = f"document.querySelector('#{board} .chart[data-place={chart}]')"
     page.wait_for_function(f"{element}?.data?.length")
     return page.evaluate(f"{element}.data.map(trace => trace.x.length)")
 
 
-def widest(page: Page) -> float:
+def widest(page: Page) -> Any:
     """How far to the right anything on the page reaches."""
     edges = "parts => Math.max(...parts.map(part => part.getBoundingClientRect().right))"
     return page.locator(".card, .sheet, .sheet button").evaluate_all(edges)
 
 
-def test_a_sweep_a_stop_and_what_steps_cost(visit) -> None:
+def test_a_sweep_a_stop_and_what_steps_cost(visit: Visit) -> None:
     page = visit(SHORT)
     open_tab(page, "Tune")
     page.fill("#sweep-prompts textarea", "Once upon a time")
@@ -47,16 +47,17 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit) -> None:
     expect(page.locator("#sweep-board [data-place=recommendation]")).to_contain_text("identical")
     assert points(page, "sweep-board", "speedup") == [MAX_LOOKAHEAD, MAX_LOOKAHEAD, 2]
 
-    set_slider(page, "longest", 16)
-    set_slider(page, "repeats", 10)
+    open_tab(page, "Compare")
+    set_slider(page, "max_new_tokens", 2000)
+    open_tab(page, "Tune")
     page.click("#sweep")
     expect(page.locator("#sweep-message progress")).to_be_visible()
     page.click("#stop-sweep")
-    expect(page.locator("#sweep-message")).to_contain_text("what is finished stays")
+    expect(page.locator("#sweep-message")).to_contain_text("finished results are kept")
     expect(page.locator("#sweep")).to_be_enabled()
 
     page.click("#measure")
-    expect(page.locator("#stop-costs")).to_be_visible()
+    expect(page.locator("#costs-board tbody tr")).to_have_count(3)  # the sweep knew of a single length
     expect(page.locator("#stop-costs")).to_be_hidden()
     assert points(page, "costs-board", "verify") == [MAX_LOOKAHEAD + 1] * 3
     set_slider(page, "alpha", 0)
@@ -66,12 +67,6 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit) -> None:
     page.set_viewport_size({"width": 390, "height": 1000})
     page.wait_for_timeout(300)
     assert widest(page) <= 390
-
-
-@pytest.fixture(scope="module")
-def scripted(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    with started(tmp_path_factory.mktemp("scripted"), "-m", "tests.scripted_app") as app:
-        yield app
 
 
 def swept(page: Page, whose: str) -> list[str]:
@@ -88,8 +83,8 @@ def choose_engine(page: Page, name: str) -> None:
     page.click(f"#engine input[value={name}]")
 
 
-def test_a_board_shows_one_sweep_and_says_whose_it_is(visit, scripted: App) -> None:
-    page = visit(SHORT, app=scripted)
+def test_a_board_shows_one_sweep_and_says_whose_it_is(visit: Visit) -> None:
+    page = visit(SHORT)
     lookaheads, others = ["Speedup by lookahead"], ["Thresholds and policies"]
     rest = ["Acceptance", "Where the time goes", "Every setting"]
     assert swept(page, "story-pair · traced engine · draft model") == ["Recommendation", *lookaheads, *others, *rest]
@@ -112,14 +107,14 @@ def test_a_board_shows_one_sweep_and_says_whose_it_is(visit, scripted: App) -> N
     expect(page.locator("#costs-board [data-place=caption]")).to_have_text("story-pair · genai engine")
 
 
-def test_step_costs_stay_until_another_pair_is_used(visit, scripted: App) -> None:
-    page = visit(SHORT, app=scripted)
+def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:
+    page = visit(SHORT)
     open_tab(page, "Tune")
     page.click("#measure")
     expect(page.locator("#costs-board tbody tr")).to_have_count(3)
     expect(page.locator("#measure")).to_have_text("Measure step costs")
     steps = rows(page, "costs-board")
-    assert [row[1:] for row in steps] == [["10.00 (10.00–10.00)", "2.00 (2.00–2.00)", "2.00 (2.00–2.00)", "0.20"]] * 3
+    assert [row[1:] for row in steps] == [["1.95 (1.95–1.95)", "0.49 (0.49–0.49)", "0.49 (0.49–0.49)", "0.25"]] * 3
 
     page.evaluate("document.querySelector('#costs-board tbody').marked = true")
     set_slider(page, "alpha", 0)
@@ -142,7 +137,7 @@ def test_step_costs_stay_until_another_pair_is_used(visit, scripted: App) -> Non
     expect(page.locator("#alpha input[type=number]")).to_have_value("0.7")
 
 
-def test_a_benchmark_and_its_reports(visit, tmp_path: Path) -> None:
+def test_a_benchmark_and_its_reports(visit: Visit, tmp_path: Path) -> None:
     page = visit(width=390)
     open_tab(page, "Benchmark")
     broken = tmp_path / "broken.jsonl"

@@ -22,7 +22,7 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
         ({"seed": -1}, "Seed"),
         ({"drafter": "oracle"}, "Drafter"),
         ({"drafter": "lookup", "policy": "confidence"}, "its policy must be constant"),
-        ({"lookahead": 3}, "There is no setting called 'lookahead'; known are engine, drafter"),
+        ({"lookahead": 3}, "There is no setting called 'lookahead'; choose from engine, drafter"),
         ({"num_assistant_tokens": "many"}, "should be a valid integer"),
         ({"temperature": float("nan")}, "Temperature"),
     ],

@@ -133,7 +133,7 @@ def test_what_a_pair_cannot_do_is_left_out() -> None:
     tried = candidates(LONG, (1, 4), (0.5,))
     *_, last = sweep(engine, ["Say"], LONG, tried, repeats=1)
     assert [point.candidate.name for point in last.found.points] == ["lookahead 1", "lookahead 4"]
-    with pytest.raises(SettingsError, match="none of what was to be tried"):
+    with pytest.raises(SettingsError, match="supports none of the settings to be tried"):
         list(sweep(engine, ["Say"], LONG, tried[2:], repeats=1))
 
 
@@ -176,19 +176,21 @@ def test_recommendations() -> None:
     clear = recommend(points, point("a", 1.2, 1.3, 1.4))
     assert clear.candidate is not None
     assert clear.sentence == (
-        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical. Not surely slower: b."
+        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical. Within measurement error: b."
     )
     many = [point(str(n), 1.0, 1 + n / 100, 1.5) for n in range(10)]
-    assert recommend(many, point("9", 1.2, 1.3, 1.4)).sentence.endswith("Not surely slower: 8, 7, 6, 5 and 5 more.")
+    assert recommend(many, point("9", 1.2, 1.3, 1.4)).sentence.endswith(
+        "Within measurement error: 8, 7, 6, 5 and 5 more."
+    )
     for fresh, words in (
-        (point("a", 0.9, 1.1, 1.3), "No setting surely beats plain decoding here: the best, a, reached 1.10×"),
+        (point("a", 0.9, 1.1, 1.3), "No setting clearly beats plain decoding here: the best, a, reached 1.10×"),
         (point("a", 0.8, 0.9, 1.1), "No setting beats plain decoding here"),
         (point("a", None, 1.5, None, 1), "Too few runs to be sure: the fastest so far is a, 1.50× in 1 fresh run"),
         (None, "Too few runs to be sure: the fastest so far is a, 1.90× in 5 runs"),
     ):
         assert recommend(points, fresh).candidate is None
         assert recommend(points, fresh).sentence.startswith(words)
-    assert recommend([]).sentence == "Nothing was measured yet."
+    assert recommend([]).sentence == "Nothing has been measured yet."
 
 
 def test_intervals_hold_the_median_and_narrow_with_more_runs() -> None:

@@ -259,7 +259,7 @@ def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(traced) 
     rounds = rounds_of(decoder)
     next(rounds)
     decoder._target = Broken()
-    with pytest.raises(EngineError, match="has been reset, run again"):
+    with pytest.raises(EngineError, match="has been reset; run again"):
         next(rounds)
     assert speculate(traced).token_ids == plain(traced).token_ids
 

@@ -18,10 +18,9 @@ from specdemo.cli.terminal import print_sweep
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.measure.hardware import Bound, MemoryUse
-from specdemo.measure.race import Phase
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
 from specdemo.measure.sweep import Sweep, candidates, sweep
-from specdemo.progress import Progress
+from specdemo.progress import Phase, Progress
 from specdemo.records import Costs, StepCosts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board
@@ -114,7 +113,7 @@ def test_step_costs_and_what_they_let_one_expect() -> None:
     assert shown["html"]["change"] == ""  # it costs nothing in a scripted engine
     told = contexts[0].model_copy(update={"length_change": 0.25 * measured_.costs.plain_step})
     shown = json.loads(costs_board(known(contexts=(told,)), 0.8))
-    assert "(25 % of a plain step) if the one before it had another length" in shown["html"]["change"]
+    assert "(25 % of a plain step) if the one before it had a different length" in shown["html"]["change"]
 
 
 def test_step_costs_are_told_with_quartiles_for_each_length_of_text() -> None:
@@ -140,7 +139,7 @@ def test_another_acceptance_changes_only_what_is_predicted() -> None:
 
 def test_a_draft_whose_cost_is_not_known_predicts_nothing() -> None:
     shown = json.loads(prediction_board(known(draft_step=None), 0.8))
-    assert "nothing is predicted" in shown["html"]["expectation"]
+    assert "nothing can be predicted" in shown["html"]["expectation"]
     assert shown["charts"] == {}
 
 
@@ -226,7 +225,7 @@ def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
 
 def test_what_is_finished_stays_after_a_stop_and_after_a_failure() -> None:
     half = Progress(1, 2, None, swept()[-1].found)
-    assert "Stopped after 1 of 2; what is finished stays" in shown(Sessions(half))[-1].message
+    assert "Stopped after 1 of 2; finished results are kept" in shown(Sessions(half))[-1].message
     failed = shown(Sessions(half, error=EngineError()))[-1]
     assert 'role="alert"' in failed.message
     assert (failed.board, failed.state) == ("1 done", half)
@@ -292,5 +291,5 @@ def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (only,) = benchmarked()
-    assert 'role="alert">Finished rows cannot be kept in' in only[0]
-    assert "start the page with XDG_CACHE_HOME set to a folder that can be written." in only[0]
+    assert 'role="alert">Finished rows cannot be saved in' in only[0]
+    assert "start the page with XDG_CACHE_HOME set to a writable folder." in only[0]

@@ -22,8 +22,8 @@ from specdemo.ui.html.summary import figures_html
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.html.tokens import round_html
 from specdemo.ui.restore import restore
-from specdemo.ui.session import Visitors
 from specdemo.ui.shelf import PAIR_NAMES, Shelf
+from specdemo.ui.visitors import Visitors
 from tests.strategies import comparisons, rounds
 
 PAIR = bundled_pair()
@@ -132,7 +132,7 @@ def test_any_comparison_has_figures(comparison: Comparison) -> None:
 def test_charts_have_the_traces_the_page_extends() -> None:
     for figure, names in (
         (clock_figure(), ["plain", "speculative"]),
-        (acceptance_figure(), ["accepted", "refused", "running α"]),
+        (acceptance_figure(), ["accepted", "rejected or discarded", "running α"]),
     ):
         assert [trace["name"] for trace in json.loads(figure)["data"]] == names
 

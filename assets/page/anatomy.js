@@ -1,4 +1,4 @@
-// The anatomy of one run: a stepper over its rounds, and charts that are drawn anew for each run.
+// The anatomy of one run: a stepper over its rounds, and charts that are redrawn for each run.
 
 class Anatomy {
   constructor(element) {
@@ -30,7 +30,7 @@ class Anatomy {
     this.beginning = [run.prompt, run.prefill];
     for (const [name, chart] of Object.entries(this.charts)) chart.show(JSON.parse(run[name]));
     this.find(".so-far").textContent = this.beginning.join("");
-    this.find(".place").textContent = "no rounds: the run ended with its first token";
+    this.find(".place").textContent = "no rounds: the run ended at its first token";
     this.go(0, false);
   }
 

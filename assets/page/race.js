@@ -111,10 +111,10 @@ class Race {
 
   pace(player) {
     const seconds = (ms) => `${(ms / 1000).toPrecision(2)} s`;
-    if (player.live && !player.complete) return "Live. Both sides take turns on this machine; each clock counts only its own time.";
-    if (player.factor === 1) return "Played in real time, on both sides' own clocks.";
+    if (player.live && !player.complete) return "Live. The two sides take turns on this machine; each clock counts only its own time.";
+    if (player.factor === 1) return "Played in real time, each side on its own clock.";
     const long = player.complete ? player.total() : player.expected();
-    return `Played ${player.factor}× slower than it ran: about ${seconds(long)} of computing, shown in ${seconds(long * player.factor)}.`;
+    return `Played back ${player.factor}× slower than it ran: ${seconds(long)} of computation, shown in ${seconds(long * player.factor)}.`;
   }
 
   ended() {
@@ -123,7 +123,7 @@ class Race {
     const { result } = this;
     this.root.dataset.state = result ? "done" : "failed";
     if (!result) {
-      this.say(this.failure ? "The run failed. What was decoded until then stays below." : "");
+      this.say(this.failure ? "The run failed. What had been decoded until then is shown below." : "");
       return;
     }
     this.root.dataset.tone = result.tone;

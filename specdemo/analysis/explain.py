@@ -28,12 +28,12 @@ def tone(comparison: Comparison) -> Literal["faster", "slower", "same"]:
 
 
 def reason(comparison: Comparison) -> str:
-    """Why: what a round commits against what it costs, and what that cost is made of."""
+    """Why: what a round commits compared with what it costs, and what makes up that cost."""
     length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
     if length is None or cost is None:
         return "Ask for more tokens to see a difference."
     if tone(comparison) == "slower":
-        round_ = f"Because a round takes as long as {cost:.2f} plain steps but commits only {length:.2f} tokens."
+        round_ = f"A round takes as long as {cost:.2f} plain steps but commits only {length:.2f} tokens."
     else:
         round_ = f"A round commits {length:.2f} tokens in the time of {cost:.2f} plain steps."
     return " ".join(filter(None, (round_, _makeup(comparison))))
@@ -49,27 +49,27 @@ def agreement(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """How the proposals are known, and whatever else one should know to judge the figures."""
+    """How the proposals are known, and what else matters in judging the figures."""
     yield f"{comparison.pair.name}, {comparison.settings.engine} engine, on {comparison.environment.device}."
     yield _SOURCES[comparison.trace_source]
     if comparison.pair.translated and comparison.settings.drafter == "model":
         yield (
-            "Target and draft have different tokenizers: the draft's text was encoded again for the target, "
+            "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
             "so its proposals have no probabilities."
         )
     if comparison.pair.runtime.enable_prefix_caching:
-        yield "Prefix caching is on: prefill counts only what earlier texts had not put into the KV cache."
+        yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
     if comparison.history:
-        yield "Both sides read the same earlier turns, with the target's own answers."
+        yield "Both sides read the same earlier turns, which hold the target's own answers."
 
 
 _SOURCES = {
-    "measured": "Proposals were seen as they were made.",
-    "replayed": "GenAI does not tell which proposals it refused. They are replayed: the drafter was run again over "
-    "the committed text, off the clock, and each round was checked against what it committed.",
-    "counts only": "GenAI does not tell which proposals it refused; sampled ones, and an EAGLE-3 head's, cannot be "
-    "replayed. Of a constant lookahead at least their number is known; with a confidence threshold, and in trees, "
-    "how many were accepted.",
+    "measured": "Proposals were recorded as they were made.",
+    "replayed": "GenAI does not report which proposals it rejected, so they were replayed: the drafter ran again "
+    "over the committed text, off the clock, and each round was checked against what it committed.",
+    "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of an EAGLE-3 head "
+    "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
+    "only how many were accepted.",
 }
 
 
@@ -82,20 +82,20 @@ def divergence_reason(comparison: Comparison) -> str:
         return SAMPLING_CAVEAT
     if settings.do_sample:
         return (
-            "With sampling each side draws its own random numbers, so the texts may part at any token. "
-            "What they are drawn from is the same distribution."
+            "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
+            "Both are drawn from the same distribution."
         )
     precision = comparison.environment
     return (
-        "Both sides ask the same target, but a pass over several tokens runs other kernels than a pass over one, "
-        "and rounds differently. Where two tokens are almost equally likely, that decides. "
+        "Both sides use the same target, but a pass over several tokens runs different kernels than a pass over one "
+        "and rounds differently, which decides where two tokens are almost equally likely. "
         f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
-        "in f32 throughout, outputs part less often."
+        "in f32 throughout, outputs diverge less often."
     )
 
 
 def walk_through(comparison: Comparison) -> Iterator[str]:
-    """The algorithm in a few sentences, by the example of a round of this run."""
+    """The algorithm in a few sentences, illustrated by a round of this run."""
     rounds = comparison.speculative.rounds
     known = [
         (number, step)
@@ -103,7 +103,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
         if step.proposed and None not in {draft.id for draft in step.proposed}
     ]
     if not known:
-        yield "In this run nothing is known of what was proposed, so there is no round to take for an example."
+        yield "The proposals of this run are not known, so no round can serve as an example."
         return
     telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
     number, step = (telling or known)[0]
@@ -112,7 +112,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
     words = ", ".join(_quoted(draft.text) for draft in drafts)
     yield (
         f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
-        "Then the target looked at all of them in a single pass, which tells what it would have written instead."
+        "Then the target read all of them in a single pass, which tells what it would have written itself."
     )
     own = "".join(token.text for token in step.committed[accepted:])
     good = (
@@ -126,15 +126,15 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
         if refused.draft_probability is not None and refused.target_probability is not None:
             odds = f" (draft {refused.draft_probability:.2f}, target {refused.target_probability:.2f})"
         rest = len(drafts) - accepted - 1
-        after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded, never judged." if rest else ""
+        after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded unjudged." if rest else ""
         yield f"{good}, rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(own)} instead.{after}"
     elif own:
-        yield f"{good}, all there was, and since the pass also told what follows, it added {_quoted(own)}."
+        yield f"{good}, the whole proposal, and since the pass also tells what comes next, it added {_quoted(own)}."
     if comparison.settings.do_sample and comparison.settings.engine == "traced":
         yield (
-            "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), p the target's and q the "
-            "draft's; a refused one is replaced by a draw from max(0, p − q), scaled to sum to 1. What is written "
-            "then has exactly the target's distribution (Leviathan et al. 2023)."
+            "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), where p is the target's "
+            "distribution and q the draft's; a rejected one is replaced by a draw from max(0, p − q), normalized. "
+            "The output then follows exactly the target's distribution (Leviathan et al. 2023)."
         )
     yield f"So one target pass committed {len(step.committed)} token{'s' * (len(step.committed) != 1)}."
 
@@ -145,8 +145,8 @@ def _quoted(text: str) -> str:
 
 SAMPLING_CAVEAT = (
     "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
-    "rule compares the draft's probability with that of another token. The text can differ in kind, not only in "
-    "luck. The traced engine keeps the distribution exactly."
+    "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
+    "different by chance. The traced engine keeps the distribution exactly."
 )
 
 
@@ -156,13 +156,13 @@ def _makeup(comparison: Comparison) -> str:
     sentences, calibrated = [], []
     rate = metrics.acceptance_rate(comparison.speculative)
     if rate is not None:
-        accepted = "of the draft's proposals were" if by_model else "of what prompt lookup proposed was"
-        sentences.append(f"{percent(rate)} {accepted} accepted.")
+        proposals = "the draft's proposals" if by_model else "prompt lookup's proposals"
+        sentences.append(f"{percent(rate)} of {proposals} were accepted.")
     if costs is not None and by_model and costs.draft_step is not None:
-        calibrated.append(f"a draft step took {number(metrics.draft_cost(costs))} of a target step")
+        calibrated.append(f"a draft step cost {number(metrics.draft_cost(costs))} plain steps")
     if costs is not None and settings.policy == "constant":
         tokens = settings.num_assistant_tokens + 1
-        calibrated.append(f"verifying {tokens} tokens in one pass {number(metrics.verify_cost(costs, tokens))}")
+        calibrated.append(f"verifying {tokens} tokens in one pass cost {number(metrics.verify_cost(costs, tokens))}")
     if calibrated:
-        sentences.append(f"When the pair was calibrated, {' and '.join(calibrated)}.")
+        sentences.append(f"Measured apart from this run, {' and '.join(calibrated)}.")
     return " ".join(sentences)

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 from specdemo.analysis import metrics
+from specdemo.output import SCHEMA
 from specdemo.records import Comparison, Run, Side
 
-SCHEMA = 1
 _COLUMNS = {
     "token_ids": "id",
     "token_texts": "text",
@@ -28,7 +28,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "schema": SCHEMA,
         **comparison.model_dump(mode="json", include={"pair", "history", "prompt", "settings", "environment"}),
         **{side: _run_to_json(comparison.side(side)) for side in _SIDES},
-        **comparison.model_dump(mode="json", include={"trace_source", "costs", "draft_agreement"}),
+        **comparison.model_dump(mode="json", include={"trace_source", "costs", "draft_agreement", "warm_up"}),
         "summary": {
             "speedup": metrics.speedup(comparison),
             "acceptance_rate": metrics.acceptance_rate(comparison.speculative),

@@ -1,28 +1,43 @@
 """A benchmark as Markdown, CSV, JSON, and as one HTML file that opens offline, light or dark.
 
 The table is that of the article on dynamic speculation (Mamou et al. 2024): target, draft, task, and the speedup of
-each way of decoding; a speedup stands there only together with whether the outputs were identical.
+each way of decoding; a speedup is always shown together with whether the outputs were identical.
 """
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from plotly.offline import get_plotlyjs
+import plotly.graph_objects as go
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from plotly.io import from_json
 
 from specdemo.analysis import metrics
 from specdemo.analysis.figures import percent
+from specdemo.bench.charts import charts
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
-from specdemo.errors import SpecdemoError, UsageError
+from specdemo.errors import UsageError
 from specdemo.measure.hardware import MEBIBYTE, draft_extra
+from specdemo.output import SCHEMA, write_json, write_text
 from specdemo.resources import ASSETS
 
-SCHEMA = 1
 _TEMPLATE = ASSETS / "report.html"
+_HEIGHT = 360
+_COLOURS = {
+    "--sd-own": "#0077bb",
+    "--sd-accepted": "#009e73",
+    "--sd-rejected": "#d55e00",
+    "--sd-plain": "#7b8798",
+    "--sd-refused": "#e69f00",
+    "--sd-mute": "#cc79a7",
+    "--sd-ink": "#8a7d3c",
+    "--sd-card": "#ffffff",
+    "--sd-line": "#d8dce3",
+}
+"""Seen on light and on dark; text, grid and lines of a plot are coloured by the page's style sheet."""
 _BESIDE = (".md", ".csv", ".html")
 COLUMNS = ("target", "draft", "task", "engine", "method", "speedup", "outputs", "τ", "α", "tokens/s", "runs")
 
@@ -52,7 +67,7 @@ def to_markdown(result: Bench) -> str:
 
 
 def to_csv(result: Bench) -> str:
-    """The table's figures unrounded, one cell a line."""
+    """The table's figures unrounded, one cell per line."""
     names = [name for name in Cell.model_fields if name not in ("speedup", "speedups")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -66,70 +81,50 @@ def to_csv(result: Bench) -> str:
 
 
 def to_html(result: Bench) -> str:
-    """One file with plots, table and notes; it loads nothing."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table(result))
-    page = {
-        "title": escape(f"Benchmark of {result.header.pair.name}"),
-        "plotly": get_plotlyjs(),
-        "table": f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
-        "notes": "".join(f"<p>{escape(note)}</p>" for note in notes(result) if note),
-        "charts": json.dumps(charts(result)).replace("</", "<\\/"),
-    }
-    text = _TEMPLATE.read_text(encoding="utf-8")
-    for name, value in page.items():
-        text = text.replace(f"<!-- {name} -->", value)
-    return text
-
-
-def charts(result: Bench) -> list[dict[str, Any]]:
-    """Chart-ready data: a title, axis names, and series of x, y and spread, without colours."""
-    found = cells(result)
-    ways = list(dict.fromkeys((cell.engine, cell.method) for cell in found))
-    speedups, lengths = [], []
-    for way in ways:
-        mine = [cell for cell in found if (cell.engine, cell.method) == way]
-        x, name = [cell.task for cell in mine], " ".join(way)
-        spread = [cell.deviation or 0 for cell in mine]
-        same = ["outputs identical" if cell.identical else "outputs differ" for cell in mine]
-        speedups.append({"name": name, "x": x, "y": [cell.mean for cell in mine], "spread": spread, "text": same})
-        lengths.append({"name": name, "x": x, "y": [cell.mean_accepted_length for cell in mine]})
-    passes = []
-    for engine, facts in result.engines.items():
-        if facts.costs is not None:
-            y = [metrics.verify_cost(facts.costs, n) for n in range(1, len(facts.costs.verify) + 1)]
-            passes.append({"name": engine, "x": list(range(1, len(y) + 1)), "y": y, "mode": "lines+markers"})
-    outputs = "outputs identical" if all(cell.identical for cell in found) else "outputs not always identical"
-    title = "Speedup over plain decoding" + (f", {outputs}" if found else "")
-    result_charts = [
-        {"title": title, "y": "speedup", "series": speedups, "line": 1},
-        {"title": "Mean accepted length τ", "y": "tokens a pass", "series": lengths, "line": 1},
+    """One self-contained file with plots, table and notes."""
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    plots = [
+        (chart.title, _plot(name, chart.figure, with_plotly=number == 0))
+        for number, (name, chart) in enumerate(charts(result).items())
     ]
-    if passes:
-        title = "Cost of a target pass over n tokens, v(n)"
-        result_charts.append({"title": title, "x": "tokens", "y": "v(n)", "series": passes})
-    return result_charts
+    return page.render(
+        title=f"Benchmark of {result.header.pair.name}",
+        plots=plots,
+        columns=COLUMNS,
+        rows=table(result),
+        notes=filter(None, notes(result)),
+    )
+
+
+def _plot(name: str, figure: go.Figure, *, with_plotly: bool) -> Markup:
+    """A figure as HTML; texts in it are escaped by Plotly. The first brings Plotly's script for all."""
+    described = figure.update_layout(height=_HEIGHT).to_json()
+    for variable, colour in _COLOURS.items():
+        described = described.replace(f"var({variable})", colour)
+    config = {"responsive": True, "displaylogo": False}
+    html = from_json(described).to_html(full_html=False, include_plotlyjs=with_plotly, div_id=name, config=config)
+    return Markup(html)
 
 
 def notes(result: Bench) -> Iterator[str]:
-    """What the table rests on, and memory and bandwidth where they were measured."""
+    """What the table is based on, and memory and bandwidth where they were measured."""
     if not result.complete:
         wanted = len(result.tasks) * result.repeats * len(result.header.methods)
-        yield f"Not finished: {len(result.rows)} of {wanted} runs."
+        yield f"Unfinished: {len(result.rows)} of {wanted} runs."
     yield (
         "Speedup: plain seconds / speculative seconds for the same number of new tokens, prefill excluded; mean ± "
-        f"standard deviation over {_repeats(result)}. Each speculative run is compared with the plain runs of its "
-        "engine just before and after it."
+        f"standard deviation over {_repeats(result)}. Each speculative run is compared with the plain runs of the "
+        "same engine just before and after it."
     )
     for problem, rows in problems(result).items():
         methods = ", ".join(dict.fromkeys(f"{row.engine} {row.method}" for row in rows))
         prompts = f"{len({row.prompt for row in rows})} of {len(result.tasks)} prompts"
-        yield f"Left out of {methods}, {prompts}: {problem}"
+        yield f"Left out for {methods}, {prompts}: {problem}"
     for engine, facts in result.engines.items():
         where, costs = facts.environment, facts.costs
         cost = metrics.draft_cost(costs) if costs is not None else None
         step = f"; a plain step takes {costs.plain_step * 1e3:.2f} ms" if costs is not None else ""
-        draft = f", a draft step {cost:.2f} of it" if cost is not None else ""
+        draft = f", a draft step {cost:.2f} times that" if cost is not None else ""
         precision = f"{where.inference_precision}, KV cache {where.kv_cache_precision}"
         yield f"{engine}: {where.device}, {where.threads} threads, {precision}{step}{draft}."
     yield from _memory(result)
@@ -142,27 +137,20 @@ def write(result: Bench, path: Path) -> list[Path]:
     Raises:
         SpecdemoError: one cannot be written.
     """
-    texts = {
-        path: json.dumps(to_json(result), indent=1),
-        beside(path, ".md"): to_markdown(result),
-        beside(path, ".csv"): to_csv(result),
-        beside(path, ".html"): to_html(result),
-    }
-    for file, text in texts.items():
-        try:
-            file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise SpecdemoError(f"Cannot write {str(file)!r} ({error.strerror}); choose another path.") from error
-    return list(texts)
+    write_json(to_json(result), path, indent=1)
+    texts = {".md": to_markdown(result), ".csv": to_csv(result), ".html": to_html(result)}
+    for ending, text in texts.items():
+        write_text(text, beside(path, ending))
+    return [path, *(beside(path, ending) for ending in texts)]
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Where a file goes that belongs to the JSON at `path`: an ending of its own for `.json`, or after the name.
+    """The path of a file that accompanies the JSON at `path`: `.json` is replaced by another ending, or one is added.
 
     Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file.
 
     Raises:
-        UsageError: the JSON has the name of another kind of file that is written beside it.
+        UsageError: the JSON's name is that of another kind of file written beside it.
     """
     if path.suffix.lower() in _BESIDE:
         raise UsageError(f"A file like {path.name!r} is written beside the JSON; choose a path that ends in .json.")
@@ -170,7 +158,7 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def _repeats(result: Bench) -> str:
-    """Of how many repeats the table's cells are: fewer than were asked for where it is not finished."""
+    """How many repeats the table's cells cover: fewer than requested if it is unfinished."""
     counts = {cell.repeats for cell in cells(result)} or {0}
     fewest, most = min(counts), max(counts)
     return f"{most} repeat{'' if most == 1 else 's'}" if fewest == most else f"{fewest} to {most} repeats"
@@ -191,15 +179,15 @@ def _memory(result: Bench) -> Iterator[str]:
     for use in result.memory:
         yield (
             f"Memory, {use.engine} {use.side}: {use.resident / MEBIBYTE:.0f} MiB resident, peak "
-            f"{use.peak / MEBIBYTE:.0f} MiB, beyond what it had before loading, in a process of its own that loads "
-            "no more than this side decodes with."
+            f"{use.peak / MEBIBYTE:.0f} MiB, beyond its size before loading, in a separate process that loads only "
+            "what this side decodes with."
         )
     for engine in dict.fromkeys(use.engine for use in result.memory):
         extra = draft_extra(result.memory, engine, "resident")
         if extra is not None:
             yield (
-                f"Speculation takes {extra / MEBIBYTE:.0f} MiB more than plain decoding with {engine}, resident, "
-                "where each process holds the target once."
+                f"Speculation takes {extra / MEBIBYTE:.0f} MiB more resident memory than plain decoding with "
+                f"{engine}; each process holds the target once."
             )
 
 
@@ -212,10 +200,10 @@ def _bound(result: Bench) -> Iterator[str]:
     yield (
         f"Memory bandwidth: {gigabytes}, measured with {bound.threads} threads on arrays of "
         f"{bound.array_bytes / MEBIBYTE:.0f} MiB each. A target pass reads {bound.weights / 1e6:.1f} MB of weights "
-        f"and, after {bound.context} tokens, {cache}: at most {bound.tokens_per_second:.0f} tokens a second plainly, "
-        "unless the processor's caches hold the weights."
+        f"and, after {bound.context} tokens, {cache}: at most {bound.tokens_per_second:.0f} tokens per second with "
+        "plain decoding, unless the processor's caches hold the weights."
     )
     for cell in (cell for cell in cells(result) if cell.task == ALL):
         plain, speculative = (bound.share(rate) for rate in (cell.plain_tokens_per_second, cell.tokens_per_second))
         way = f"{cell.engine} {cell.method}"
-        yield f"Of that bound, {way}: {percent(speculative)}, and {percent(plain)} plain decoding beside it."
+        yield f"Share of that limit, {way}: {percent(speculative)}; plain decoding beside it: {percent(plain)}."

@@ -1,7 +1,6 @@
 """The benchmark: suites of tasks × ways of decoding, each speculative run between two plain runs of its engine.
 
-Rows are kept as they come, in a journal beside the output, so that a run that is stopped or crashes goes on where it
-was.
+Finished rows are kept in a journal beside the output, so that a run that was stopped or crashed resumes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from specdemo.bench.journal import Journal
-from specdemo.bench.results import Bench, EngineFacts, Entry, Header, Row
+from specdemo.bench.results import Bench, EngineFacts, Header, JournalLine, Row
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
@@ -29,16 +28,16 @@ from specdemo.ways import ENGINES_OF, KINDS, EngineName, Tree, kinds
 METHODS = {
     kind.policy if kind.drafter == "model" else kind.drafter: kind for way, kind in KINDS.items() if way is not Tree
 }
-"""Every way of decoding by a short name; trees have settings of their own to try."""
+"""Every way of decoding by a short name, except trees, which have their own settings to try."""
 ENGINES: tuple[EngineName, ...] = ("genai", "traced")
 REPEATS = 3
 
-Part = list[tuple[int, Task, list[str]]]
+Batch = list[tuple[int, Task, list[str]]]
 """Repeats, prompts, and the methods to run, in their order."""
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
-    """Every way of decoding this pair, by a name such as `traced auto`.
+    """Every way of decoding that this pair supports, by a name such as `traced auto`.
 
     Raises:
         LoadError: OpenVINO refused a tokenizer.
@@ -75,20 +74,20 @@ def bench(
 ) -> Iterator[Progress[Bench]]:
     """Run what the journal does not hold yet; yield a state before the first trial of an engine and after each trial.
 
-    Once `stop` says True, what is finished stands.
+    Once `stop` returns True, finished results stand.
 
     Raises:
-        FileError: the journal holds another benchmark, or one of another machine.
+        FileError: the journal holds a different benchmark, or one from another machine.
         SettingsError: there is no such method for this pair.
-        SpecdemoError: an engine failed. A prompt that cannot be run is no error but a row that says so.
+        SpecdemoError: an engine failed. A prompt that cannot be run is not an error, but a row that says so.
     """
     ways = available(pair, settings)
     chosen = tuple(dict.fromkeys(ways if methods is None else methods))
     unknown = next((name for name in chosen if name not in ways), None)
     if unknown is not None or not chosen:
-        raise SettingsError(f"There is no method {unknown!r} for this pair; choose among {', '.join(ways)}.")
+        raise SettingsError(f"There is no method {unknown!r} for this pair; choose from {', '.join(ways)}.")
     header = Header.of(pair, settings, chosen, tasks)
-    entries = journal.open(header, Entry) if journal is not None else []
+    entries = journal.open(header, JournalLine) if journal is not None else []
     rows = [entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats]
     finished = {_key(row): row for row in rows}
     engines = {entry.engine: entry.facts for entry in entries if entry.engine is not None and entry.facts is not None}
@@ -97,8 +96,8 @@ def bench(
     yield Progress(len(state.rows), total, None, state, "starting")
     for name in ENGINES:
         mine = {way: ways[way] for way in chosen if ways[way].engine == name}
-        parts = _parts(name, mine, tasks, repeats, finished, random)
-        if not parts or stop():
+        batches = _batches(name, mine, tasks, repeats, finished, random)
+        if not batches or stop():
             continue
         yield Progress(len(state.rows), total, None, state, f"loading {name}")
         engine = load(name)
@@ -114,11 +113,11 @@ def bench(
             facts = EngineFacts(environment=engine.environment, costs=costs)
             state = state.model_copy(update={"engines": {**state.engines, name: facts}})
             if journal is not None:
-                journal.append(Entry(engine=name, facts=facts))
+                journal.append(JournalLine(engine=name, facts=facts))
             began = perf_counter()
-            for row in _rows(engine, mine, parts, costs, stop):
+            for row in _rows(engine, mine, batches, costs, stop):
                 if journal is not None:
-                    journal.append(Entry(row=row))
+                    journal.append(JournalLine(row=row))
                 state = state.model_copy(update={"rows": (*state.rows, row)})
                 new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
                 left = spent / new * (total - len(state.rows))
@@ -142,9 +141,9 @@ def bench_and_hardware(
 
 
 def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Bench:
-    """The same with memory use on every engine that ran, and the bound that memory's bandwidth sets.
+    """The same with memory use on every engine that ran, and the limit that memory bandwidth sets.
 
-    Once `stop` says True, it is as it was.
+    Once `stop` returns True, the result is unchanged.
 
     Raises:
         SpecdemoError: a model cannot be loaded, or a child process died.
@@ -166,45 +165,45 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
     return result.model_copy(update={"memory": tuple(filter(None, uses)), "bound": bound})
 
 
-def _parts(
+def _batches(
     engine: EngineName,
     ways: dict[str, GenerationSettings],
     tasks: Sequence[Task],
     repeats: int,
     finished: dict[tuple[Any, ...], Row],
     random: Random,
-) -> list[Part]:
-    """Repeats, prompts and methods that are not finished, in the order in which to run them.
+) -> list[Batch]:
+    """Repeats, prompts and methods that are unfinished, in the order in which to run them.
 
-    In a part for each drafter: GenAI keeps one kind of speculative pipeline, and another one begins cold.
+    One batch per drafter: GenAI keeps one kind of speculative pipeline, and a new one starts cold.
     """
-    parts = []
+    batches = []
     for drafter in dict.fromkeys(settings.drafter for settings in ways.values()):
-        mine, part = sorted(way for way in ways if ways[way].drafter == drafter), Part()
+        mine, batch = sorted(way for way in ways if ways[way].drafter == drafter), Batch()
         for repeat in range(repeats):
             for task in random.sample(tasks, len(tasks)):
                 order = random.sample(mine, len(mine))
                 missing = [way for way in order if (engine, _method(way), task.name, repeat) not in finished]
                 if missing:
-                    part.append((repeat, task, missing))
-        if part:
-            parts.append(part)
-    return parts
+                    batch.append((repeat, task, missing))
+        if batch:
+            batches.append(batch)
+    return batches
 
 
 def _rows(
     engine: Engine,
     ways: dict[str, GenerationSettings],
-    parts: Sequence[Part],
+    batches: Sequence[Batch],
     costs: Costs | None,
     stop: Callable[[], bool],
 ) -> Iterator[Row]:
-    """What is to be done, one after the other."""
+    """Run the batches; yield each finished row."""
     able = {way: settings for way, settings in ways.items() if can_run(engine.pair, settings, costs)}
-    for part in parts:
-        used = sorted({way for _, _, order in part for way in order} & able.keys())
+    for batch in batches:
+        used = sorted({way for _, _, order in batch for way in order} & able.keys())
         warm_up(engine, WARM_UP_PROMPT, [able[way] for way in used], costs, stop)
-        for repeat, task, order in part:
+        for repeat, task, order in batch:
             for way, trial, problem in _tried(engine, task, order, able, costs, stop):
                 name, method = ways[way].engine, _method(way)
                 yield Row(
@@ -228,15 +227,15 @@ def _tried(
     costs: Costs | None,
     stop: Callable[[], bool],
 ) -> Iterator[tuple[str, Trial | None, str | None]]:
-    """Every method with its trial, or with what hinders it."""
+    """Every method with its trial, or with why it has none."""
     ran, done = [way for way in order if way in able], 0
     yield from (
-        (way, None, "It needs step costs that are not known for this pair.") for way in order if way not in able
+        (way, None, "It needs step costs, which are unknown for this pair.") for way in order if way not in able
     )
     try:
         for trial in trials(engine, task.prompt, [able[way] for way in ran], costs, stop):
             done += 1
-            yield ran[done - 1], trial, None if trial is not None else "The text ended with its first token."
+            yield ran[done - 1], trial, None if trial is not None else "The text ended at its first token."
     except PromptError as error:
         yield from ((way, None, str(error)) for way in ran[done:])
 

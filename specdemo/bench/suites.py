@@ -1,10 +1,10 @@
-"""Prompts to measure on: the bundled suite, and files in formats that benchmarks come in.
+"""Prompts to measure on: the bundled suite, and files in the formats of common benchmarks.
 
-A file holds one JSON object a line, of any of these kinds:
+A file holds one JSON object per line, of any of these kinds:
 
-- Spec-Bench: `question_id`, `category`, `turns`, of which the first is used: no chat is kept up here;
+- Spec-Bench: `question_id`, `category`, `turns`, of which only the first is used;
 - HumanEval: `task_id`, `prompt`;
-- plain: `prompt`, and if wanted `task`.
+- plain: `prompt` and, optionally, `task`.
 """
 
 import json
@@ -22,7 +22,7 @@ _KINDS = "an object with prompt, or with task_id and prompt, or with question_id
 
 
 class Task(Record):
-    """A prompt, the kind of task it is, and a name that no other prompt of its suite has."""
+    """A prompt, its kind of task, and a name that is unique in its suite."""
 
     name: str
     task: str
@@ -52,25 +52,25 @@ def read_tasks(path: Path) -> list[Task]:
     """The prompts of a file of JSON lines.
 
     Raises:
-        FileError: there is no such file, a line is none of the known kinds, or there is no line.
+        FileError: the file is missing or empty, or a line is none of the known kinds.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"Cannot read {str(path)!r} as text; choose a file of JSON lines.") from error
-    # a string in JSON may hold what `str.splitlines` takes for the end of a line
+    # not `splitlines`: text in JSON may hold other line separators
     tasks = [_task(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not tasks:
-        raise FileError(f"{path.name!r} holds no prompts; give it a JSON object a line.")
+        raise FileError(f"{path.name!r} holds no prompts; write one JSON object per line.")
     names = [task.name for task in tasks]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise FileError(f"{path.name!r} names two prompts {twice!r}; give each a name of its own.")
+        raise FileError(f"{path.name!r} names two prompts {twice!r}; give each its own name.")
     return tasks
 
 
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """At most so many prompts, taken from each kind of task in turn, so that all kinds stay."""
+    """At most `limit` prompts, taken from each kind of task in turn, so that all kinds remain."""
     if limit is None or limit >= len(tasks):
         return list(tasks)
     seen: dict[str, int] = {}

@@ -1,7 +1,6 @@
 """`bench`: suites of tasks, with every way of decoding."""
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from specdemo.cli.options import Commands, add_json, add_pair, add_settings, che
 from specdemo.cli.options import chosen_settings as chosen
 from specdemo.cli.progress import interruptible, progress_bar
 from specdemo.engines import load_engine
+from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
 
 _LATER = ("engine", "drafter", "policy")  # the methods name these
@@ -27,11 +27,13 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("bench", help="measure every way of decoding on suites of tasks")
     parser.set_defaults(command=_bench)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines (default: the bundled suite)")
-    parser.add_argument("--limit", type=positive, metavar="N", help="at most so many prompts, of all tasks in turn")
+    parser.add_argument("--limit", type=positive, metavar="N", help="at most N prompts, taken from all tasks in turn")
     names = ", ".join(f"{engine} {method}" for engine in ENGINES for method in METHODS)
-    help_ = f"such as 'traced auto,genai constant' (default: what the pair can of {names})"
+    help_ = f"such as 'traced auto,genai constant' (default: all that the pair supports of {names})"
     parser.add_argument("--methods", metavar="LIST", help=help_)
-    parser.add_argument("--repeats", type=positive, default=REPEATS, help=f"of everything (default: {REPEATS})")
+    parser.add_argument(
+        "--repeats", type=positive, default=REPEATS, help=f"runs per setting and prompt (default: {REPEATS})"
+    )
     parser.add_argument("--no-hardware", action="store_true", help="leave out memory use and bandwidth")
     add_json(parser, "everything, with tables and an HTML report beside it,")
     add_settings(parser, GenerationSettings, without=_LATER)
@@ -60,12 +62,12 @@ def _bench(options: argparse.Namespace) -> None:
             raise KeyboardInterrupt
         if not options.no_hardware:
             if path is not None:
-                report.write(result, path)  # already, in case that this process dies
+                report.write(result, path)  # now, in case this process dies later
             with progress_bar() as show:  # Ctrl+C now breaks off at once: all rows are there
                 show("memory and bandwidth", len(result.rows), None, None)
                 result = with_hardware(result)
     finally:
-        if result is not None and result.rows:  # else what an earlier benchmark wrote there stays
+        if result is not None and result.rows:  # otherwise an earlier benchmark's file stays
             _tell(result, path, as_json=options.json == "-")
     if journal is not None:
         journal.delete()
@@ -73,9 +75,9 @@ def _bench(options: argparse.Namespace) -> None:
 
 def _tell(result: Bench, path: Path | None, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(report.to_json(result)))
+        write_json(report.to_json(result), "-", indent=None)
     else:
         terminal.print_bench(Console(), result)
-        print(json.dumps(headline(result)))
+        write_json(headline(result), "-", indent=None)
     if path is not None:
         report.write(result, path)

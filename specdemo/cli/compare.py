@@ -1,4 +1,4 @@
-"""`compare`: one prompt, plainly and speculatively."""
+"""`compare`: one prompt, with plain and speculative decoding."""
 
 import argparse
 
@@ -15,19 +15,20 @@ from specdemo.cli.options import (
     check_json,
     chosen_pair,
     chosen_settings,
-    write_json,
 )
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
-from specdemo.measure.race import Phase, race
+from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.output import write_json
+from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("compare", help="decode a prompt plainly and speculatively, and compare")
+    parser = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
     parser.set_defaults(command=_compare)
     parser.add_argument("prompt", metavar="PROMPT")
     add_json(parser, "the comparison")

@@ -1,4 +1,4 @@
-"""`models`: what there is, what of it is here, what fits, and getting the rest."""
+"""`models`: what exists, what is on this machine, what fits, and how to get more."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from specdemo.analysis.figures import parameters
-from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model, write_json
+from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
@@ -18,6 +18,7 @@ from specdemo.models.convert import convert, converted_folder
 from specdemo.models.download import download
 from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
+from specdemo.output import write_json
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 
@@ -27,10 +28,10 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("models", help="list, describe, check, download and convert models")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     for name, action, help_ in (
-        ("list", _list, "the catalogue, and the models on this machine"),
-        ("info", _info, "describe a model, or a pair of the catalogue"),
-        ("check", _check, "whether two models fit each other, and this machine"),
-        ("download", _download, "fetch a pair of the catalogue, or a repository, from the Hub"),
+        ("list", _list, "list the catalogue and the models on this machine"),
+        ("info", _info, "describe a model, or a pair from the catalogue"),
+        ("check", _check, "check whether two models fit each other, and this machine"),
+        ("download", _download, "download a pair from the catalogue, or a repository of the Hub"),
         ("convert", _convert, "convert a model to OpenVINO with optimum-intel"),
     ):
         command = actions.add_parser(name, help=help_)
@@ -57,15 +58,17 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _download_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a pair of the catalogue, or ORGANISATION/MODEL")
+    parser.add_argument("name", metavar="NAME", help="a pair from the catalogue, or ORGANISATION/MODEL")
     add_models_dir(parser)
 
 
 def _convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="ID", help="a repository of the Hub, or a local folder")
     formats = get_args(WeightFormat)
-    parser.add_argument("--weight-format", choices=formats, default="int8", help="of the weights (default: int8)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to (default: among your models)")
+    parser.add_argument("--weight-format", choices=formats, default="int8", help="weight precision (default: int8)")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="output folder (default: in your models directory)"
+    )
     add_models_dir(parser)
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the model")
 
@@ -138,7 +141,7 @@ def _download(options: argparse.Namespace) -> None:
         elif source.repository is not None and source.format == "openvino":
             _download_repository(source.repository)
     if missing:
-        raise FetchError(f"The rest of this pair is to be converted; run: {' && '.join(missing)}")
+        raise FetchError(f"The rest of this pair must be converted; run: {' && '.join(missing)}")
 
 
 def _download_repository(repository: str) -> None:
@@ -148,11 +151,11 @@ def _download_repository(repository: str) -> None:
         for progress in download(repository):
             left = "" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s left"
             bar.update(task, completed=progress.done, total=progress.total, left=left)
-    print(f"{repository} is here; use it by this name: --target {repository}")
+    print(f"{repository} is on this machine; use it as: --target {repository}")
 
 
 def _convert(options: argparse.Namespace) -> None:
-    with Console(stderr=True).status(f"converting {options.model}; this takes minutes"):
+    with Console(stderr=True).status(f"converting {options.model}; this takes a few minutes"):
         folder = options.output or converted_folder(options.model, options.weight_format, options.models_dir)
         model = convert(options.model, options.weight_format, folder, trust_remote_code=options.trust_remote_code)
     assert model is not None, "nobody stops it"
@@ -169,7 +172,7 @@ def _print_catalogue(pairs: list[tuple[Entry, tuple[Path | None, ...]]]) -> None
         )  # fmt: skip
     console = Console()
     console.print(table)
-    console.print("Sizes are estimates. `models info NAME` tells more.", style="dim")
+    console.print("Sizes are estimates. `models info NAME` shows details.", style="dim")
 
 
 def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
@@ -180,7 +183,7 @@ def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
     missing = [source for source, folder in zip(entry.sources, folders, strict=True) if folder is None]
     words = ["to convert" if any(source.format == "convert" for source in missing) else "to download"]
     words += ["gated"] if any(source.gated for source in missing) else []
-    words += ["name not confirmed"] if not all(source.confirmed for source in missing) else []
+    words += ["name unconfirmed"] if not all(source.confirmed for source in missing) else []
     return ", ".join(words)
 
 
@@ -207,16 +210,16 @@ def _facts(described: Entry | Model) -> list[tuple[str, str]]:
             ("vocabulary", f"{described.vocabulary} tokens"),
             ("context", f"{described.context_length} tokens"),
             ("chat template", "yes" if described.chat_template else "no"),
-            ("can be a target", "yes" if described.detokenizer else "no: it has no detokenizer"),
+            ("usable as target", "yes" if described.detokenizer else "no: it has no detokenizer"),
         ]
     facts = [("pair", described.title), ("supported", described.reason or "yes")]
     for role, source in zip(("target", "draft"), described.sources, strict=False):
         whence = source.repository or str(source.path)
         facts.append((role, f"{whence}, {source.weights}, ~{in_units(source.disk_bytes)}, {source.license}"))
-        facts += [("", f"to be converted: python -m specdemo models convert {source.conversion}")] * (
+        facts += [("", f"needs conversion: python -m specdemo models convert {source.conversion}")] * (
             source.format == "convert"
         )
-        facts += [("", "gated: accept its licence on the Hub, and set HF_TOKEN")] * source.gated
+        facts += [("", "gated: accept its licence on the Hub and set HF_TOKEN")] * source.gated
     facts += [("draft is", "an EAGLE-3 head" if described.kind == "eagle3" else "a language model")]
     facts += [("memory", f"~{in_units(described.memory_bytes)}"), ("prompts", described.prompts)]
     if described.published is not None:
@@ -232,7 +235,7 @@ def _print_report(report: PairReport) -> None:
     console = Console()
     console.print(table)
     if report.same_tokenizer is not None:
-        console.print("Tokenizers: the same." if report.same_tokenizer else "Tokenizers: different.")
+        console.print("Tokenizers: identical." if report.same_tokenizer else "Tokenizers: different.")
     for engine in report.engines:
         needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
         console.print(escape(f"{engine.verdict} Memory: up to {needed} (estimate), {free} free."))

@@ -1,7 +1,6 @@
-"""Options that commands share: settings, one a field; the pair; where JSON goes."""
+"""Options that commands share: one per setting; the pair; where JSON goes."""
 
 import argparse
-import json
 from collections.abc import Collection
 from pathlib import Path
 from types import UnionType
@@ -10,7 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from specdemo.cli.progress import show_conversion
-from specdemo.errors import SpecdemoError, UsageError
+from specdemo.errors import UsageError
 from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
@@ -18,7 +17,7 @@ from specdemo.records import Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import KINDS, SHAPING, shapes
 
-_OF_SAMPLING = ("temperature", "top_p", "top_k")  # and the seed, which does no harm in a script
+_OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
 
 Commands = Any
 """What `ArgumentParser.add_subparsers` returns; its type is private to argparse."""
@@ -29,7 +28,7 @@ def positive(text: str) -> int:
     """A whole number above 0, as argparse takes it."""
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
     return value
 
 
@@ -38,7 +37,7 @@ def add_settings(
     settings: type[GenerationSettings | RuntimeSettings],
     without: Collection[str] = (),
 ) -> None:
-    """One option a field. Unset options stay out of the namespace, so that defaults live in the type alone."""
+    """One option per field. Unset options stay out of the namespace, so that defaults live only in the type."""
     for name, field in settings.model_fields.items():
         if name in without:
             continue
@@ -59,8 +58,8 @@ def chosen_settings(options: argparse.Namespace, settings: type[Settings], **def
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Options that name a pair and how it is loaded."""
-    which, known_by = "NAME|DIR|FILE", "a name, a folder or a GGUF file"
-    parser.add_argument("--target", metavar=which, help=f"the target: {known_by} (default: the bundled pair)")
+    which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
+    parser.add_argument("--target", metavar=which, help=f"the target: {known_by} (default: the bundled pair's)")
     parser.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
@@ -68,7 +67,7 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
     """The option that says where the user's own models are."""
-    help_ = f"your own OpenVINO folders and GGUF files (default: that of {MODELS_VARIABLE}, or one in your cache)"
+    help_ = f"your own OpenVINO folders and GGUF files (default: ${MODELS_VARIABLE}, or a folder in your cache)"
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
@@ -85,12 +84,12 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     """The pair that the options name: the bundled one, or one of models on this machine, converted if need be.
 
     Raises:
-        UsageError: the options do not go together, or there is no such model.
+        UsageError: the options contradict each other, or there is no such model.
         ModelError, FetchError: a model is not whole, or cannot be converted.
     """
     if options.target is None:
         if options.draft is not None:
-            raise UsageError("--draft needs --target; name both.")
+            raise UsageError("--draft needs --target; give both.")
         return bundled_pair(**_chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [chosen_model(name, options.models_dir) for name in names]
@@ -101,20 +100,20 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 
 def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
-    """Check that the pair has what the settings draft with, before anything is loaded.
+    """Check that the pair has the drafter that the settings name, before anything is loaded.
 
     Raises:
-        UsageError: it has not.
+        UsageError: it does not.
     """
     if pair.draft is None and settings.drafter == "model":
-        raise UsageError("A target alone has no draft model; name one with --draft, or choose --drafter lookup.")
+        raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
 
 
 def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
-    """Check that each setting that was given has an effect on some run.
+    """Check that each given setting affects at least one run.
 
     Raises:
-        UsageError: one has none.
+        UsageError: one has no effect.
     """
     given = _chosen(options, GenerationSettings)
     effective = frozenset[str]().union(*(shapes(KINDS[type(settings.way)], settings.engine) for settings in variants))
@@ -129,7 +128,7 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
 
 
 def _where(name: str) -> str:
-    """The flags that choose a way which a setting shapes."""
+    """The flags that choose a way shaped by a setting."""
     kind = next(kind for kind in KINDS.values() if name in kind.settings)
     return "--drafter lookup" if kind.drafter == "lookup" else f"--policy {kind.policy}"
 
@@ -140,35 +139,19 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_json(path: str | None) -> None:
-    """Check that JSON can be written there: better now than after the run.
+    """Check that JSON can be written there, before the run rather than after it.
 
     Raises:
         UsageError: it cannot.
     """
     if path is not None and path != "-" and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
-        raise UsageError(f"There is no file to write at {path!r}; choose another path.")
-
-
-def write_json(value: Any, path: str) -> None:
-    """Write a value as JSON to a file, or to standard output for `-`.
-
-    Raises:
-        SpecdemoError: it cannot be written.
-    """
-    text = json.dumps(value, ensure_ascii=path == "-", indent=2)  # any terminal takes ASCII
-    if path == "-":
-        print(text)
-        return
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SpecdemoError(f"Cannot write {path!r} ({error.strerror}); choose another path.") from error
+        raise UsageError(f"Cannot write a file at {path!r}; choose another path.")
 
 
 def _kind(field: FieldInfo) -> dict[str, Any]:
     annotation = field.annotation
     if annotation is bool:
-        return {"action": argparse.BooleanOptionalAction}  # some are on to begin with
+        return {"action": argparse.BooleanOptionalAction}  # some are on by default
     if get_origin(annotation) is Literal:
         return {"choices": get_args(annotation)}
     if get_origin(annotation) in (Union, UnionType):

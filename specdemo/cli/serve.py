@@ -18,12 +18,12 @@ def add_to(commands: Commands) -> None:
         metavar="PORT",
         help="port to listen on (default: the first free from 7860 on)",
     )
-    parser.add_argument("--auth", metavar="USER:PASSWORD", help="ask visitors for this name and password")
+    parser.add_argument("--auth", metavar="USER:PASSWORD", help="require this name and password from visitors")
     parser.add_argument(
         "--downloads",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="let visitors download models of the catalogue (default: yes, but not on a Hugging Face Space)",
+        help="let visitors download models from the catalogue (default: yes, but not on a Hugging Face Space)",
     )
     add_pair(parser)
 
@@ -33,7 +33,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     user, colon, password = (options.auth or "").partition(":")
     if options.auth is not None and not (user and colon and password):
-        raise UsageError("--auth takes USER:PASSWORD, both not empty.")
+        raise UsageError("--auth takes USER:PASSWORD, neither of them empty.")
     try:
         serve(
             chosen_pair(options),
@@ -44,4 +44,6 @@ def _serve(options: argparse.Namespace) -> None:
             downloads=options.downloads,
         )
     except OSError as error:
-        raise UsageError(f"The page cannot listen there ({error}); choose another --host or --port.") from error
+        raise UsageError(
+            f"The page cannot listen on that address ({error}); choose another --host or --port."
+        ) from error

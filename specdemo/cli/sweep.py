@@ -1,4 +1,4 @@
-"""`sweep`: which lookahead or threshold is fastest here, for these prompts."""
+"""`sweep`: which setting is fastest here, for these prompts."""
 
 import argparse
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from specdemo.cli.options import (
     chosen_pair,
     chosen_settings,
     positive,
-    write_json,
 )
 from specdemo.cli.progress import interruptible, progress_bar
 from specdemo.engines import load_engine
 from specdemo.errors import UsageError
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
+from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
 
 N = TypeVar("N", int, float)
@@ -33,14 +33,20 @@ N = TypeVar("N", int, float)
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("sweep", help="find the fastest lookahead for prompts of yours on this machine")
+    parser = commands.add_parser("sweep", help="find the fastest setting for your prompts on this machine")
     parser.set_defaults(command=_sweep)
     parser.add_argument("prompts", metavar="PROMPT", nargs="+")
     add_json(parser, "what was measured")
     parser.add_argument("--lookaheads", metavar="LIST", default=None, help="such as 1-8,12 (default: 1-16)")
-    parser.add_argument("--thresholds", metavar="LIST", default=None, help="such as 0.3,0.5; none for none")
-    parser.add_argument("--repeats", type=positive, default=REPEATS, help=f"of everything (default: {REPEATS})")
-    parser.add_argument("--random-order", type=int, default=0, metavar="SEED", help="of the runs (default: 0)")
+    parser.add_argument(
+        "--thresholds", metavar="LIST", default=None, help="such as 0.3,0.5, or none (default: 0.2,0.4,0.6,0.8)"
+    )
+    parser.add_argument(
+        "--repeats", type=positive, default=REPEATS, help=f"runs per setting and prompt (default: {REPEATS})"
+    )
+    parser.add_argument(
+        "--random-order", type=int, default=0, metavar="SEED", help="seed of the order of runs (default: 0)"
+    )
     add_settings(parser, GenerationSettings)
     add_pair(parser)
 
@@ -80,7 +86,7 @@ def _sweep(options: argparse.Namespace) -> None:
             raise KeyboardInterrupt
         complete = True
     finally:
-        if result is not None and (result.points or complete):  # else what an earlier sweep wrote there stays
+        if result is not None and (result.points or complete):  # otherwise an earlier sweep's file stays
             _tell(result, options.json)
 
 
@@ -92,10 +98,10 @@ def _tell(result: Sweep, path: str | None) -> None:
 
 
 def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
-    """The numbers of a list such as `1-4,8`, or none of `none`.
+    """The numbers in a list such as `1-4,8`; `none` is an empty list.
 
     Raises:
-        UsageError: it is no such list.
+        UsageError: it is not such a list.
     """
     if text == "none":
         return []
@@ -105,5 +111,5 @@ def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
             first, dash, last = part.partition("-")
             found += [kind(str(n)) for n in range(int(first), int(last) + 1)] if dash else [kind(part)]
     except ValueError as error:
-        raise UsageError(f"{text!r} is no list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
+        raise UsageError(f"{text!r} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
     return list(dict.fromkeys(found))

@@ -26,27 +26,27 @@ class Tokenizer:
             raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
 
     def encode_prompt(self, request: Request) -> list[int]:
-        """Ids of a request's prompt, after which there is room for its new tokens.
+        """Ids of a request's prompt, checked to leave room for its new tokens.
 
-        With a chat template the prompt is a message after those of earlier turns.
+        With a chat template, the prompt is a message after those of earlier turns.
 
         Raises:
             PromptError: it is empty, or too long.
         """
         prompt = request.prompt
         if not prompt.strip():
-            raise PromptError("The prompt is empty; type the beginning of a text.")
+            raise PromptError("The prompt is empty; enter the beginning of a text.")
         try:
             prompt.encode()
         except UnicodeEncodeError as error:
-            raise PromptError("The prompt holds characters that are not valid Unicode; type it anew.") from error
+            raise PromptError("The prompt holds characters that are not valid Unicode; enter it again.") from error
         chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
         if request.history and not chat:
-            raise PromptError("Earlier turns need a chat template; switch it on, or begin a new conversation.")
+            raise PromptError("Earlier turns need the chat template; switch it on, or start a new chat.")
         ids = self._encode_chat(request) if chat else self.encode(prompt)
         limit = self._model.context_length
         if not ids:
-            raise PromptError("The model has no token for this prompt; type another text.")
+            raise PromptError("The model has no token for this prompt; enter another text.")
         if limit is not None and len(ids) + request.max_new_tokens > limit:
             raise PromptError(
                 f"The prompt's {len(ids)} tokens and {request.max_new_tokens} new ones exceed the model's "
@@ -55,7 +55,7 @@ class Tokenizer:
         return ids
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, with what the model wants before it."""
+        """Ids of a text, with the special tokens the model expects before it."""
         return [int(token) for token in self._tokenizer.encode(text).input_ids.data[0]]
 
     def _encode_chat(self, request: Request) -> list[int]:
@@ -73,11 +73,11 @@ class Tokenizer:
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; bytes that make no character become U+FFFD."""
+        """Text of ids; bytes that form no character become U+FFFD."""
         return str(self._tokenizer.decode(list(ids))) if ids else ""
 
     def check_fits(self, draft: "Tokenizer") -> None:
-        """Check that what a draft with that tokenizer proposes means the same here.
+        """Check that the proposals of a draft with that tokenizer mean the same here.
 
         Raises:
             PairError: it does not.

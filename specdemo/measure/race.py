@@ -9,32 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from time import perf_counter
-from typing import Literal
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
+from specdemo.measure.warm_up import warm_up
+from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, FinishReason, Request, Round, Run, Side, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
-_WARM_UP_ROUNDS = 12
-_WARM_UP_SECONDS = 0.5
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
-"""No word twice, so that prompt lookup finds little."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """What the race is busy with, when that is not decoding, for so many seconds.
-
-    `done` of `total` parts, where there are several.
-    """
-
-    name: Literal["converting", "loading", "calibrating", "warming up", "prefilling"]
-    done: int = 0
-    total: int = 0
-    seconds: float = 0.0
+"""No word occurs twice, so prompt lookup finds little."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +32,7 @@ class Lap:
     trace_source: TraceSource
 
 
-Progress = Phase | Lap | Comparison
+RaceEvent = Phase | Lap | Comparison
 
 
 def race(
@@ -59,13 +44,13 @@ def race(
     stop: Callable[[], bool] = lambda: False,
     costs: Costs | None = None,
     slice_seconds: float = SLICE_SECONDS,
-) -> Iterator[Progress]:
+) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
 
-    In a chat, `history` holds the turns before.
+    In a chat, `history` holds the earlier turns.
 
-    `stop` is asked between any two rounds. Once it says True the comparison ends with what there is, or, if
-    it comes before both sides have their first token, there is none.
+    `stop` is checked between any two rounds. Once it returns True the comparison ends with what there is; if that
+    happens before both sides have their first token, there is none.
 
     Raises:
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
@@ -77,9 +62,7 @@ def race(
     )
     lanes = [_Lane("plain", engine.decoder(request.plain)), _Lane("speculative", engine.decoder(request, costs))]
     with ExitStack() as opened:
-        yield Phase("warming up")
-        for way in (rehearsed.plain, rehearsed):
-            _warm_up(engine.decoder(way, costs), stop)
+        warmed = yield from warm_up(engine, {"plain": rehearsed.plain, "speculative": rehearsed}, costs, stop)
         for lane in lanes:
             opened.callback(lane.rounds.close)
             if stop():
@@ -103,24 +86,16 @@ def race(
             costs=costs,
             draft_agreement=_agreement(lanes[1].decoder),
             history=tuple(history),
+            warm_up=warmed,
         )
 
 
 def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
-    """What the draft would have proposed; a failure in this afterthought must not cost the finished runs."""
+    """What the draft would have proposed; a failure here must not cost the finished runs."""
     try:
         return decoder.draft_agreement()
     except (RunError, RuntimeError):
         return None
-
-
-def _warm_up(decoder: Decoder, stop: Callable[[], bool]) -> None:
-    """A few rounds of the run itself: compiles kernels for its shapes, brings weights into memory."""
-    began = perf_counter()
-    with closing(rounds_of(decoder)) as rounds:
-        for _ in islice(rounds, 1 + _WARM_UP_ROUNDS):
-            if stop() or perf_counter() - began > _WARM_UP_SECONDS:
-                break
 
 
 class _Lane:
@@ -161,7 +136,7 @@ class _Lane:
 
 
 def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
-    """One decoder undisturbed: to its end, for a number of rounds, or until `stop` says True after a round."""
+    """One decoder on its own: to its end, for a number of rounds, or until `stop` returns True after a round."""
     done: list[Round] = []
     with closing(rounds_of(decoder)) as all_rounds:
         for step in islice(all_rounds, rounds and rounds + 1):

@@ -21,10 +21,10 @@ WeightFormat = Literal["int4", "int8", "fp16"]
 
 
 class Source(Record):
-    """Where a model comes from. `repository` is on the Hub, or None where `path` leads to a folder that came along.
+    """Where a model comes from. `repository` is on the Hub; None where `path` is a bundled folder.
 
-    `format` says whether it is OpenVINO IR already, or is to be converted; `weights` the precision then. `disk_bytes`
-    is an estimate.
+    `format` says whether it is OpenVINO IR already or needs conversion; `weights` is the resulting precision.
+    `disk_bytes` is an estimate.
     """
 
     repository: str | None
@@ -45,7 +45,7 @@ class Source(Record):
 
 
 class Published(Record):
-    """What somebody else has measured, in words, and where."""
+    """What someone else measured, in words, and the source."""
 
     text: str
     url: str
@@ -101,6 +101,6 @@ def find(name: str) -> Entry:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """What to choose instead of a name that is not known."""
+    """What to choose instead of an unknown name."""
     near = get_close_matches(name, known, cutoff=0.4)
     return f"choose {' or '.join(near)}" if near else f"choose one of {', '.join(known)}"

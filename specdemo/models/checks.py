@@ -1,4 +1,4 @@
-"""Whether a pair can run here, and with which engine, told before anything heavy is loaded."""
+"""Whether a pair can run here, and with which engine, before anything heavy is loaded."""
 
 from functools import lru_cache
 
@@ -20,7 +20,7 @@ _TRANSLATED = (
 class EngineReport(Record):
     """Whether an engine can run the pair. `memory_needed` is an upper estimate in bytes.
 
-    `reason` says why not, or what to mind: too little memory by that estimate refuses nothing.
+    `reason` says why not, or what to watch out for: too little memory by that estimate is not a refusal.
     """
 
     engine: EngineName
@@ -31,7 +31,7 @@ class EngineReport(Record):
     @property
     def verdict(self) -> str:
         """The report in a sentence or two."""
-        verdict = "can run it." if self.can_run else "cannot:"
+        verdict = "can run this pair." if self.can_run else "cannot run this pair:"
         return f"{self.engine} engine: {verdict} {self.reason or ''}".rstrip()
 
 
@@ -39,8 +39,8 @@ class PairReport(Record):
     """What is known of a pair without loading it.
 
     `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file that is not
-    converted yet. `fits`: some engine can run it; `reason`: why not, or what to mind. `memory_free` is in bytes, at
-    the time of the check.
+    converted yet. `fits`: some engine can run it; `reason`: why not, or what to watch out for. `memory_free` is in
+    bytes, at the time of the check.
     """
 
     target: Model
@@ -60,7 +60,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     """Compare the tokenizers, and the memory that the pair needs with what is free; `cache_size` is in GB.
 
     Raises:
-        FolderError, PairError: the target cannot write.
+        FolderError, PairError: the target cannot generate text.
         LoadError: OpenVINO refused a tokenizer.
     """
     check_target(target)
@@ -86,7 +86,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
-    """Check that an engine can load a pair of which it is known whether it is `translated`.
+    """Check that an engine can load a pair whose `translated` is set.
 
     Raises:
         PairError: it cannot.
@@ -122,7 +122,7 @@ def check_way(pair: ModelPair, engine: EngineName, way: Way, sampling: Sampling)
 
 
 def compared(pair: ModelPair) -> ModelPair:
-    """The pair with `translated` as its tokenizers on this machine say.
+    """The pair with `translated` set by comparing its tokenizers.
 
     Raises:
         LoadError: OpenVINO refused a tokenizer.
@@ -144,18 +144,18 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
     if draft is not None and draft.eagle3 and engine not in ENGINES_OF_DRAFTS["eagle3"]:
-        return "The traced engine shows an EAGLE-3 head no hidden states; choose the genai engine."
+        return "The traced engine does not support EAGLE-3 heads; choose the genai engine."
     if draft is None or difference is None:
         return None
     if engine not in ENGINES_OF_DRAFTS["translated"]:
         return difference
-    return None if draft.detokenizer else difference  # to translate takes text
+    return None if draft.detokenizer else difference  # translation needs the draft's text
 
 
 def _translated(difference: str | None) -> str | None:
     if difference is None:
         return None
-    return "In greedy decoding only: the draft has another tokenizer, so its text is encoded again for the target."
+    return "In greedy decoding only: the draft has a different tokenizer, so its text is re-encoded for the target."
 
 
 def _unread(model: Model | None) -> str | None:
@@ -168,8 +168,8 @@ def _too_large(needed: int, free: int) -> str | None:
     if needed <= free:
         return None
     return (
-        f"It may need {in_units(needed)} of memory, and {in_units(free)} are free; "
-        "choose a smaller cache size, or a smaller pair."
+        f"It may need {in_units(needed)} of memory, but only {in_units(free)} is free; "
+        "choose a smaller cache size or a smaller pair."
     )
 
 

@@ -1,7 +1,7 @@
-"""Conversion of Hugging Face models to OpenVINO IR, by optimum-intel in a process of its own.
+"""Conversion of Hugging Face models to OpenVINO IR, by optimum-intel in a separate process.
 
-optimum-intel needs PyTorch, so nobody has to have it who does not convert. What is converted gathers in a hidden
-folder beside its final place and moves there when it is whole.
+optimum-intel needs PyTorch, so it is required only for conversion. A model is converted in a hidden folder beside its
+final place and moves there when it is complete.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.2
 
 
 def converted_folder(model: str, weights: str, directory: Path | None = None) -> Path:
-    """Where the converted model lies, or would: `<models directory>/<name>-<weights>-ov`."""
+    """Where the converted model is, or would be: `<models directory>/<name>-<weights>-ov`."""
     name = Path(model).resolve().name if Path(model).is_dir() else model.rpartition("/")[-1]
     return models_dir(directory) / f"{name}-{weights}-ov"
 
@@ -40,7 +40,7 @@ def convert(
     trust_remote_code: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Model | None:
-    """Convert a repository of the Hub, or a local folder, to OpenVINO IR; None if `stop` said True meanwhile.
+    """Convert a repository of the Hub, or a local folder, to OpenVINO IR; None if `stop` returned True meanwhile.
 
     Raises:
         ConversionError: optimum-intel is not installed, or could not convert it; the message says what to do.
@@ -48,10 +48,10 @@ def convert(
     """
     folder = output or converted_folder(model, weights)
     if folder.exists():
-        raise ConversionError(f"There is {str(folder)!r} already; use it, delete it, or name another with --output.")
+        raise ConversionError(f"{str(folder)!r} already exists; use it, delete it, or choose another with --output.")
     check_installed()
     options = ["--trust-remote-code"] if trust_remote_code else []
-    if weights == "int4":  # some matrices do not divide into groups of the usual size
+    if weights == "int4":  # the usual group size does not divide some matrices
         options += ["--group-size-fallback", "adjust"]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch:
@@ -64,13 +64,15 @@ def convert(
 
 
 def check_installed() -> None:
-    """Check that optimum-intel is here.
+    """Check that optimum-intel is installed.
 
     Raises:
         ConversionError: it is not; the message has the commands that install it.
     """
     if importlib.util.find_spec("optimum") is None or importlib.util.find_spec("optimum.intel") is None:
-        raise ConversionError(f"Converting needs optimum-intel, here; install it with: {how_to_install()}")
+        raise ConversionError(
+            f"Conversion needs optimum-intel in this environment; install it with: {how_to_install()}"
+        )
 
 
 def how_to_install() -> str:
@@ -85,10 +87,10 @@ def export(
 ) -> bool:
     """Export a model with tokenizer and detokenizer; keep only the files that OpenVINO GenAI reads.
 
-    False if `stop` said True meanwhile; `options` are those of `optimum-cli export openvino`.
+    False if `stop` returned True meanwhile; `options` are those of `optimum-cli export openvino`.
 
     Raises:
-        ConversionError: optimum-intel could not; the message has what it said last.
+        ConversionError: optimum-intel failed; the message quotes its last line.
     """
     task = ["--task", "text-generation-with-past", "--weight-format", weights, *options]
     with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".exporting-") as scratch:
@@ -124,11 +126,11 @@ def _explained(model: str, log: str) -> str:
     said = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "nothing")
     if "text2text-generation" in log:  # the task that optimum-intel offers instead
         return (
-            f"{model} is an encoder–decoder, as T5 and its kind are, with which OpenVINO GenAI does not speculate; "
+            f"{model} is an encoder–decoder model like T5, for which OpenVINO GenAI has no speculative decoding; "
             "choose a decoder-only model."
         )
     if re.search(r"gated repo|GatedRepo", log):
-        return f"{model} is gated; accept its licence at https://huggingface.co/{model}, and set HF_TOKEN."
+        return f"{model} is gated; accept its licence at https://huggingface.co/{model} and set HF_TOKEN."
     if "trust_remote_code" in log:
-        return f"{model} comes with code of its own; if you trust it, convert it with --trust-remote-code."
-    return f"optimum-intel could not convert {model} (it said: {said}); choose another model."
+        return f"{model} comes with its own code; if you trust it, convert it with --trust-remote-code."
+    return f"optimum-intel could not convert {model} (its last message: {said}); choose another model."

@@ -1,4 +1,4 @@
-"""OpenVINO devices of this machine, and what a model on one of them is asked for."""
+"""OpenVINO devices of this machine, and the properties a model is compiled with."""
 
 from contextlib import suppress
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _NPU = (
 
 
 class Device(NamedTuple):
-    """A device: OpenVINO's name of it, its full name, and why it cannot be used here if it cannot."""
+    """A device: its name in OpenVINO, its full name, and why it cannot be used here, if so."""
 
     name: str
     full_name: str
@@ -37,14 +37,14 @@ def check_devices(runtime: RuntimeSettings) -> None:
     """Check both devices of a pair.
 
     Raises:
-        DeviceError: this machine has no such device, or it cannot do what both engines need.
+        DeviceError: this machine has no such device, or it does not support what both engines need.
     """
     for device in {runtime.device, draft_device(runtime)}:
         _check_device(device)
 
 
 def _check_device(device: str) -> None:
-    """Accept a device of this machine by any name OpenVINO has for it, or AUTO, MULTI or HETERO over such."""
+    """Accept a device of this machine by any of its OpenVINO names, or AUTO, MULTI or HETERO over such."""
     kind, _, members = device.partition(":")
     wanted = members.split(",") if kind in _VIRTUAL else [device]
     available = openvino.Core().available_devices
@@ -58,7 +58,7 @@ def _check_device(device: str) -> None:
 
 
 def check_head_device(device: str) -> None:
-    """Check that an EAGLE-3 head's target can run there: GenAI asks its model for what only a real device tells.
+    """Check that an EAGLE-3 head's target can run there: GenAI queries it for what only a real device has.
 
     Raises:
         DeviceError: the device is one that chooses among others.
@@ -68,7 +68,7 @@ def check_head_device(device: str) -> None:
 
 
 def draft_device(runtime: RuntimeSettings) -> str:
-    """The device of the draft, which is the target's unless it has its own."""
+    """The device of the draft, the target's unless it has its own."""
     return runtime.draft_device or runtime.device
 
 
@@ -83,7 +83,7 @@ def device_name(device: str) -> str:
 def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     """OpenVINO properties that a model on this device is compiled with; empty leaves all to the device.
 
-    Compiled models are kept without their weights, which are read from the model's own folder again.
+    Compiled models are cached without their weights, which are read from the model's folder.
     """
     chosen: dict[str, str] = {}
     if runtime.precision != "default":
@@ -98,9 +98,9 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
 
 
 def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
-    """What a model compiled with these properties reports of itself; a device may use another than asked.
+    """The properties a model compiled this way reports; a device may use others than requested.
 
-    Read off a model of one operation, so that it takes no time.
+    Read from a model of one operation, which takes no time.
     """
     tokens = opset.parameter([1, 1], np.float32)
     model = openvino.Model([opset.result(opset.relu(tokens))], [tokens], "probe")

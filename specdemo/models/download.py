@@ -1,7 +1,7 @@
-"""Models from the Hugging Face Hub: what of them is on this machine, and fetching the rest.
+"""Models from the Hugging Face Hub: which are on this machine, and downloading the others.
 
-A model counts as here only when it is whole: a folder of the cache is inspected as any other, and its weights enter
-it last of all.
+A model counts as present only when it is complete: a folder of the cache is inspected like any other, and its weights
+arrive last.
 """
 
 import shutil
@@ -24,10 +24,10 @@ from specdemo.resources import ASSETS
 def download(
     repository: str, *, revision: str | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Progress[Path | None]]:
-    """Fetch what of a repository OpenVINO GenAI needs; the progress is in bytes, and finds the folder at the end.
+    """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
-    `stop` is asked five times a second. Once it says True, no more comes, and what was fetched stays for the next
-    time; so it does when the caller goes away, or the connection is cut.
+    `stop` is checked five times a second. Once it returns True, the download ends, and what was fetched stays for the
+    next attempt; so it does when the caller goes away or the connection is lost.
 
     Raises:
         FetchError: the model could not be fetched; the message says why and what to do.
@@ -35,7 +35,7 @@ def download(
     """
     cache = hub_cache()
     free = shutil.disk_usage(existing(cache)).free
-    died = NetworkError("The download ended unexpectedly; download again, it goes on from where it ended.")
+    died = NetworkError("The download ended unexpectedly; download again to resume.")
     plan: Plan | None = None
     began, before, file = perf_counter(), 0, ""
     messages = follow(
@@ -70,7 +70,7 @@ def _bytes_here(blobs: Path, file: RemoteFile) -> int:
 
 
 def cached_folders(cache: Path | None = None) -> dict[str, Path]:
-    """The whole OpenVINO models in the Hub's cache, by repository; asks nobody."""
+    """The complete OpenVINO models in the Hub's cache, by repository; works offline."""
     found = {}
     for storage in sorted((cache or hub_cache()).glob("models--*")):
         repository = storage.name.removeprefix("models--").replace("--", "/")
@@ -81,9 +81,9 @@ def cached_folders(cache: Path | None = None) -> dict[str, Path]:
 
 
 def cached_folder(repository: str, revision: str = "main", cache: Path | None = None) -> Path | None:
-    """Where the Hub's cache has this model whole, else None; asks nobody.
+    """Where the Hub's cache holds this model, if complete, else None; works offline.
 
-    The revision's own snapshot comes first. While a newer one is still being fetched, an older one will do.
+    The revision's own snapshot comes first. While a newer one is still being downloaded, an older one will do.
     """
     storage = storage_of(repository, cache or hub_cache())
     snapshots = storage / "snapshots"
@@ -102,7 +102,7 @@ def cached_folder(repository: str, revision: str = "main", cache: Path | None = 
 
 
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
-    """The folder of a catalogue's model if it is on this machine, and whole; asks nobody.
+    """The folder of a catalogue model if it is on this machine and complete; works offline.
 
     Converted models are looked for in the user's own models directory, or the one given.
     """

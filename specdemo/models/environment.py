@@ -30,6 +30,6 @@ def describe_environment(pair: ModelPair) -> Environment:
 
 
 def _full_name(device: str, used: dict[str, str]) -> str:
-    """The device's full name; of one that chooses, also what it chose."""
+    """The device's full name; for one that chooses, also what it chose."""
     chosen = used.get("EXECUTION_DEVICES", device).strip("()")
     return device_name(device) if chosen == device else f"{device}: {device_name(chosen)}"

@@ -1,7 +1,7 @@
-"""What a folder of OpenVINO IR holds, read from its XML without loading a weight.
+"""What a folder of OpenVINO IR holds, read from its XML without loading any weights.
 
-The XML names, for each constant, where its bytes lie in the .bin file. From that follow the number of
-parameters, the stored precision, and whether the copy is whole.
+The XML names, for each constant, where its bytes are in the .bin file. From that follow the number of
+parameters, the stored precision, and whether the copy is complete.
 """
 
 import hashlib
@@ -26,29 +26,31 @@ REQUIRED = (
 )
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
 _EXPORT = "export it with: python -m specdemo models convert MODEL --weight-format int8"
-_ENCODER_DECODER = "is an encoder–decoder, with which OpenVINO GenAI does not speculate; choose a decoder-only model"
+_ENCODER_DECODER = (
+    "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
+)
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")
 _PIECES, _PIECE_BYTES = 64, 2**14
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
 def inspect_folder(path: Path, *, draft: bool = False) -> Model:
-    """Describe the model in a folder. A draft may lack a detokenizer, since only the target writes.
+    """Describe the model in a folder. A draft may lack a detokenizer, since only the target generates text.
 
-    An EAGLE-3 head needs no tokenizer at all: it has that of its target.
+    An EAGLE-3 head needs no tokenizer at all: it uses its target's.
 
     Raises:
-        FolderError: the folder is missing, empty, half copied or not OpenVINO IR; the message says which.
+        FolderError: the folder is missing, empty, incomplete or not OpenVINO IR; the message says which.
     """
     stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
     return _inspected(path, draft, stamps)
 
 
 def files_digest(path: Path) -> str:
-    """A digest of a folder's model, tokenizer and configuration that costs little however large they are.
+    """A digest of a folder's model, tokenizer and configuration that is cheap however large they are.
 
-    Of a file go in its name, its size, and short pieces from its beginning to its end: weights that were trained
-    further differ nearly everywhere.
+    It covers each file's name, size, and short pieces spread over its length: weights that were trained further
+    differ nearly everywhere.
     """
     digest = hashlib.sha256()
     for file in (file for file in _files(path) if file.suffix in _DIGESTED):
@@ -69,7 +71,7 @@ def _files(path: Path) -> list[Path]:
 
 @lru_cache(maxsize=512)
 def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model:
-    """The model, read anew only when a file of its folder has changed: a large network's XML takes a second."""
+    """The model, re-read only when a file of its folder has changed: a large network's XML takes a second."""
     if not path.is_dir():
         raise FolderError(f"There is no folder {str(path)!r}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():
@@ -81,7 +83,7 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
     if draft and not detokenizer and len(missing) < len(REQUIRED):
         missing = [name for name in missing if name not in _DETOKENIZER]
     if len(missing) == len(REQUIRED):
-        raise FolderError(f"The folder {path.name!r} holds no OpenVINO model; {_EXPORT}.")
+        raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {_EXPORT}.")
     if missing:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
     if config.get("is_encoder_decoder"):
@@ -110,7 +112,7 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
 
 
 def _has_chat_template(path: Path) -> bool:
-    """Whether any of the places where GenAI looks for one has it."""
+    """Whether there is one in any of the places where GenAI looks."""
     if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
         return True
     settings = path / "tokenizer_config.json"
@@ -120,7 +122,7 @@ def _has_chat_template(path: Path) -> bool:
 
 
 def _is_eagle3(config: dict[str, Any]) -> bool:
-    """Whether the exporter took it for an EAGLE-3 head: by the name of its architecture."""
+    """Whether the exporter treated it as an EAGLE-3 head, by the name of its architecture."""
     return any("eagle3" in str(name).lower() for name in config.get("architectures") or ())
 
 
@@ -150,7 +152,7 @@ def _read_constants(path: Path, stem: str) -> list[tuple[str, tuple[int, ...], i
     needed, present = max((end for *_, end in constants), default=0), (path / f"{stem}.bin").stat().st_size
     if present < needed:
         raise FolderError(
-            f"{stem}.bin in {path.name!r} has {present} of {needed} bytes; the copy was cut short, copy it again."
+            f"{stem}.bin in {path.name!r} has {present} of {needed} bytes; the copy is incomplete, copy it again."
         )
     return constants
 

@@ -38,7 +38,7 @@ def folder_of(model: Model) -> Path:
         LoadError: it is not converted yet, or it was read from JSON, which never holds paths.
     """
     if model.path is None:
-        raise LoadError(f"It is not known where {model.name!r} lies on this machine; choose its folder.")
+        raise LoadError(f"The folder of {model.name!r} on this machine is unknown; choose it.")
     folder = converted_folder(model.path) if model.path.is_file() else model.path
     if folder is None:
         raise LoadError(f"The GGUF file {model.name!r} is not converted yet; choose it as a target or draft again.")
@@ -164,7 +164,7 @@ def _convert(path: Path, scratch: Path) -> Iterator[None]:
     except Exception as error:  # whatever a file makes the reader stumble over
         said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
         raise ConversionError(
-            f"OpenVINO GenAI could not read {path.name!r} (it said: {said}); choose another file."
+            f"OpenVINO GenAI could not read {path.name!r} (its last message: {said}); choose another file."
         ) from error
     restore_minima(work, path, header)
     link.unlink()

@@ -1,11 +1,11 @@
-"""The process that talks to the Hub for `download`: it can be ended at any moment, and what it wrote is gone on with.
+"""The process that talks to the Hub for `download`: it can be ended at any moment, and downloads resume.
 
-A process of its own, because a connection that stalls can only be cancelled by ending who waits for it, and because
-`huggingface_hub` reads its environment once, when it is imported.
+It is a separate process because a stalled connection can only be cancelled by ending the process that waits for it,
+and because `huggingface_hub` reads its environment once, when imported.
 
-`huggingface_hub` deletes what an interrupted download of a file has fetched (2.4, and 1.21 too). So the bytes of a
-file are fetched here, with the library's own `http_get`, into a file beside its final place in the library's cache.
-Only when it is whole, and its hash is right, does it take that place; the rest of the cache is left to the library.
+`huggingface_hub` (1.21 and 2.4) deletes what an interrupted download of a file has fetched. So files are fetched
+here, with the library's own `http_get`, into a file beside its final place in the library's cache. Only once it is
+complete and its hash is right does it move there; the rest of the cache is left to the library.
 """
 
 import errno
@@ -31,11 +31,11 @@ NEEDED = (
 )
 """The files that OpenVINO GenAI reads; a repository's other weights and its pictures stay where they are."""
 _SPARE = 64 * 2**20  # bytes of the disk that a download leaves free
-_CHUNK = 2**18  # the library's own 10 MiB are lost when a connection is cut, and make a slow download look stuck
+_CHUNK = 2**18  # the library's own 10 MiB are lost with the connection, and make a slow download look stuck
 
 
 class RemoteFile(NamedTuple):
-    """A file of a repository; `etag` is what the Hub calls its content by, `have` the bytes of it that are here."""
+    """A file of a repository; `etag` is the Hub's name for its content, `have` its bytes on this machine."""
 
     name: str
     size: int
@@ -63,12 +63,12 @@ def storage_of(repository: str, cache: Path) -> Path:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the closest one above it that is there."""
+    """The folder, or its closest ancestor that exists."""
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
 def partial_of(blobs: Path, file: RemoteFile) -> Path:
-    """Where the bytes of a file gather until it is whole."""
+    """Where a file is kept until it is complete."""
     return blobs / f"{file.etag}.incomplete"
 
 
@@ -88,7 +88,7 @@ def _fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[P
     from huggingface_hub import HfApi, constants, hf_hub_download
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity(logging.ERROR)  # a cut connection is gone on with, and needs no words
+    logging.set_verbosity(logging.ERROR)  # a lost connection is resumed, silently
     constants.HF_HUB_DISABLE_PROGRESS_BARS = True
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
@@ -104,10 +104,10 @@ def _fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[P
         files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, here[0] if here else 0))
     if not any(file.name.endswith(WEIGHTS) for file in files):
         raise MissingError(
-            f"The repository {repository!r} holds no OpenVINO model; "
+            f"The repository {repository!r} contains no OpenVINO model; "
             f"convert it with: python -m specdemo models convert {repository} --weight-format int8."
         )
-    # The weights come last: a snapshot that has them has everything.
+    # Weights come last: a snapshot that has them is complete.
     files.sort(key=lambda file: (file.name == WEIGHTS, file.size))
     plan = Plan(info.sha, tuple(files), blobs)
     _check_disk(plan, cache, free)
@@ -125,13 +125,13 @@ def _check_disk(plan: Plan, cache: Path, free: int) -> None:
     needed = sum(file.size - file.have for file in plan.files)
     if needed and needed + _SPARE > free:
         raise DiskError(
-            f"The download needs {in_units(needed + _SPARE)} more, and {existing(cache)} has {in_units(free)} free; "
-            "free some space, or set HF_HOME to a larger disk."
+            f"The download needs {in_units(needed + _SPARE)} more, but {existing(cache)} has only {in_units(free)} "
+            "free; free some space, or set HF_HOME to a larger disk."
         )
 
 
 def _fetch_file(repository: str, commit: str, file: RemoteFile, blobs: Path) -> None:
-    """Fetch a file from where an earlier attempt ended, again and again for as long as bytes arrive."""
+    """Fetch a file from where an earlier attempt ended, retrying for as long as bytes arrive."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock, build_hf_headers
 
@@ -175,7 +175,7 @@ def _kinds(error: BaseException) -> set[str]:
 
 
 def _explained(error: Exception, repository: str) -> FetchError:
-    """The one sentence for whatever went wrong."""
+    """One sentence for whatever went wrong."""
     from huggingface_hub import constants
 
     kinds, host = _kinds(error), constants.ENDPOINT
@@ -184,30 +184,28 @@ def _explained(error: Exception, repository: str) -> FetchError:
         return error
     if "GatedRepoError" in kinds:
         return AccessError(
-            f"{repository} is gated; accept its licence at {host}/{repository}, and set HF_TOKEN to a token of yours."
+            f"{repository} is gated; accept its licence at {host}/{repository}, and set HF_TOKEN to your token."
         )
     if "RepositoryNotFoundError" in kinds or "RevisionNotFoundError" in kinds:
         return MissingError(
-            f"{host} shows no {repository} to you; check its name, or set HF_TOKEN if it is a private one."
+            f"{host} does not show you {repository}; check its name, or set HF_TOKEN if it is private."
         )
     if status in (401, 403):
-        return AccessError(f"{host} refused your token; set HF_TOKEN to one that may read {repository}.")
+        return AccessError(f"{host} refused your token; set HF_TOKEN to one that can read {repository}.")
     if "OfflineModeIsEnabled" in kinds:
         return NetworkError(f"HF_HUB_OFFLINE is set, and {repository} is not on this machine; unset it to download.")
     if "ConnectError" in kinds or "ConnectTimeout" in kinds:
         return NetworkError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
     if "TransportError" in kinds or isinstance(error, ConnectionError):
-        return NetworkError(
-            f"The connection to {host} was cut too often; download again, it goes on from where it ended."
-        )
+        return NetworkError(f"The connection to {host} was lost too often; download again to resume.")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return DiskError("The disk is full; free some space and download again, it goes on from where it ended.")
+        return DiskError("The disk is full; free some space and download again to resume.")
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
-        return DiskError(f"The cache cannot be written ({error}); set HF_HOME to a directory that can.")
+        return DiskError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
     if "HFValidationError" in kinds:
-        return MissingError(f"{repository!r} is not a repository's name; name one as ORGANISATION/MODEL.")
+        return MissingError(f"{repository!r} is not a repository name; write it as ORGANISATION/MODEL.")
     if status == 404:
-        return MissingError(f"{host} knows no {repository}; check its name, as ORGANISATION/MODEL.")
+        return MissingError(f"{host} has no {repository}; check the name, which is ORGANISATION/MODEL.")
     if status is not None:
         return NetworkError(f"{host} answered with status {status}; try again later.")
     return FetchError(f"The download of {repository} failed ({type(error).__name__}: {error}); try it again.")

@@ -1,6 +1,6 @@
 """Every model on this machine by a name of its own: bundled, of the Hub's cache, the user's, and of other programs.
 
-The page chooses from these names and nothing else: a name is compared with what was found, never made into a path.
+The page can choose only from these names: a name is compared with what was found, never turned into a path.
 """
 
 import os
@@ -26,7 +26,7 @@ class Unusable(Record):
 
 
 class Library(Record):
-    """What there is. Every model's name is its own."""
+    """What there is. Model names are unique."""
 
     models: tuple[Model, ...]
     unusable: tuple[Unusable, ...] = ()
@@ -71,13 +71,13 @@ def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
 
     GGUF files may lie three levels deep, as `organisation/name/file`.
 
-    Hidden folders are passed over: a conversion that is under way gathers in one.
+    Hidden folders are skipped: a conversion in progress uses one.
 
     Raises:
         FolderError: there is no such directory.
     """
     if not directory.is_dir():
-        raise FolderError(f"There is no directory {str(directory)!r}; name the one that holds your models.")
+        raise FolderError(f"There is no directory {str(directory)!r}; give the one that holds your models.")
     files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
     return _usable([*_candidates(directory), *files.items()])
 
@@ -140,7 +140,7 @@ def _named(path: Path, name: str) -> Model:
 
 
 def distinct(models: Iterable[Model]) -> Iterator[Model]:
-    """The same models with a number after a name that came before."""
+    """The same models, with a number added to a name that is already taken."""
     seen: dict[str, int] = {}
     for model in models:
         seen[model.name] = seen.get(model.name, 0) + 1

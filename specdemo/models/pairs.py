@@ -14,7 +14,7 @@ BUNDLED = ASSETS / "story-pair"
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:
-    """The pair that comes with the project; in f32 unless asked otherwise, where its outputs are identical.
+    """The bundled pair, in f32 by default, where its outputs are identical.
 
     Raises:
         SettingsError: a runtime setting is out of its range.
@@ -24,7 +24,7 @@ def bundled_pair(**runtime: Any) -> ModelPair:
 
 
 def bundled_models() -> tuple[Model, Model]:
-    """The target and the draft that come with the project."""
+    """The bundled target and draft."""
     target, draft = (
         inspect_folder(BUNDLED / role).model_copy(update={"name": f"{BUNDLED.name}/{role}"})
         for role in ("target", "draft")
@@ -33,13 +33,13 @@ def bundled_models() -> tuple[Model, Model]:
 
 
 def suited(target: Model) -> RuntimeSettings:
-    """Where to begin with a target. The bundled one is compiled anew each time: that is faster for one so small."""
+    """The default settings for a target. The bundled one is not cached: compiling one this small is faster."""
     bundled = target.path is not None and target.path.parent == BUNDLED
     return RuntimeSettings(precision="f32", model_cache=False) if bundled else RuntimeSettings()
 
 
 def bundled_prompts() -> list[str]:
-    """Beginnings of texts that the bundled pair can go on with."""
+    """Beginnings of texts that the bundled pair can continue."""
     prompts: list[str] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
     return prompts
 
@@ -48,7 +48,7 @@ def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings
     """A pair from two folders of OpenVINO IR, or a target alone for prompt lookup.
 
     Raises:
-        FolderError: a folder is missing, empty, half copied or not OpenVINO IR.
+        FolderError: a folder is missing, empty, incomplete or not OpenVINO IR.
         PairError: the target is an EAGLE-3 head.
     """
     drafted = inspect_folder(draft, draft=True) if draft is not None else None
@@ -62,7 +62,7 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
         FolderError, PairError: what `check_target` raises.
     """
     check_target(target)
-    if draft is not None and draft.name == target.name and draft.path != target.path:  # folders called alike
+    if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
     models = [model for model in (target, draft) if model is not None]
     bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
@@ -71,14 +71,16 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
 
 
 def check_target(model: Model) -> None:
-    """Check that a model can write.
+    """Check that a model can generate text.
 
     Raises:
         FolderError: it has no detokenizer.
         PairError: it is an EAGLE-3 head.
     """
     if model.eagle3:
-        raise PairError(f"{model.name!r} is an EAGLE-3 head, which writes nothing alone; choose it as the draft.")
+        raise PairError(
+            f"{model.name!r} is an EAGLE-3 head, which cannot generate text on its own; choose it as the draft."
+        )
     if not model.detokenizer:
         raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")
 
@@ -90,7 +92,7 @@ def require_draft(pair: ModelPair) -> Model:
         PairError: it has none.
     """
     if pair.draft is None:
-        raise PairError("This pair has no draft model; give one, or choose prompt lookup.")
+        raise PairError("This pair has no draft model; add one, or choose prompt lookup.")
     return pair.draft
 
 
@@ -107,7 +109,7 @@ def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> Non
     clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
     if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
         return
-    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens against {len(draft)}"
+    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens versus {len(draft)}"
     raise PairError(
         f"Target and draft have different tokenizers ({detail}); "
         "choose a draft of the target's family, or the traced engine."

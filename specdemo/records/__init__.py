@@ -24,8 +24,8 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import DraftKind
 
 TraceSource = Literal["measured", "replayed", "counts only"]
-"""How the proposals of a run are known: seen as they were made; found again afterwards by running the drafter
-over the committed text, off the clock; or not at all beyond their number."""
+"""How the proposals of a run are known: recorded as they were made; replayed afterwards by running the drafter
+over the committed text, off the clock; or only by their number."""
 
 FinishReason = Literal["stop", "length", "cancelled"]
 """End-of-text token, token limit, or the user's Stop."""
@@ -42,7 +42,7 @@ class Verdict(StrEnum):
 
 
 class Alternative(Record):
-    """A token that the target might have chosen, and its probability of it."""
+    """A token that the target might have chosen, and the probability it gave that token."""
 
     id: int
     text: str
@@ -50,10 +50,10 @@ class Alternative(Record):
 
 
 class Token(Record):
-    """A committed token. `probability` is the target's, if the engine told it.
+    """A committed token. `probability` is the target's, if the engine reports it.
 
-    `entropy` is that of the target's distribution here, in bits; `alternatives` are its likeliest tokens, the
-    likeliest first, if they were asked for.
+    `entropy` is that of the target's distribution here, in bits; `alternatives` are its likeliest tokens,
+    likeliest first, if requested.
     """
 
     id: int
@@ -119,9 +119,9 @@ class Run(Record):
 class Model(Record):
     """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
 
-    `vocabulary` is the number of tokens, `chat_template` says that there is one. Without a `detokenizer` a model can
-    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states and is no
-    model by itself. What is None was not known when the record was written.
+    `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
+    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states and is not
+    a model in its own right. None means unknown when the record was written.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Model(Record):
 class ModelPair(Record):
     """A target, its draft (None: prompt lookup only), and how they are loaded.
 
-    `translated` says that their tokenizers differ, so that what the draft proposes is encoded again for the target.
+    `translated`: their tokenizers differ, so the draft's proposals are re-encoded for the target.
     """
 
     name: str
@@ -165,7 +165,7 @@ class ModelPair(Record):
 
 
 class Environment(Record):
-    """What the figures were measured on. `threads` of inference are known on CPU only."""
+    """What the figures were measured on. `threads` of inference are known for CPUs only."""
 
     specdemo: str
     python: str
@@ -180,11 +180,22 @@ class Environment(Record):
     threads: int | None
 
 
+class WarmUp(Record):
+    """What preceded a side's run, off the record: `rounds` in `seconds`, prefills included.
+
+    Not `steady`: time ran out while repetitions of the same rounds were still getting faster.
+    """
+
+    rounds: int
+    seconds: float
+    steady: bool
+
+
 class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
     `draft_agreement[i]`, found off the clock after a greedy run, says whether the draft would have proposed the
-    speculative side's token i + 1 given the text before it. It is what an oracle would need to know.
+    speculative side's token i + 1 given the text before it. It is what an oracle needs to know.
     """
 
     pair: ModelPair
@@ -197,6 +208,7 @@ class Comparison(Record):
     costs: Costs | None = None
     draft_agreement: tuple[bool, ...] | None = None
     history: tuple[Turn, ...] = ()
+    warm_up: dict[Side, WarmUp] | None = None
 
     def side(self, side: Side) -> Run:
         """The run of one side."""

@@ -4,6 +4,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, and read from JSON without complaint about derived extras."""
+    """Base of all records: frozen, and tolerant of derived extras when read from JSON."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -8,7 +8,7 @@ from pydantic import Field
 from specdemo.records.base import Record
 
 TIMED_LOOKAHEAD = 4
-"""Proposals in the rounds whose mean draft step is called the draft's step cost."""
+"""Proposals per round in the rounds whose mean draft step counts as the draft's step cost."""
 
 
 class Spread(Record):
@@ -20,7 +20,7 @@ class Spread(Record):
 
 
 class DraftRound(Record):
-    """What the draft did in a round: its seconds and, where the engine knows, how sure it was of its proposals.
+    """What the draft did in a round: its seconds and, where the engine reports it, how confident it was.
 
     `probabilities` are the draft's, of every proposal, or empty; `accepted` is how many proposals were.
     """
@@ -35,8 +35,8 @@ class StepCosts(Record):
 
     `passes[i]` is of a target pass over `i + 1` tokens; `draft` of one draft step, the mean of a round with four, and
     `first_draft` of a round with a single one. Both are None where the pair has no draft. `rounds` are
-    those with four. `length_change` is what a pass takes longer if the pass before had another length; None where
-    the engine cannot tell.
+    those with four. `length_change`: how much longer a pass takes if the one before had a different length; None
+    where the engine cannot tell.
     """
 
     context: int
@@ -69,16 +69,16 @@ class Costs(Record):
         if self.draft_step is None or self.first_draft_step is None:
             return self.draft_step
         later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
-        return max(later, 0.1 * self.draft_step)  # two medians, so their difference may be too small by noise
+        return max(later, 0.1 * self.draft_step)  # the difference of two medians, so noise can make it too small
 
     @property
     def length_change(self) -> float | None:
-        """Seconds that a target pass takes longer if the one before had another length; None if not known."""
+        """Extra seconds of a target pass if the one before had a different length; None if unknown."""
         return self.contexts[0].length_change if self.contexts else None
 
     @property
     def drafted(self) -> tuple[DraftRound, ...]:
-        """Rounds of which the verdicts are known."""
+        """Rounds whose verdicts are known."""
         return tuple(step for context in self.contexts[:1] for step in context.rounds if step.probabilities)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What the page's widgets call: widgets' values in, updates out."""
+"""What the page's widgets call: widget values in, updates out."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -12,7 +12,9 @@ from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import FIELDS, NAMES, engines_for, policies, settings_from, visibility
 from specdemo.ui.html.conversation import conversation_html
-from specdemo.ui.session import Sessions, Update, alert, notice
+from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.session import Sessions, Update
+from specdemo.ui.uploads import opened
 from specdemo.ways import Drafter, EngineName, Policy
 
 
@@ -25,7 +27,7 @@ class Callbacks:
     def run(
         self, request: gr.Request, pair: ModelPair, history: tuple[Turn, ...], prompt: str, *values: Any
     ) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message, anatomy, the turn to go on from, and buttons."""
+        """Compare; updates of race view, message, anatomy, the turn to continue from, and buttons."""
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
@@ -34,14 +36,14 @@ class Callbacks:
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
             news = [*_outputs(update), *buttons("running")]
-            # what has not changed is skipped: each update of a widget takes time from an engine on this machine
+            # unchanged widgets are skipped: each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
 
     def open(self, data: bytes) -> list[Any]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
         try:
-            return _outputs(self._sessions.open(data))[:3]
+            return _outputs(opened(data))[:3]
         except FileError as error:
             return [gr.skip(), alert(error), gr.skip()]
 
@@ -51,7 +53,7 @@ class Callbacks:
         def compare(prompt: Any, *values: Any) -> dict[str, Any]:
             try:
                 if not isinstance(prompt, str):
-                    raise PromptError("The prompt is not a text; send a string.")
+                    raise PromptError("The prompt is not text; send a string.")
                 settings = GenerationSettings.checked(**dict(zip(NAMES, values, strict=True)))
                 return self._sessions.compare(pair, prompt, settings)
             except SpecdemoError as error:
@@ -68,7 +70,7 @@ class Callbacks:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Values of race view, message, anatomy and the turn to go on from."""
+    """Values of race view, message, anatomy and the turn to continue from."""
     feed, message, anatomy, turn = update
     return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy, turn]
 
@@ -76,7 +78,9 @@ def _outputs(update: Update) -> list[Any]:
 def api_description() -> str:
     """What the endpoint does, and what each of its parameters means."""
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
-    return "\n".join(["Decode a prompt plainly and speculatively; returns a JSON object of schema 1.", *lines])
+    return "\n".join(
+        ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 1.", *lines]
+    )
 
 
 def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]]:
@@ -91,7 +95,7 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 def waiting() -> list[Any]:
     """Updates of message and buttons from the click until the run's turn comes."""
-    text = "Waiting for the machine. Comparisons run one at a time, so that no run spoils another's clocks."
+    text = "Waiting for the machine. Comparisons run one at a time, so that they do not distort each other's clocks."
     return [notice(text), *buttons("waiting")]
 
 
@@ -107,7 +111,7 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
     }
     if pair.draft is None and drafter == "model":
         updates["drafter"]["value"] = "lookup"
-    # a choice that is hidden must not stay in force
+    # a hidden choice must not stay in force
     if not updates["engine"]["visible"]:
         updates["engine"]["value"] = engines_for(pair)[0]
     if not updates["policy"]["visible"] or policy not in policies(engine):
@@ -117,11 +121,11 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
 
 
 def continued(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
-    """History, shown history, prompt and both chat buttons when a chat goes on from its last turn."""
+    """History, shown history, prompt and both chat buttons when a chat continues from its last turn."""
     longer = (*history, turn) if turn is not None else history
     return [longer, conversation_html(longer), "", gr.update(visible=False), gr.update(visible=True)]
 
 
 def begun_anew() -> list[Any]:
-    """History, shown history, and both chat buttons when a chat begins anew."""
+    """History, shown history, and both chat buttons when a new chat begins."""
     return [(), "", gr.update(visible=False), gr.update(visible=False)]

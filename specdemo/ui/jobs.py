@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from specdemo.errors import SpecdemoError
-from specdemo.measure.race import Phase
-from specdemo.progress import Progress
-from specdemo.ui.session import Sessions, alert, describe, notice, progress_html
+from specdemo.progress import Phase, Progress
+from specdemo.ui.html.messages import alert, describe, notice, progress_html
+from specdemo.ui.session import Sessions
 from specdemo.worker import Job
 
 _UPDATE_SECONDS = 1.0  # each update takes time from an engine on this machine
@@ -26,7 +26,7 @@ class Measured(NamedTuple):
 def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callable[[Any], str]) -> Iterator[Measured]:
     """What to show of a job while it runs, and of its end.
 
-    What is finished when the job is stopped, or fails, stays on the board.
+    Results that are finished when the job stops or fails stay on the board.
     """
     state: Progress[Any] | None = None
     due = 0.0
@@ -46,7 +46,7 @@ def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callab
         yield Measured(notice("Stopped before anything was measured."), gr.skip(), None)
         return
     stopped = state.done < state.total
-    message = notice(f"Stopped after {state.done} of {state.total}; what is finished stays.") if stopped else ""
+    message = notice(f"Stopped after {state.done} of {state.total}; finished results are kept.") if stopped else ""
     yield Measured(message, show(state), state)
 
 

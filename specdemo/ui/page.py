@@ -1,4 +1,4 @@
-"""The page. Callbacks read widgets into settings, iterate, and hand on what to show; there is no arithmetic here."""
+"""The page. Callbacks read widgets into settings, iterate, and pass on what to show; there is no arithmetic here."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import DEFAULTS, choices_css
 from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
-from specdemo.ui.session import Sessions, Visitors, first_used
+from specdemo.ui.session import Sessions, first_used
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.tabs.benchmark import bench_tab
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, compare_tab
@@ -28,6 +28,7 @@ from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
 from specdemo.ui.views import PAGE, text
+from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
 
 
@@ -55,7 +56,7 @@ def serve(
 
 
 def launch_options() -> dict[str, Any]:
-    """Options of `Blocks.launch`: style, and our files and Plotly's served from this host."""
+    """Options of `Blocks.launch`: style, and routes that serve our files and Plotly's."""
     plotly_files = Path(plotly.__file__).parent / "package_data"
     routes = [
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
@@ -77,7 +78,7 @@ def launch_options() -> dict[str, Any]:
 def build_page(
     worker: Worker, pair: ModelPair, *, models_dir: Path | None = None, downloads: bool = True
 ) -> gr.Blocks:
-    """The page, which begins with this pair."""
+    """The page, starting with this pair."""
     visitors = Visitors()
     sessions, shelf = Sessions(worker, visitors), Shelf(pair, visitors, directory=models_dir, downloads=downloads)
 
@@ -123,6 +124,6 @@ def _remember(
     saved = gr.Textbox(visible=False)
     outputs = [*inputs, compare.message, used, header, *models.controls, compare.run]
     known = json.dumps([*remembered, *PAIR_NAMES])
-    # queued, since Gradio tells of a changed state only then, and what depends on the pair listens for that
+    # queued, since only then does Gradio signal the changed state that everything about the pair listens for
     queued = PRIVATE | {"queue": True}
     page.load(restored, saved, outputs, js=f"() => settings.recall({known})", **queued)

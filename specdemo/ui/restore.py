@@ -1,4 +1,4 @@
-"""What a page starts with: what its address or the browser's store says, as far as it can be used."""
+"""What a page starts with: whatever of its address or the browser's storage can be used."""
 
 import json
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, settings_from_link
 from specdemo.ui.html.header import header_html
-from specdemo.ui.session import alert
+from specdemo.ui.html.messages import alert
 from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
 
 
@@ -43,11 +43,11 @@ def restore(shelf: Shelf, saved: str) -> Restored:
 
 
 def _pair(shelf: Shelf, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
-    """The pair that is named, or the one to begin with and what is wrong."""
+    """The named pair, or the default one and what is wrong."""
     if not named:
         return shelf.default, None
     start = values_of(shelf.default)
-    if "target" in named:  # a link that names another target says all that differs from what suits that
+    if "target" in named:  # a link that names another target lists what differs from that target's defaults
         start |= shelf.suited(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
     values = start | named
     try:

@@ -1,74 +1,37 @@
 """What a visitor's run does, step by step, without a widget in it."""
 
-import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-
 from specdemo.analysis import schema
-from specdemo.errors import FileError, SpecdemoError
-from specdemo.measure.race import Lap, Phase
+from specdemo.errors import SpecdemoError
+from specdemo.progress import Phase
 from specdemo.records import Comparison, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
+from specdemo.ui.html.messages import alert, describe, notice
 from specdemo.ui.html.thinking import answer
+from specdemo.ui.visitors import Visitors
 from specdemo.ways import EngineName
 from specdemo.worker import Job, WithEngine, Worker
 
-PHASES = {
-    "converting": "Converting the GGUF file, once",
-    "loading": "Loading the models",
-    "calibrating": "Measuring what a step of each model costs",
-    "warming up": "Warming both sides up, off the clock",
-    "prefilling": "Reading the prompt",
-}
-
-
-_PROGRESS = Markup(
-    '<div class="progress" role="status"><p>{text}</p><progress value="{done}" max="{total}"></progress></div>'
-)
 UPDATE_SECONDS = 0.35
-"""Between updates of the page, which live playback can only follow when both sides have had their slice. Each costs
-server and browser time that, on one machine with the engine, the engine misses."""
+"""Between updates of the page; live playback can only advance when both sides have had their slice. Each update costs
+server and browser time, which an engine on the same machine loses."""
 
 
 class Update(NamedTuple):
     """What to show; None where there is nothing new, so that an earlier result stays.
 
-    `turn` is what a chat can go on from, once a run has answered a message.
+    `turn` is what a chat can continue from, once a run has answered a message.
     """
 
     feed: str | None
     message: str
     anatomy: str | None = None
     turn: Turn | None = None
-
-
-class Visitors:
-    """What each visitor has under way, so that a Stop reaches that visitor's work alone."""
-
-    def __init__(self) -> None:
-        self._cancelled: dict[tuple[str, str], Event] = {}
-
-    @contextmanager
-    def busy(self, visitor: str, what: str) -> Iterator[Event]:
-        """The event that is set when this visitor stops this."""
-        event = self._cancelled[visitor, what] = Event()
-        try:
-            yield event
-        finally:
-            self._cancelled.pop((visitor, what), None)
-
-    def stop(self, visitor: str, what: str | None = None) -> None:
-        """Stop one thing that this visitor has under way, or all."""
-        for (who, which), event in list(self._cancelled.items()):
-            if who == visitor and what in (None, which):
-                event.set()
 
 
 class Sessions:
@@ -119,37 +82,16 @@ class Sessions:
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(WithEngine(engine, first_used(pair)), cancelled):
                 yield describe(phase)
-            yield notice("Stopped; the pair before is still in use.") if cancelled.is_set() else ""
+            yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
-        """What a job yields, phases among it, until it is done or this visitor stops it.
+        """What a job yields, including phases, until it is done or this visitor stops it.
 
         Raises:
             SpecdemoError: what loading or the task raised.
         """
         with self._visitors.busy(visitor, what) as cancelled:
             yield from self._worker.run(job, cancelled)
-
-    @staticmethod
-    def open(data: bytes) -> Update:
-        """Show the comparison of a JSON file, played as if it had just run.
-
-        Raises:
-            FileError: it is not such a file.
-        """
-        try:
-            comparison = schema.from_json(json.loads(data))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever else the JSON may be
-            raise FileError(
-                "This is no comparison of schema 1; open a file that Download JSON has written."
-            ) from error
-        feed = Feed(comparison.prompt, comparison.settings)
-        for side in ("plain", "speculative"):
-            run = comparison.side(side)
-            source = comparison.trace_source if side == "speculative" else "measured"
-            feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source))
-        feed.add(comparison)
-        return Update(feed.everything, "", anatomy(comparison))
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
         """One whole comparison as an object of schema 1.
@@ -162,13 +104,13 @@ class Sessions:
 
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:
-    """The turn that a chat can go on from: not one that was stopped, or cut off while the model was thinking."""
+    """The turn a chat can continue from, unless it was stopped or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
 
 
 def first_used(pair: ModelPair) -> ModelPair:
-    """The pair as its first run will want it, so that it is loaded once."""
+    """The pair as its first run will need it, so that it is loaded once."""
     return keeping_prefixes(pair) if pair.target.chat_template else pair
 
 
@@ -176,28 +118,3 @@ def keeping_prefixes(pair: ModelPair) -> ModelPair:
     """The pair with prefix caching, so that a chat's next turn reads only what is new, on both sides."""
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})
-
-
-def describe(phase: Phase) -> str:
-    """A phase as a message."""
-    parts = f": {phase.done} of {phase.total} tokens" if phase.total else ""
-    seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
-    return notice(f"{PHASES[phase.name]}{parts} …{seconds}")
-
-
-def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
-    """How far something is, with a bar."""
-    if seconds_left is not None:
-        minutes, seconds = divmod(round(seconds_left), 60)
-        text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
-    return str(_PROGRESS.format(text=text, done=done, total=max(total, 1)))
-
-
-def notice(text: str) -> str:
-    """A passing message as HTML."""
-    return str(Markup('<p role="status">{}</p>').format(text))
-
-
-def alert(error: SpecdemoError) -> str:
-    """An error as HTML."""
-    return str(Markup('<p role="alert">{}</p>').format(error))

@@ -20,7 +20,7 @@ from playwright.sync_api import Page, sync_playwright
 from specdemo.analysis import metrics
 from specdemo.engines import load_engine
 from specdemo.engines.genai import GenAIEngine
-from specdemo.measure.race import Progress, race, run_alone
+from specdemo.measure.race import RaceEvent, race, run_alone
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Request, Run
 from specdemo.settings import GenerationSettings
@@ -72,7 +72,7 @@ class RecordingWorker(Worker):
 
     last: Comparison
 
-    def compare(self, *arguments) -> Iterator[Progress]:
+    def compare(self, *arguments) -> Iterator[RaceEvent]:
         """What `Worker.compare` yields."""
         for progress in super().compare(*arguments):
             if isinstance(progress, Comparison):

@@ -1,4 +1,4 @@
-"""The anatomy of a finished run: its rounds one by one, what they took, and what an oracle would have done.
+"""The anatomy of a finished run: its rounds one by one, how long they took, and what an oracle would have done.
 
 Rounds are HTML with escaped text; charts are Plotly figures, drawn by the page when they come into view.
 """
@@ -13,8 +13,9 @@ from markupsafe import Markup
 from specdemo.analysis import metrics
 from specdemo.analysis.explain import walk_through
 from specdemo.analysis.figures import number
+from specdemo.analysis.plotting import base_figure
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
-from specdemo.ui.html.charts import base_figure, to_json
+from specdemo.ui.html.charts import to_json
 from specdemo.ui.html.tables import table_html
 
 _ROW = Markup(
@@ -28,7 +29,7 @@ _COLUMNS = ("lookahead", "target passes", "draft passes", "τ")
 
 
 def anatomy(comparison: Comparison) -> str:
-    """What the page shows of a run, as one JSON object: HTML by place, and figures by name."""
+    """What the page shows of a run, as one JSON object: HTML and figures by name."""
     run = comparison.speculative
     return json.dumps(
         {
@@ -100,27 +101,27 @@ def _note(step: Round) -> str:
 
 
 def _passes_table(comparison: Comparison) -> Markup:
-    """Passes of this run, of a constant lookahead of 5, and of the oracle."""
+    """Passes of this run, with a constant lookahead of 5, and with the oracle."""
     run = comparison.speculative
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_accepted_length(run))]
     for name, passes in metrics.alternative_passes(comparison):
         tokens = len(comparison.draft_agreement or ())
         rows.append((name, passes.target, passes.draft, tokens / passes.target if passes.target else None))
     body = [
-        (name, str(target), "not known" if draft is None else str(draft), number(length))
+        (name, str(target), "unknown" if draft is None else str(draft), number(length))
         for name, target, draft, length in rows
     ]
     why = (
         "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy decoding. The "
-        "oracle ends every round at the draft's first mismatch, so it proposes nothing in vain."
+        "oracle ends every round just before the draft's first mismatch, so none of its proposals is rejected."
         if comparison.draft_agreement is not None
-        else "What another lookahead would have taken is known only for a draft model in greedy decoding."
+        else "The passes of other lookaheads are known only for a draft model in greedy decoding."
     )
     return table_html(_COLUMNS, body) + Markup("<p>{}</p>").format(why)
 
 
 def timeline(run: Run) -> go.Figure:
-    """Phases on the speculative clock, in milliseconds, a lane each; one lane where the engine tells no parts."""
+    """Phases on the speculative clock, in milliseconds, one lane each; a single lane if the engine reports none."""
     figure = base_figure(barmode="overlay", bargap=0.25, showlegend=False, hovermode="closest")
     begin = list(accumulate((step.seconds for step in run.rounds), initial=0.0))[:-1]
     if all(step.draft_seconds is not None for step in run.rounds):
@@ -163,9 +164,7 @@ def confidence_figure(run: Run) -> go.Figure:
         showlegend=False,
     )
     line = {"color": "var(--sd-plain)", "dash": "dot"}
-    figure.add_scatter(
-        x=[0, 1], y=[0, 1], mode="lines", line=line, name="as often as the draft thinks", hoverinfo="skip"
-    )
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="perfect calibration", hoverinfo="skip")
     figure.update_xaxes(title="draft's probability", range=[0, 1])
     figure.update_yaxes(title="accepted / judged", range=[0, 1.08])
     figure.update_layout(hovermode="closest")

@@ -1,4 +1,4 @@
-"""Step costs, and what they let one expect, as a board."""
+"""Step costs, and what they predict, as a board."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,38 +7,38 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.analysis.figures import number, percent
+from specdemo.analysis.plotting import base_figure, plain_line
 from specdemo.analysis.predict import FORMULAS, predict
 from specdemo.records import Costs, ModelPair, Spread
 from specdemo.ui.boards.sweep import board, caption, curves
-from specdemo.ui.html.charts import base_figure, plain_line
 from specdemo.ui.html.tables import table_html
 from specdemo.ways import EngineName
 
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
-_STEPS = ("tokens before", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
+_STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
 
 
 class KnownCosts(NamedTuple):
-    """Step costs, and of what."""
+    """Step costs, and the pair and engine they belong to."""
 
     pair: ModelPair
     engine: EngineName
     costs: Costs
 
     def richer_than(self, other: "KnownCosts") -> bool:
-        """Whether these are of the same pair and engine, after texts of more lengths."""
+        """Whether these are of the same pair and engine, for more context lengths."""
         same = (self.pair, self.engine) == (other.pair, other.engine)
         return same and len(self.costs.contexts) > len(other.costs.contexts)
 
 
 def prediction_board(known: KnownCosts, acceptance: float) -> str:
-    """Only what depends on the acceptance."""
+    """The part that depends on acceptance."""
     html, figure = _expectation(known.costs, acceptance)
     return board({"expectation": html}, {"prediction": figure}, whole=False)
 
 
 def costs_board(known: KnownCosts, acceptance: float) -> str:
-    """Measured step costs, and what they let one expect of the draft model at this acceptance."""
+    """Measured step costs, and the speedups they predict for the draft model at this acceptance."""
     html, figure = _expectation(known.costs, acceptance)
     texts = {
         "caption": caption(known.pair, known.engine),
@@ -58,7 +58,7 @@ def _steps(costs: Costs) -> Iterator[tuple[str, ...]]:
 
 
 def _quartiles(seconds: Spread | None) -> str:
-    """The median in milliseconds, and both quartiles in brackets."""
+    """The median in milliseconds, with both quartiles in parentheses."""
     if seconds is None:
         return "–"
     low, middle, high = (f"{value * 1000:.2f}" for value in (seconds.low, seconds.middle, seconds.high))
@@ -71,9 +71,9 @@ def _length_change(costs: Costs) -> str:
     share = percent(costs.length_change / costs.plain_step)
     return str(
         Markup(
-            "A pass takes {} ms more ({} of a plain step) if the one before it had another length, since every "
-            "operation is prepared anew. Policies that vary the lookahead pay that; the traced engine keeps a length "
-            "where superfluous tokens cost less."
+            "A pass takes {} ms longer ({} of a plain step) if the one before it had a different length, since every "
+            "operation is prepared anew. Policies that vary the lookahead pay for that; the traced engine pads a "
+            "pass to the previous length where padding costs less."
         ).format(f"{costs.length_change * 1000:.2f}", share)
     )
 
@@ -94,12 +94,12 @@ def _verify_figure(costs: Costs) -> go.Figure:
             x=list(range(1, len(middles) + 1)),
             y=middles,
             error_y=bars,
-            name=f"after {steps.context} tokens: 1 takes {one * 1000:.2f} ms",
+            name=f"after {steps.context} tokens: v(1) is {one * 1000:.2f} ms",
             mode="lines+markers",
             line={"color": f"var({colour})"},
             hovertemplate="v(%{x}) = %{y:.2f}",
         )
-    figure.update_xaxes(title="tokens n in a pass")
+    figure.update_xaxes(title="tokens n per pass")
     figure.update_yaxes(title="v(n)")
     return figure
 
@@ -107,7 +107,9 @@ def _verify_figure(costs: Costs) -> go.Figure:
 def _expectation(costs: Costs, acceptance: float) -> tuple[str, go.Figure | None]:
     prediction = predict(costs, acceptance)
     if prediction is None:
-        return str(Markup("<p>{}</p>").format("This pair's draft cost is not known, so nothing is predicted.")), None
+        return str(
+            Markup("<p>{}</p>").format("This pair's draft cost is unknown, so nothing can be predicted.")
+        ), None
     figure = base_figure()
     curves(figure, prediction)
     plain_line(figure)
@@ -120,6 +122,6 @@ def _expectation(costs: Costs, acceptance: float) -> tuple[str, go.Figure | None
         )
     else:
         sentence = f"At α = {acceptance:.2f} no lookahead is predicted to beat plain decoding"
-    by_book = f"the textbook says {textbook}" if textbook else "so says the textbook"
+    by_book = f"with v = 1 it would be {textbook}" if textbook else "nor with v = 1"
     formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with τ = {FORMULAS['expected_length']}."
     return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula)), figure

@@ -11,8 +11,8 @@ from specdemo.models.checks import PairReport
 from specdemo.models.memory import in_units, memory_free
 from specdemo.progress import Progress
 from specdemo.records import Model
+from specdemo.ui.html.messages import progress_html
 from specdemo.ui.html.tables import table_html
-from specdemo.ui.session import progress_html
 
 _CARD = Markup(
     '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'
@@ -32,14 +32,14 @@ def cards_html(cards: Sequence[str]) -> str:
 
 
 def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
-    """One entry; `here`: which of its models are on this machine; `own_directory`: converted ones go to one."""
+    """One entry; `here`: which of its models are on this machine; `own_directory`: conversions go to the user's."""
     models = Markup("").join(
         _MODEL.format(role=role, name=_title(source), facts=_facts(source))
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
     )
     needs = (
-        f"Takes about {in_units(entry.disk_bytes)} of disk and up to {in_units(entry.memory_bytes)} of memory; "
-        f"{in_units(memory_free())} are free now."
+        f"Needs about {in_units(entry.disk_bytes)} of disk and up to {in_units(entry.memory_bytes)} of memory; "
+        f"{in_units(memory_free())} is free now."
     )
     notes = _NOTE.format(entry.notes) if entry.notes else Markup("")
     if entry.published is not None:
@@ -64,11 +64,11 @@ def _title(source: Source) -> str:
 def _facts(source: Source) -> str:
     facts = [source.weights, in_units(source.disk_bytes), source.license]
     if source.format == "convert":
-        facts.append("to be converted")
+        facts.append("needs conversion")
     if source.gated:
         facts.append("gated: needs a token")
     if not source.confirmed:
-        facts.append("name not confirmed")
+        facts.append("name unconfirmed")
     return " · ".join(facts)
 
 
@@ -85,7 +85,7 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
 
 
 def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
-    where = " --models-dir DIR" if own_directory else ""  # which one is no visitor's business
+    where = " --models-dir DIR" if own_directory else ""  # visitors are not told which one
     if not entry.supported:
         return _NOTE.format(entry.reason or "")
     if all(here):
@@ -111,7 +111,7 @@ def _which(entry: Entry, sources: Sequence[Source]) -> str:
 
 
 def download_html(repository: str, progress: Progress[Path | None]) -> str:
-    """How far a download is."""
+    """Progress of a download."""
     text = f"{repository}: {in_units(progress.done)} of {in_units(progress.total)}"
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
@@ -130,7 +130,7 @@ _ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat
 
 def _values(model: Model) -> tuple[str, ...]:
     known = (model.vocabulary, model.context_length)
-    vocabulary, context = (f"{number:,}" if number else "not known" for number in known)
+    vocabulary, context = (f"{number:,}" if number else "unknown" for number in known)
     template = "yes" if model.chat_template else "no"
     return model.architecture, parameters(model.parameters), model.weights, vocabulary, context, template
 
@@ -140,5 +140,5 @@ def _remarks(report: PairReport) -> list[str]:
     lines = []
     for engine in report.engines:
         needed = in_units(engine.memory_needed)
-        lines.append(f"{engine.verdict} It takes up to {needed} of memory (estimate); {free} are free.")
+        lines.append(f"{engine.verdict} It needs up to {needed} of memory (estimate); {free} is free.")
     return lines

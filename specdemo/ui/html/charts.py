@@ -1,44 +1,18 @@
-"""The page's style of Plotly figures, and the two live charts without data.
+"""The two live charts without data.
 
 The page extends their traces point by point while it plays, which keeps a reader's zoom and allocates nothing
-anew; here stand their layout and the order of their traces. Colours are names of the style sheet's variables,
-resolved in the browser, so that one figure serves light and dark.
+anew; here stand their layout and the order of their traces.
 """
 
 import json
-from typing import Any
 
 import plotly.graph_objects as go
 
-_LAYOUT: dict[str, Any] = {
-    "autosize": True,
-    "height": 260,
-    "margin": {"l": 48, "r": 16, "t": 8, "b": 40},
-    "paper_bgcolor": "rgba(0,0,0,0)",
-    "plot_bgcolor": "rgba(0,0,0,0)",
-    "font": {"family": "inherit", "size": 12, "color": "var(--sd-mute)"},
-    "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-    "hovermode": "x unified",
-    "hoverlabel": {"bgcolor": "var(--sd-card)", "bordercolor": "var(--sd-line)", "font": {"color": "var(--sd-ink)"}},
-}
-_AXIS: dict[str, Any] = {"gridcolor": "var(--sd-line)", "zeroline": False, "rangemode": "tozero", "automargin": True}
-
-
-def base_figure(**layout: Any) -> go.Figure:
-    """An empty figure in the page's style, without Plotly's default template, whose colours suit light pages only."""
-    figure = go.Figure(layout=_LAYOUT | {"template": "none"} | layout)
-    figure.update_xaxes(_AXIS)
-    figure.update_yaxes(_AXIS)
-    return figure
-
-
-def plain_line(figure: go.Figure) -> None:
-    """Mark where speculation is as fast as plain decoding."""
-    figure.add_hline(y=1, line={"color": "var(--sd-ink)", "dash": "dash", "width": 1})
+from specdemo.analysis.plotting import AXIS, base_figure
 
 
 def to_json(figure: go.Figure) -> str:
-    """The figure as the page takes it."""
+    """The figure as the page expects it."""
     return json.dumps(figure.to_plotly_json())
 
 
@@ -54,14 +28,14 @@ def clock_figure() -> str:
 
 
 def acceptance_figure() -> str:
-    """Proposals by round, accepted and refused stacked, with the running α; traces in that order."""
+    """Proposals by round, accepted and not accepted, stacked, with the running α; traces in that order."""
     figure = base_figure(barmode="stack", bargap=0.15)
     figure.add_bar(x=[], y=[], name="accepted", marker_color="var(--sd-accepted)")
-    figure.add_bar(x=[], y=[], name="refused", marker_color="var(--sd-refused)")
+    figure.add_bar(x=[], y=[], name="rejected or discarded", marker_color="var(--sd-refused)")
     line = {"color": "var(--sd-ink)", "width": 2}
     figure.add_scatter(x=[], y=[], name="running α", mode="lines", line=line, yaxis="y2", connectgaps=True)
     figure.update_xaxes(title="round")
-    right = _AXIS | {
+    right = AXIS | {
         "title": "α",
         "overlaying": "y",
         "side": "right",
@@ -69,5 +43,5 @@ def acceptance_figure() -> str:
         "showgrid": False,
         "tickvals": [0, 0.5, 1],
     }
-    figure.update_layout(yaxis=_AXIS | {"title": "proposals", "nticks": 6}, yaxis2=right)
+    figure.update_layout(yaxis=AXIS | {"title": "proposals", "nticks": 6}, yaxis2=right)
     return to_json(figure)

@@ -30,4 +30,6 @@ def _tile(figure: Figure) -> Markup:
 def _costs(costs: Costs) -> Markup:
     tokens = range(1, len(costs.verify) + 1)
     values = " · ".join(number(verify_cost(costs, n)) for n in tokens)
-    return _COSTS.format(last=len(tokens), values=values, formula=f"v(n) = {FORMULAS['verify_cost']}, by calibration")
+    return _COSTS.format(
+        last=len(tokens), values=values, formula=f"v(n) = {FORMULAS['verify_cost']}, measured apart from this run"
+    )

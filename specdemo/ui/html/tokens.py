@@ -1,7 +1,7 @@
 """Rounds as HTML. Everything a model or a user wrote is escaped here, by `markupsafe`.
 
-A round is one element and so is a token, each with a `data-tip`: the lines shown when it is hovered or focused.
-Colours come from the style sheet by class; underlines and strikes repeat their meaning.
+Each round and each token is an element with a `data-tip`: the lines shown on hover or focus.
+Colours come from the style sheet by class; underlines and strike-throughs repeat their meaning.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def round_html(step: Round, *, side: Side, number: int, first: int, source: Trac
 
     Args:
         step: the round.
-        side: plain rounds commit one token of the target's own, which needs no colour.
+        side: plain rounds commit one token each, which needs no colour.
         number: of the round; 0 is the prefill.
         first: index of its first committed token in the run.
         source: how its proposals are known.
@@ -73,14 +73,14 @@ def _refused(draft: DraftToken, source: TraceSource) -> Markup:
 def _tip(name: str, draft: DraftToken | None, token: Token | None, source: TraceSource) -> str:
     lines = [name]
     if draft is not None and draft.id is None:
-        lines.append("this engine does not tell which token it was")
+        lines.append("this engine does not report which token it was")
     if draft is not None and draft.draft_probability is not None:
         lines.append(f"draft's probability {draft.draft_probability:.3f} ({source})")
     probability = token.probability if token else draft and draft.target_probability
     if probability is not None:
         lines.append(f"target's probability {probability:.3f}")
     if token is not None and token.entropy is not None:
-        lines.append(f"entropy of the target here {token.entropy:.2f} bits")
+        lines.append(f"the target's entropy here {token.entropy:.2f} bits")
     if token is not None and token.alternatives:
         likeliest = (f"{choice.text!r} {choice.probability:.3f}" for choice in token.alternatives)
         lines.append(f"its likeliest tokens: {', '.join(likeliest)}")
@@ -94,7 +94,7 @@ def _round_tip(step: Round, side: Side, number: int) -> str:
         return f"prefill, {step.seconds * 1000:.2f} ms"
     if side == "plain":
         return f"step {number}, {step.seconds * 1000:.2f} ms"
-    proposed = "proposals not counted" if step.proposed is None else f"{len(step.proposed)} proposed"
+    proposed = "number of proposals unknown" if step.proposed is None else f"{len(step.proposed)} proposed"
     return (
         f"round {number}, {step.seconds * 1000:.2f} ms: "
         f"{proposed}, {step.accepted} accepted, {len(step.committed)} committed"

@@ -1,4 +1,4 @@
-"""The Benchmark tab: every way of decoding on suites of tasks, with reports to take away."""
+"""The Benchmark tab: every way of decoding on suites of tasks, with reports to download."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -20,14 +20,15 @@ from specdemo.models.places import own_cache
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board
+from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
-from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, Stop
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithLoader
 
 _SUITE = Markup(
-    "<p>Prompts: {}. A file of your own holds JSON lines in the format of Spec-Bench, of HumanEval, or "
+    "<p>Prompts: {}. Your own file holds one JSON object per line, in the format of Spec-Bench or HumanEval, or "
     "<code>{{&quot;prompt&quot;: …}}</code>.</p>"
 )
 _START = "Run the benchmark"
@@ -35,7 +36,7 @@ _FIRST = ("traced constant", "traced auto", "genai constant")
 
 
 class Callbacks:
-    """What the button that runs it calls: widgets' values in, updates out."""
+    """What the button that runs it calls: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -93,7 +94,7 @@ def _written(result: Bench) -> list[str]:
 
 
 def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], tasks: list[Task]) -> Journal:
-    """Where the finished rows of this benchmark are kept until all are, so that it goes on where it ended.
+    """Where finished rows of this benchmark are kept until it is complete, so that it can resume.
 
     Raises:
         SpecdemoError: there is no such folder, and it cannot be made.
@@ -104,8 +105,8 @@ def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SpecdemoError(
-            f"Finished rows cannot be kept in {str(folder)!r} ({error.strerror}); start the page with XDG_CACHE_HOME "
-            "set to a folder that can be written."
+            f"Finished rows cannot be saved in {str(folder)!r} ({error.strerror}); start the page with "
+            "XDG_CACHE_HOME set to a writable folder."
         ) from error
     return Journal(folder / f"{hashlib.sha256(header.encode()).hexdigest()[:16]}.rows.jsonl")
 
@@ -117,13 +118,13 @@ def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callab
         with gr.Column(elem_classes="sheet", elem_id="bench"):
             heading(
                 "Every way of decoding, on suites of tasks",
-                "Each speculative run stands between two plain runs of its engine. A benchmark that is stopped keeps "
-                "its finished rows and goes on from there.",
+                "Each speculative run stands between two plain runs of its engine. A stopped benchmark keeps its "
+                "finished rows and resumes from there.",
             )
             methods = gr.CheckboxGroup(_ways(first), value=_chosen(first), label="Methods", elem_id="methods")
             with gr.Row(elem_classes="controls"):
                 limit = gr.Slider(
-                    1, 50, 5, step=1, label="Prompts", info="at most so many, of all tasks in turn", elem_id="limit"
+                    1, 50, 5, step=1, label="Prompts", info="at most, taken from all tasks in turn", elem_id="limit"
                 )
                 repeats = gr.Slider(
                     1,
@@ -131,23 +132,23 @@ def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callab
                     REPEATS,
                     step=1,
                     label="Repeats",
-                    info="three or more tell a spread",
+                    info="3 or more give a standard deviation",
                     elem_id="bench-repeats",
                 )
                 tokens = gr.Slider(
-                    8, 512, 64, step=8, label="New tokens", info="of each run, at most", elem_id="bench-tokens"
+                    8, 512, 64, step=8, label="New tokens", info="per run, at most", elem_id="bench-tokens"
                 )
                 hardware = gr.Checkbox(
                     False,
                     label="Memory and bandwidth",
-                    info="loads every engine again in processes of their own",
+                    info="loads each engine again, in separate processes",
                     elem_id="hardware",
                 )
             with gr.Row(elem_classes="actions"):
                 start = gr.Button(_START, variant="primary", elem_id="run-bench", scale=0, min_width=180)
                 halt = gr.Button("Stop", variant="stop", elem_id="stop-bench", visible=False, scale=0)
                 file = gr.UploadButton(
-                    "Prompts of your own", file_types=[".jsonl", ".json"], elem_id="suite", scale=0, min_width=220
+                    "Your own prompts", file_types=[".jsonl", ".json"], elem_id="suite", scale=0, min_width=220
                 )
             suite = gr.HTML(str(_SUITE.format("the bundled suite")), elem_id="suite-name")
             message = gr.HTML(elem_id="bench-message", elem_classes="message")

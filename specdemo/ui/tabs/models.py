@@ -1,10 +1,11 @@
-"""The Models tab: the catalogue, what is on this machine, and which pair is used where and how."""
+"""The Models tab: the catalogue, what is on this machine, and which pair to use, where and how."""
 
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import gradio as gr
+from gradio.components import Component
 
 from specdemo.errors import SpecdemoError
 from specdemo.models.checks import check_pair
@@ -13,7 +14,8 @@ from specdemo.records import ModelPair
 from specdemo.ui.controls import RUNTIME, Control, control, first_drafter
 from specdemo.ui.html.catalogue import report_html
 from specdemo.ui.html.header import header_html
-from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.session import Sessions
 from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.views import view
@@ -31,80 +33,105 @@ class ModelsTab(NamedTuple):
     in_use: gr.Textbox
 
 
-class _Callbacks:
-    """Widgets' values in, updates out."""
+class _Shown(NamedTuple):
+    """What the callbacks change; `controls` name a pair, in the order of `PAIR_NAMES`."""
 
-    def __init__(self, sessions: Sessions, shelf: Shelf) -> None:
+    pair: gr.State
+    header: gr.HTML
+    message: gr.HTML
+    use: gr.Button
+    cancel: gr.Button
+    in_use: gr.Textbox
+    drafter: Control
+    controls: list[Control]
+    progress: gr.HTML
+    cancel_download: gr.Button
+    catalogue: gr.HTML
+
+
+Updates = dict[Component, Any]
+"""Updates by component; components that are not named stay as they are."""
+
+
+class _Callbacks:
+    """Widget values in, updates out."""
+
+    def __init__(self, sessions: Sessions, shelf: Shelf, shown: _Shown) -> None:
         self._sessions = sessions
         self._shelf = shelf
+        self._shown = shown
 
-    def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[list[Any]]:
-        """Load the pair that the controls name.
-
-        Updates of pair, header, message, buttons, address, drafter, and of the controls that name the pair.
-        """
+    def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[Updates]:
+        """Load the pair that the controls name."""
         chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
         if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _SUITED):
-            chosen |= self._suited(chosen["target"])  # the page may not have heard yet of what suits this target
+            chosen |= self._suited(chosen["target"])  # the page may not have received this target's defaults yet
         yield from self._load(request, before, engine, chosen)
 
     def use_entry(
         self, event: gr.EventData, request: gr.Request, before: ModelPair, engine: Any, *values: Any
-    ) -> Iterator[list[Any]]:
+    ) -> Iterator[Updates]:
         """The same for a pair of the catalogue, on the devices that the controls name."""
         chosen = dict(zip(PAIR_NAMES, values, strict=True))
         try:
             names = self._shelf.names_of(_name(event))
         except SpecdemoError as error:
-            yield self._outputs(message=alert(error), busy=False)
+            yield self._told(alert(error), busy=False)
             return
         yield from self._load(request, before, engine, chosen | names._asdict() | self._suited(names.target))
 
     def _suited(self, target: str) -> dict[str, Any]:
         return self._shelf.suited(target).model_dump(include=set(_SUITED))
 
-    def _load(
-        self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]
-    ) -> Iterator[list[Any]]:
+    def _load(self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]) -> Iterator[Updates]:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
-            engine = "genai" if pair.eagle3 else engine  # the other knows no such heads
+            engine = "genai" if pair.eagle3 else engine  # the other engine does not support such heads
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
-                yield self._outputs(message=message or gr.skip(), busy=True)
-            if message:
-                yield self._outputs(message=message, busy=False)
-                return
-            yield self._outputs(message="", busy=False, pair=pair, forced=before.draft is None)
+                yield self._told(message or gr.skip(), busy=True)
+            news = self._told(message, busy=False)
+            yield news if message else news | self._in_use(pair, before)
         except SpecdemoError as error:
             told = f"{error} {before.name} is still in use."
-            yield self._outputs(message=alert(type(error)(told)), busy=False)
+            yield self._told(alert(type(error)(told)), busy=False)
 
-    @staticmethod
-    def _outputs(*, message: Any, busy: bool, pair: ModelPair | None = None, forced: bool = False) -> list[Any]:
-        """`forced`: the drafter was prompt lookup for want of a draft, which this pair may have."""
-        buttons = [gr.update(interactive=not busy), gr.update(visible=busy)]
-        if pair is None:
-            return [gr.skip(), gr.skip(), message, *buttons, gr.skip(), gr.skip(), *[gr.skip()] * len(PAIR_NAMES)]
-        drafter, values = first_drafter(pair) if forced else gr.skip(), values_of(pair)
-        return [pair, header_html(pair), message, *buttons, json.dumps(values), drafter, *values.values()]
+    def _told(self, message: Any, *, busy: bool) -> Updates:
+        shown = self._shown
+        return {
+            shown.message: message,
+            shown.use: gr.update(interactive=not busy),
+            shown.cancel: gr.update(visible=busy),
+        }
 
-    def fetch(self, event: gr.EventData, request: gr.Request) -> Iterator[list[Any]]:
-        """Download an entry's models; updates of its message, button, catalogue, and both lists of models."""
+    def _in_use(self, pair: ModelPair, before: ModelPair) -> Updates:
+        shown, values = self._shown, values_of(pair)
+        news: Updates = {shown.pair: pair, shown.header: header_html(pair), shown.in_use: json.dumps(values)}
+        if before.draft is None:  # the drafter was prompt lookup for lack of a draft, which this pair may have
+            news[shown.drafter] = first_drafter(pair)
+        return news | dict(zip(shown.controls, values.values(), strict=True))
+
+    def waiting(self) -> Updates:
+        """From the click until the load's turn comes."""
+        return self._told(notice("Waiting for the machine …"), busy=True)
+
+    def fetch(self, event: gr.EventData, request: gr.Request) -> Iterator[Updates]:
+        """Download an entry's models."""
+        shown = self._shown
         for message in self._shelf.download(str(request.session_hash), _name(event)):
-            yield [message, gr.update(visible=True), *[gr.skip()] * 3]
-        yield [gr.skip(), gr.update(visible=False), *self.refreshed()]
+            yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
+        yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed()
 
-    def refreshed(self) -> list[Any]:
+    def refreshed(self) -> Updates:
         """Catalogue, and both lists of models, as they are now."""
-        targets, drafts = model_choices(self._shelf)
-        return [self._shelf.cards(), gr.update(choices=targets), gr.update(choices=drafts)]
+        lists = (gr.update(choices=choices) for choices in model_choices(self._shelf))
+        return {self._shown.catalogue: self._shelf.cards(), **dict(zip(self._shown.controls, lists, strict=False))}
 
-    def suited(self, target: str) -> list[Any]:
-        """Updates of the runtime settings to those that suit a target, but for the devices."""
-        settings = self._suited(target)
-        return [settings.get(name, gr.skip()) for name in RUNTIME]
+    def suited(self, target: str) -> Updates:
+        """The default runtime settings of a target, except for the devices."""
+        controls = dict(zip(PAIR_NAMES, self._shown.controls, strict=True))
+        return {controls[name]: value for name, value in self._suited(target).items()}
 
     def report(self, target: str, draft: str, cache_size: int) -> list[Any]:
         """What is known of a pair without loading it."""
@@ -118,13 +145,8 @@ class _Callbacks:
 
 
 def _name(event: gr.EventData) -> str:
-    """The catalogue entry that a button belongs to; a forged event may name none."""
+    """The catalogue entry a button belongs to; empty for a forged event."""
     return str(getattr(event, "name", ""))
-
-
-def _waiting() -> list[Any]:
-    """Message and buttons from the click until the load's turn comes."""
-    return [notice("Waiting for the machine …"), gr.update(interactive=False), gr.update(visible=False)]
 
 
 def models_tab(
@@ -135,8 +157,7 @@ def models_tab(
     compare: CompareTab,
     stop: Callable[[str], Stop],
 ) -> ModelsTab:
-    """The tab's contents; `stop` makes what ends one of its actions."""
-    callbacks = _Callbacks(sessions, shelf)
+    """The tab's contents; `stop` makes the callback that ends one of its actions."""
     with gr.Tab("Models") as tab:
         in_use = gr.Textbox(visible=False)
         with gr.Column(elem_id="pair"):
@@ -149,14 +170,17 @@ def models_tab(
         progress = gr.HTML(elem_id="download", elem_classes="message")
         cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
         catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
-    outputs = [pair, header, message, use, cancel, in_use, compare.controls["drafter"], *controls]
+    drafter, lists = compare.controls["drafter"], [catalogue, *controls[:2]]
+    shown = _Shown(
+        pair, header, message, use, cancel, in_use, drafter, controls, progress, cancel_download, catalogue
+    )
+    callbacks, outputs = _Callbacks(sessions, shelf, shown), [pair, header, message, use, cancel, in_use, drafter]
     inputs = [pair, compare.controls["engine"], *controls]
     loading: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
-    gr.on([use.click, catalogue.select], _waiting, outputs=[message, use, cancel], **PRIVATE)
-    use.click(callbacks.use, inputs, outputs, **loading)
-    catalogue.select(callbacks.use_entry, inputs, outputs, **loading)
+    gr.on([use.click, catalogue.select], callbacks.waiting, outputs=[message, use, cancel], **PRIVATE)
+    use.click(callbacks.use, inputs, [*outputs, *controls], **loading)
+    catalogue.select(callbacks.use_entry, inputs, [*outputs, *controls], **loading)
     cancel.click(stop("load"), **PRIVATE)
-    lists = [catalogue, controls[0], controls[1]]
     catalogue.download(
         callbacks.fetch,
         None,
@@ -176,7 +200,7 @@ def models_tab(
 
 
 def model_choices(shelf: Shelf) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """What can be chosen for target and for draft."""
+    """The choices for target and draft."""
     models = shelf.models()
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
     return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
@@ -187,7 +211,7 @@ def _controls(shelf: Shelf) -> list[Control]:
     found = devices()
     usable = [(f"{device.name}: {device.full_name}", device.name) for device in found if device.reason is None]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
-    titles = {"target": ("Target", "its output counts"), "draft": ("Draft", "it proposes")}
+    titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
     made: dict[str, Control] = {}
 
     def add(name: str) -> None:
@@ -198,7 +222,7 @@ def _controls(shelf: Shelf) -> list[Control]:
                 value=values[name],
                 label=title,
                 info=info,
-                allow_custom_value=True,  # lists differ from visitor to visitor; names are looked up in any case
+                allow_custom_value=True,  # lists differ between visitors; names are looked up in any case
                 elem_id=name,
             )
         else:

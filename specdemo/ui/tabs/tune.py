@@ -1,4 +1,4 @@
-"""The Tune tab: what steps cost here, what that lets one expect, and which setting is fastest by measurement."""
+"""The Tune tab: what steps cost here, what that predicts, and which setting is measured to be fastest."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,20 +17,21 @@ from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_bo
 from specdemo.ui.boards.sweep import board as board_of
 from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.controls import NAMES, settings_from
+from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
-from specdemo.ui.session import Sessions, alert, notice
+from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import DECODING, ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithEngine
 
 _SWEEP, _COSTS = "Sweep", "Measure step costs"
-_ALPHA = 0.7  # to begin with, until a sweep has measured it
+_ALPHA = 0.7  # until a sweep has measured it
 _APPLIED = (*DECODING, "kv_cache")
 _EMPTY = board_of({}, {})
 
 
 class _Swept(NamedTuple):
-    """Updates of what a sweep changes, but for its buttons."""
+    """Updates of what a sweep changes, except its buttons."""
 
     message: Any = gr.skip()
     board: Any = gr.skip()
@@ -41,7 +42,7 @@ class _Swept(NamedTuple):
 
 
 class Callbacks:
-    """What the buttons that measure call: widgets' values in, updates out."""
+    """What the buttons that measure call: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -61,7 +62,7 @@ class Callbacks:
         idle, busy = working(_SWEEP, busy=False), working(_SWEEP, busy=True)
         prompts = [line.strip() for line in text.splitlines() if line.strip()]
         if not prompts:
-            yield [*_Swept(notice("Type at least one prompt, a line each.")), *idle]
+            yield [*_Swept(notice("Enter at least one prompt, one per line.")), *idle]
             return
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
@@ -70,7 +71,7 @@ class Callbacks:
             yield [*_Swept(alert(error)), *idle]
             return
         work = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
-        # the figures of an earlier sweep, with other settings, would stand beside this one's
+        # clears the figures of an earlier sweep with other settings
         yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
         for update in measured(
@@ -105,12 +106,12 @@ class Callbacks:
 
 
 def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
-    """What a sweep tells the rest of the tab: its recommendation, and the costs and the α that predict others."""
+    """What the rest of the tab learns from a sweep: its recommendation, and the costs and α for predictions."""
     best, costs, alpha = found.recommendation.candidate, None, None
     if found.costs is not None:
         costs = KnownCosts(pair, found.settings.engine, found.costs)
         costs = known if known is not None and known.richer_than(costs) else costs
-    if found.acceptance is not None and found.settings.drafter == "model":  # which the costs card predicts for
+    if found.acceptance is not None and found.settings.drafter == "model":  # the drafter that predictions are for
         alpha = round(found.acceptance, 2)
     return _Swept(
         best=best,
@@ -121,18 +122,18 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
 
 
 def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]) -> None:
-    """The tab's contents. Sweeps use the settings of the Compare tab, but for what they try."""
+    """The tab's contents. Sweeps use the settings of the Compare tab, except for what they vary."""
     callbacks, controls = Callbacks(sessions), compare.controls
     with gr.Tab("Tune"):
         known, best = gr.State(None), gr.State(None)
         with gr.Column(elem_classes="sheet", elem_id="tune"):
             heading(
-                "The fastest setting for your prompts, here",
-                "Every setting runs between two plain runs, in shuffled order. Engine, drafter, sampling and new "
-                "tokens are those of the Compare tab.",
+                "The fastest setting for your prompts on this machine",
+                "Every setting runs between two plain runs, in random order. Engine, drafter, sampling and new "
+                "tokens are taken from the Compare tab.",
             )
             prompts = gr.Textbox(
-                "\n".join(bundled_prompts()[:3]), label="Prompts, one a line", lines=3, elem_id="sweep-prompts"
+                "\n".join(bundled_prompts()[:3]), label="One prompt per line", lines=3, elem_id="sweep-prompts"
             )
             with gr.Row(elem_classes="controls"):
                 longest = gr.Slider(1, LOOKAHEADS[-1], 8, step=1, label="Longest lookahead", elem_id="longest")
@@ -146,9 +147,9 @@ def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Call
         board = view("tune.html", "new Board(element)", elem_id="sweep-board")
         with gr.Column(elem_classes="sheet", elem_id="costs"):
             heading(
-                "Why: what steps cost on this machine",
-                "A draft step costs c plain steps, a pass over n tokens v(n). With the acceptance rate α they tell "
-                "what to expect of each lookahead.",
+                "Why: what each step costs on this machine",
+                "A draft step costs c plain steps, and a target pass over n tokens costs v(n). Together with the "
+                "acceptance rate α they predict the speedup of each lookahead.",
             )
             with gr.Row(elem_classes="actions"):
                 measure = gr.Button(_COSTS, elem_id="measure", scale=0, min_width=200)
@@ -161,12 +162,12 @@ def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Call
                 step=0.01,
                 label="Acceptance rate α",
                 elem_id="alpha",
-                info="of a draft model's proposal by itself: accepted / (accepted + rejected); a sweep sets it",
+                info="of a single proposal: accepted / (accepted + rejected); set by a sweep",
             )
         costs_view = view("costs.html", "new Board(element)", elem_id="costs-board")
 
     busy: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
-    # the costs' board follows at the end, by an event of its own: α is what it is then
+    # the costs board follows at the end, in its own event, so that it uses the α of that moment
     start.click(
         callbacks.sweep,
         [pair, prompts, longest, thresholds, repeats, known, *controls.values()],
@@ -196,7 +197,7 @@ def _applied(best: Candidate | None) -> list[Any]:
 
 
 def _forgotten() -> list[Any]:
-    """Another pair: nothing is known of it."""
+    """For another pair: nothing is known about it."""
     return ["", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA]
 
 

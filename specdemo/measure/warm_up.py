@@ -1,0 +1,82 @@
+"""Warm-up: the beginning of a run, repeated until it gets no faster.
+
+In a fresh process everything is slow at first: kernels are compiled for each length of a pass, memory is touched for
+the first time, threads start, the replay's draft is loaded. A fixed number of rounds was too few: the first race
+understated speculation by up to a third. Each repetition does exactly the same work, so its seconds can be compared.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+
+from specdemo.engines.base import Engine, rounds_of
+from specdemo.progress import Phase
+from specdemo.records import Costs, Request, Side, WarmUp
+
+_REPETITION_SECONDS = 0.15  # on the side's own clock, or
+_LEAST_ROUNDS = 4
+_GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
+_STEADY = 2  # repetitions in a row without such a gain
+_MOST_SECONDS = 3.0  # on each side's own clock, prefills included
+
+
+@dataclass
+class _Side:
+    request: Request
+    rounds: int | None = None  # of a repetition, once its length is chosen
+    best: float = float("inf")
+    without_gain: int = 0
+    spent: float = 0.0
+    repetitions: int = 0
+    finished: bool = field(default=False)
+
+    def repeat(self, engine: Engine, costs: Costs | None, stop: Callable[[], bool]) -> None:
+        decoder = engine.decoder(self.request, costs)
+        done = []
+        with closing(rounds_of(decoder)) as rounds:
+            for step in islice(rounds, self.rounds and self.rounds + 1):
+                done.append(step)
+                decoding = sum(each.seconds for each in done[1:])
+                if stop() or (self.rounds is None and len(done) > _LEAST_ROUNDS and decoding >= _REPETITION_SECONDS):
+                    break
+            decoder.trace(done)  # the replay's draft must be warm, too
+        self.rounds = max(len(done) - 1, 1)
+        self.repetitions += 1
+        self.spent += sum(step.seconds for step in done)
+        self._judge(sum(step.seconds for step in done[1:]))
+
+    def _judge(self, seconds: float) -> None:
+        self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
+        self.best = min(self.best, seconds)
+        self.finished = self.steady or self.spent >= _MOST_SECONDS
+
+    @property
+    def steady(self) -> bool:
+        return self.without_gain >= _STEADY
+
+    def result(self) -> WarmUp:
+        return WarmUp(rounds=self.repetitions * (self.rounds or 0), seconds=self.spent, steady=self.steady)
+
+
+def warm_up(
+    engine: Engine,
+    requests: Mapping[Side, Request],
+    costs: Costs | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Generator[Phase, None, dict[Side, WarmUp]]:
+    """Repeat the beginnings of these requests alternately until each is steady or has taken three seconds.
+
+    Yields a phase before each repetition; returns what each side took.
+
+    Raises:
+        SpecdemoError: a request cannot be run, or the engine failed.
+    """
+    sides = {side: _Side(request) for side, request in requests.items()}
+    while unfinished := [one for one in sides.values() if not one.finished]:
+        for one in unfinished:
+            yield Phase("warming up", sum(each.repetitions for each in sides.values()))
+            one.repeat(engine, costs, stop)
+            if stop():
+                return {}
+    return {side: one.result() for side, one in sides.items()}

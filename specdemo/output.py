@@ -1,0 +1,39 @@
+"""What leaves the program: JSON of one schema, and the files that it and other texts are written to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from specdemo.errors import SpecdemoError
+
+SCHEMA = 1
+"""Version of the objects that other programs read back."""
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON, with its letters as they are."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def write_json(value: Any, path: str | Path, indent: int | None = 2) -> None:
+    """Write a value as JSON to a file, or to standard output for `-`.
+
+    Raises:
+        SpecdemoError: it cannot be written.
+    """
+    if path == "-":
+        print(json.dumps(value, indent=indent))  # any terminal takes ASCII
+    else:
+        write_text(json_text(value, indent) + "\n", Path(path))
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a file.
+
+    Raises:
+        SpecdemoError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpecdemoError(f"Cannot write {str(path)!r} ({error.strerror}); choose another path.") from error

@@ -1,0 +1,42 @@
+"""Passing messages as HTML: what is happening, its progress, what went wrong."""
+
+from markupsafe import Markup
+
+from specdemo.errors import SpecdemoError
+from specdemo.progress import Phase
+
+PHASES = {
+    "converting": "Converting the GGUF file, once",
+    "loading": "Loading the models",
+    "calibrating": "Measuring step costs",
+    "warming up": "Warming up both sides, off the clock",
+    "prefilling": "Reading the prompt",
+}
+_PROGRESS = Markup(
+    '<div class="progress" role="status"><p>{text}</p><progress value="{done}" max="{total}"></progress></div>'
+)
+
+
+def describe(phase: Phase) -> str:
+    """A phase as a message."""
+    parts = f": {phase.done} of {phase.total} tokens" if phase.total else ""
+    seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
+    return notice(f"{PHASES[phase.name]}{parts} …{seconds}")
+
+
+def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
+    """Progress, with a bar."""
+    if seconds_left is not None:
+        minutes, seconds = divmod(round(seconds_left), 60)
+        text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
+    return str(_PROGRESS.format(text=text, done=done, total=max(total, 1)))
+
+
+def notice(text: str) -> str:
+    """A passing message as HTML."""
+    return str(Markup('<p role="status">{}</p>').format(text))
+
+
+def alert(error: SpecdemoError) -> str:
+    """An error as HTML."""
+    return str(Markup('<p role="alert">{}</p>').format(error))

@@ -1,0 +1,59 @@
+"""Warming up on scripted clocks: as long as it gains something, and not for ever."""
+
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.warm_up import warm_up
+from specdemo.progress import Phase
+from specdemo.records import Costs, Request, Side, WarmUp
+from specdemo.settings import GenerationSettings
+
+REQUEST = Request.of("Say", GenerationSettings(ignore_eos=True, max_new_tokens=400))
+
+
+def warmed(engine: ScriptedEngine) -> tuple[list[Phase], dict[Side, WarmUp]]:
+    phases, steps = [], warm_up(engine, {"plain": REQUEST.plain, "speculative": REQUEST})
+    while True:
+        try:
+            phases.append(next(steps))
+        except StopIteration as end:
+            return phases, end.value
+
+
+class Cold(ScriptedEngine):
+    """Slow at first: each request takes a share of what the one before took, down to a limit."""
+
+    share, limit = 0.8, 0.01
+
+    def decoder(self, request: Request, costs: Costs | None = None):
+        self.step = max(self.step * self.share, self.limit)
+        return super().decoder(request, costs)
+
+
+def test_a_steady_engine_repeats_until_that_is_certain() -> None:
+    phases, found = warmed(ScriptedEngine())
+    assert [phase.done for phase in phases] == list(range(6))
+    assert found["plain"].steady
+    assert found["speculative"].steady
+
+
+def test_a_cold_engine_warms_up_until_nothing_is_gained() -> None:
+    engine = Cold(step=0.05)
+    _, found = warmed(engine)
+    assert engine.step == 0.01
+    assert found["plain"].steady
+    assert found["speculative"].steady
+
+
+def test_warming_up_ends_even_if_there_is_always_something_to_gain() -> None:
+    engine = Cold(step=1)
+    engine.limit = 0
+    engine.share = 0.96
+    _, found = warmed(engine)
+    assert not found["plain"].steady
+    assert 3 <= found["plain"].seconds < 3 + 0.15 + 5 * 1.05
+    assert engine.requests == 0
+
+
+def test_stopping_leaves_no_request_behind() -> None:
+    engine = ScriptedEngine()
+    assert list(warm_up(engine, {"plain": REQUEST.plain}, stop=lambda: True)) == [Phase("warming up")]
+    assert engine.requests == 0
