@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from specdemo.errors import FolderError
+from specdemo.errors import FolderError, quoted
 from specdemo.records import Model
 
 _MODEL = ("config.json", "openvino_model.xml", "openvino_model.bin")
@@ -73,7 +73,7 @@ def _files(path: Path) -> list[Path]:
 def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model:
     """The model, re-read only when a file of its folder has changed: a large network's XML takes a second."""
     if not path.is_dir():
-        raise FolderError(f"There is no folder {str(path)!r}; check the path.")
+        raise FolderError(f"There is no folder {quoted(str(path))}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     config = _read_config(path) if (path / "config.json").is_file() else {}

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from specdemo.errors import AccessError, DiskError, FetchError, MissingError, NetworkError
+from specdemo.errors import AccessError, DiskError, FetchError, MissingError, NetworkError, quoted
 from specdemo.models.memory import in_units
 
 WEIGHTS = "openvino_model.bin"
@@ -104,7 +104,7 @@ def _fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[P
         files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, here[0] if here else 0))
     if not any(file.name.endswith(WEIGHTS) for file in files):
         raise MissingError(
-            f"The repository {repository!r} contains no OpenVINO model; "
+            f"The repository {quoted(repository)} contains no OpenVINO model; "
             f"convert it with: python -m specdemo models convert {repository} --weight-format int8."
         )
     # Weights come last: a snapshot that has them is complete.
@@ -203,7 +203,7 @@ def _explained(error: Exception, repository: str) -> FetchError:
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
         return DiskError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
     if "HFValidationError" in kinds:
-        return MissingError(f"{repository!r} is not a repository name; write it as ORGANISATION/MODEL.")
+        return MissingError(f"{quoted(repository)} is not a repository name; write it as ORGANISATION/MODEL.")
     if status == 404:
         return MissingError(f"{host} has no {repository}; check the name, which is ORGANISATION/MODEL.")
     if status is not None:
