@@ -165,7 +165,10 @@ class ModelPair(Record):
 
 
 class Environment(Record):
-    """What the figures were measured on. `threads` of inference are known for CPUs only."""
+    """What the figures were measured on. `threads` of inference are known for CPUs only.
+
+    `dynamic_quantization` is that of the target's activations: "off", or the size of a group, as in "groups of 32".
+    """
 
     specdemo: str
     python: str
@@ -177,6 +180,7 @@ class Environment(Record):
     inference_precision: str
     kv_cache_precision: str
     draft_inference_precision: str = "unknown"
+    dynamic_quantization: str = "unknown"
     threads: int | None
 
 
