@@ -379,7 +379,7 @@ def test_a_benchmark_that_fails_shows_what_is_finished(
         (("sweep", "x", "--lookaheads", "few"), "'few' is not a list of numbers"),
         (("sweep", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
         (("sweep", "x", "--lookaheads", "none", "--thresholds", "none"), "There is nothing to try"),
-        (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read '/nowhere.jsonl'"),
+        (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
         (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
         (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),
         (("bench", "--json", "out.md"), "choose a path that ends in .json"),
