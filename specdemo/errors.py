@@ -23,6 +23,17 @@ SpecdemoError
     └── EngineError       the engine failed; it is rebuilt before the next run
 """
 
+from reprlib import Repr
+
+_QUOTED = 200
+_repr = Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = _QUOTED
+
+
+def quoted(given: object) -> str:
+    """What someone gave, as an error repeats it: beyond about 200 characters without its middle."""
+    return _repr.repr(given)
+
 
 class SpecdemoError(Exception):
     """Root of every error that is shown to the user as it is, without a traceback."""

@@ -180,6 +180,11 @@ class RuntimeSettings(_Settings):
         title="KV-cache precision",
         description="default: the inference precision if one is chosen, else the device decides",
     )
+    dynamic_quantization: Literal["default", "off"] = Field(
+        "default",
+        title="Dynamic quantization",
+        description="of activations, where weights are compressed; off: slower, and outputs diverge less often",
+    )
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"
     )

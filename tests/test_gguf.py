@@ -223,15 +223,12 @@ def test_every_family_is_compared(
 
 
 @pytest.mark.openvino
-@pytest.mark.parametrize(
-    ("kind", "least"), [("Q4_0", 0.999), ("Q4_1", 0.97), ("Q4_K", 0.99), ("Q6_K", 0.999), ("Q8_0", 0.999)]
-)
-def test_quantized_weights_mean_what_llama_cpp_says_they_do(kind: str, least: float, tmp_path: Path) -> None:
-    """The reader rounds the least weight of a group in Q4_1 and Q4_K to a whole step."""
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"])
+def test_quantized_weights_mean_what_llama_cpp_says_they_do(kind: str, tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "tiny.gguf", "llama", kind)
     plain = gguf_files.write(tmp_path / "plain.gguf", "llama", "F16", arrays=gguf_files.read(file))
     ours, theirs = (logits(converted(each)) for each in (file, plain))
-    assert np.corrcoef(ours, theirs)[0, 1] > least
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.9995
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:

@@ -17,6 +17,10 @@ _NPU = (
     "and takes no confidence threshold, and the traced engine needs shapes that change"
 )
 
+_TOLD = (
+    "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
+)  # fmt: skip
+
 
 class Device(NamedTuple):
     """A device: its name in OpenVINO, its full name, and why it cannot be used here, if so."""
@@ -90,6 +94,8 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
         chosen["INFERENCE_PRECISION_HINT"] = chosen["KV_CACHE_PRECISION"] = runtime.precision
     if runtime.kv_cache_precision != "default":
         chosen["KV_CACHE_PRECISION"] = runtime.kv_cache_precision
+    if runtime.dynamic_quantization == "off":
+        chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if runtime.inference_num_threads and device.startswith("CPU"):
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
     if runtime.model_cache:
@@ -107,7 +113,7 @@ def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     asked = properties(runtime.model_copy(update={"model_cache": False}), device)
     compiled = openvino.Core().compile_model(model, device, asked)
     known = {}
-    for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "INFERENCE_NUM_THREADS", "EXECUTION_DEVICES"):
+    for name in (*_TOLD, "EXECUTION_DEVICES"):
         with suppress(RuntimeError):
             value = compiled.get_property(name)
             text = value.to_string() if isinstance(value, openvino.Type) else value
