@@ -66,8 +66,8 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
 @pytest.mark.openvino
 def test_the_traced_engine_tells_every_probability(loaded: None, capsys: pytest.CaptureFixture[str]) -> None:
     ids = []
-    for cache in ("on", "off"):
-        options = f"--max-new-tokens 48 --ignore-eos --engine traced --kv-cache {cache} --json -"
+    for kv_cache in ("on", "off"):
+        options = f"--max-new-tokens 48 --ignore-eos --engine traced --kv-cache {kv_cache} --json -"
         assert main(["compare", PROMPTS[0], *options.split()]) == 0
         data = json.loads(capsys.readouterr().out)
         assert (data["summary"]["identical"], data["trace_source"]) == (True, "measured")
