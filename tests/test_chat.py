@@ -37,7 +37,7 @@ def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) ->
 
 
 def test_earlier_turns_need_a_template(tmp_path: Path) -> None:
-    with pytest.raises(PromptError, match="need a chat template; switch it on, or begin a new"):
+    with pytest.raises(PromptError, match="need the chat template; switch it on, or start a new"):
         encoded(chat_pair(tmp_path), "And?", HISTORY, apply_chat_template=False)
 
 

@@ -153,10 +153,10 @@ def test_step_costs_are_measured(eagle: GenAIEngine) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"policy": "confidence"}, "without a confidence threshold; choose the constant policy"),
-        ({"repetition_penalty": 1.2}, "without a repetition penalty; set repetition_penalty to 1"),
+        ({"policy": "confidence"}, "does not support a confidence threshold; choose the constant policy"),
+        ({"repetition_penalty": 1.2}, "does not support a repetition penalty; set repetition_penalty to 1"),
         ({"tree_depth": 3, "num_assistant_tokens": 2}, "lookahead of at least its depth; raise num_assistant_tokens"),
-        ({"tree_depth": 3, "do_sample": True}, "needs do_sample false; set that, or tree_depth 0"),
+        ({"tree_depth": 3, "do_sample": True}, "needs greedy decoding; set do_sample to false, or tree_depth to 0"),
         ({"tree_depth": 3, "drafter": "lookup"}, "needs drafter model"),
         ({"tree_depth": 3, "policy": "confidence"}, "needs policy constant"),
         ({"tree_depth": 3, "engine": "traced"}, "needs engine genai"),
@@ -170,13 +170,13 @@ def test_what_does_not_go_together(eagle: GenAIEngine, values: dict[str, Any], m
 
 
 def test_only_a_head_proposes_trees(engine: GenAIEngine) -> None:
-    with pytest.raises(SettingsError, match="Only an EAGLE-3 head proposes trees; set tree_depth to 0"):
+    with pytest.raises(SettingsError, match="Only an EAGLE-3 head can propose trees; set tree_depth to 0"):
         engine.decoder(Request.of(PROMPT, chosen(**SHAPES["tree"])))
 
 
 def test_a_prompt_of_one_token(eagle: GenAIEngine) -> None:
     assert len(eagle.pipelines.tokenizer.encode("a")) == 1
-    with pytest.raises(PromptError, match="needs a prompt of two tokens; type a longer one"):
+    with pytest.raises(PromptError, match="needs a prompt of at least two tokens; enter a longer one"):
         speculate(eagle, "a")
     assert speculate(eagle).token_ids
 
@@ -193,7 +193,7 @@ def test_a_head_is_no_target() -> None:
 
 def test_a_head_for_another_target() -> None:
     engine = GenAIEngine(pair_from_folders(BUNDLED / "target", FOLDER / "draft", F32))
-    with pytest.raises(PairError, match="'draft' does not fit 'target'; choose the target that it was trained for"):
+    with pytest.raises(PairError, match="'draft' does not fit 'target'; choose the target it was trained for"):
         speculate(engine)
     engine.close()
 
