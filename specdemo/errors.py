@@ -9,7 +9,7 @@ SpecdemoError
 │   └── DeviceError       this machine has no such device
 ├── ModelError            a model's folder or file cannot be used
 │   ├── FolderError       missing, empty, incomplete, not OpenVINO IR
-│   ├── GGUFError         no GGUF file, cut short, or of a kind that is not read
+│   ├── GGUFError         not a GGUF file, incomplete, or of an unsupported kind
 │   ├── PairError         target and draft do not fit each other
 │   └── LoadError         OpenVINO refused to load it
 ├── FetchError            a model could not be fetched; downloads resume
@@ -22,6 +22,17 @@ SpecdemoError
     ├── CacheError        the KV cache is too small for this run, or for this machine
     └── EngineError       the engine failed; it is rebuilt before the next run
 """
+
+from reprlib import Repr
+
+_QUOTED = 200
+_repr = Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = _QUOTED
+
+
+def quoted(given: object) -> str:
+    """What someone gave, as an error repeats it: beyond about 200 characters without its middle."""
+    return _repr.repr(given)
 
 
 class SpecdemoError(Exception):
@@ -61,7 +72,7 @@ class FolderError(ModelError):
 
 
 class GGUFError(ModelError):
-    """The file is no GGUF file, is cut short, or holds what OpenVINO GenAI does not read from GGUF."""
+    """The file is not a GGUF file, is incomplete, or holds what OpenVINO GenAI cannot read."""
 
 
 class PairError(ModelError):

@@ -27,7 +27,8 @@ def pair_of(family: str, draft: str = "draft") -> ModelPair:
 def decode(engine, *, plain: bool = False, **values) -> Run:
     name = "traced" if isinstance(engine, TracedEngine) else "genai"
     settings = GenerationSettings(engine=name, ignore_eos=True, max_new_tokens=TOKENS, **values)
-    return run_alone(engine.plain() if plain else engine.decoder(Request.of(PROMPT, settings)))
+    request = Request.of(PROMPT, settings)
+    return run_alone(engine.decoder(request.plain if plain else request))
 
 
 def test_every_fixture_is_tested() -> None:

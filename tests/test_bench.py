@@ -15,14 +15,15 @@ from time import sleep
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 from plotly.offline import get_plotlyjs
 
 from specdemo.bench import report
 from specdemo.bench.charts import charts
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import available
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline
-from specdemo.bench.run import available, bench, with_hardware
+from specdemo.bench.run import bench, with_hardware
 from specdemo.bench.suites import Task
 from specdemo.cli.signals import on_interrupt
 from specdemo.engines.scripted import ScriptedEngine
@@ -38,6 +39,7 @@ SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=61)
 TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
 METHODS = ("genai constant", "genai lookup", "traced constant", "traced auto")
 PAIR = ScriptedEngine().pair
+SCHEMES: dict[Literal["light", "dark"], str] = {"light": "rgb(29, 33, 41)", "dark": "rgb(232, 234, 238)"}
 
 
 def load(name: EngineName) -> ScriptedEngine:
@@ -273,26 +275,26 @@ def test_the_html_report_loads_nothing() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["tales", "<!--<script>", "</script><b>"])
-def test_the_html_report_opens_offline_in_light_and_dark(
-    scheme: Literal["light", "dark"], name: str, browser: Browser, tmp_path: Path
-) -> None:
+def test_the_html_report_opens_offline_in_light_and_dark(name: str, browser: BrowserContext, tmp_path: Path) -> None:
     tasks = [Task(name="1", task=name, prompt="Say")]
     result = [state.found for state in bench(load, PAIR, tasks, SETTINGS, methods=METHODS[:2], repeats=1)][-1]
     (_, _, _, file) = report.write(result, tmp_path / "run.json")
-    context = browser.new_context(offline=True, color_scheme=scheme)
-    page = context.new_page()
+    page = browser.new_page()
     complaints: list[str] = []
+    asked: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
     expect(page.locator(".js-plotly-plot")).to_have_count(3)
     expect(page.locator("#speedup .xtick text").first).to_contain_text(name)
     expect(page.locator("td:nth-child(3)").first).to_have_text(name)
-    ink = {"light": "rgb(29, 33, 41)", "dark": "rgb(232, 234, 238)"}[scheme]
-    expect(page.locator("#speedup .ytick text").first).to_have_css("fill", ink)
-    context.close()
+    for scheme, ink in SCHEMES.items():
+        page.emulate_media(color_scheme=scheme)
+        expect(page.locator("#speedup .ytick text").first).to_have_css("fill", ink)
+    page.close()
+    assert asked == [file.as_uri()]
     assert complaints == []
 
 

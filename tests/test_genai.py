@@ -287,7 +287,7 @@ def test_a_model_openvino_refuses(tmp_path: Path) -> None:
 
 def test_a_pair_without_a_draft_looks_up(engine) -> None:
     alone = GenAIEngine(pair_from_folders(BUNDLED / "target", None, F32))
-    with pytest.raises(PairError, match="no draft model; give one, or choose prompt lookup"):
+    with pytest.raises(PairError, match="no draft model; add one, or choose prompt lookup"):
         alone.decoder(Request.of("Once", GenerationSettings()))
     run = speculate(alone, drafter="lookup")
     assert run.token_ids == plain(engine).token_ids
@@ -298,9 +298,7 @@ def test_step_costs_are_plausible(engine) -> None:
     costs = measure_costs(engine)
     assert costs is not None
     assert len(costs.verify) == 17
-    draft = metrics.draft_cost(costs)
-    assert draft is not None
-    assert draft > 0
+    assert costs.draft_step is not None
     passes = [metrics.verify_cost(costs, n) for n in range(1, 18)]
     assert all(cost is not None and cost > 0 for cost in passes)
 

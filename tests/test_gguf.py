@@ -56,14 +56,14 @@ def test_a_file_tells_what_it_holds(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [3, 20, 300, 3_000])
 def test_a_header_that_is_cut_short(file: Path, length: int) -> None:
     file.write_bytes(file.read_bytes()[:length])
-    with pytest.raises(GGUFError, match=r"is cut short; download or copy it again|is not a GGUF file"):
+    with pytest.raises(GGUFError, match=r"is incomplete; download or copy it again|is not a readable GGUF file"):
         inspect_gguf(file)
 
 
 def test_weights_that_are_cut_short(file: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-40_000])
-    with pytest.raises(GGUFError, match=rf"'tiny.gguf' has {len(whole) - 40_000} of \d+ bytes and is cut short"):
+    with pytest.raises(GGUFError, match=rf"'tiny.gguf' has {len(whole) - 40_000} of \d+ bytes and is incomplete"):
         inspect_gguf(file)
 
 
@@ -71,7 +71,7 @@ def test_weights_that_are_cut_short(file: Path) -> None:
 def test_what_is_no_gguf_file(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "other.gguf"
     file.write_bytes(content)
-    with pytest.raises(GGUFError, match=r"'other.gguf' is not a GGUF file .* choose another file"):
+    with pytest.raises(GGUFError, match=r"'other.gguf' is not a readable GGUF file; choose another file"):
         inspect_gguf(file)
 
 
@@ -97,7 +97,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 def test_families_that_are_not_read(tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "phi.gguf", architecture="phi3")
-    with pytest.raises(GGUFError, match=r"'phi.gguf' is of the phi3 architecture.* one of llama, qwen2, qwen3"):
+    with pytest.raises(GGUFError, match=r"'phi.gguf' has the phi3 architecture.* one of llama, qwen2, qwen3"):
         inspect_gguf(file)
 
 
@@ -127,7 +127,7 @@ def test_a_file_is_a_model_wherever_one_is_named(file: Path, tmp_path: Path) -> 
     assert {"mine.gguf", "org/repository/tiny.gguf"} < {model.name for model in found.models}
     assert [unusable.name for unusable in found.unusable] == ["bad.gguf"]
     assert resolve("mine.gguf", models).path == models / "mine.gguf"
-    with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is cut short"):
+    with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is incomplete"):
         resolve("bad.gguf", models)
 
 

@@ -82,6 +82,5 @@ def test_a_draft_with_more_or_fewer_logits_is_compared_among_the_targets_tokens(
     assert draft_agreement(Fixed(3, 1), [2, 0, 1], 1, settings, 3) == (True, False)
 
 
-def test_how_two_tokens_are_best_fed_is_found_out(model: LanguageModel) -> None:
-    assert model.feeds_singly in (True, False)
+def test_only_a_paged_model_is_fed_singly(model: LanguageModel) -> None:
     assert model.paged or not model.feeds_singly

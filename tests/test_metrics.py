@@ -84,7 +84,7 @@ def test_every_figure_is_within_its_bounds(comparison: Comparison) -> None:
 
 @given(st.lists(rounds(), min_size=1).map(tuple))
 def test_running_acceptance_ends_at_the_acceptance_rate(steps: tuple[Round, ...]) -> None:
-    run = Run(prefill=Round(committed=(Token(id=0, text=""),), seconds=0), rounds=steps, finish_reason="length")
+    run = Run(prefill=Round(committed=(Token(id=0, text=""),), seconds=1), rounds=steps, finish_reason="length")
     rate = metrics.acceptance_rate(run)
     if rate is not None:
         assert metrics.running_acceptance(steps)[-1] == rate

@@ -95,6 +95,7 @@ def test_check_what_no_engine_can_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
 
 
+@pytest.mark.openvino
 def test_download_a_pair_and_use_it(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("download", "dolly-v2-7b") == 0
     assert "use it as: --target OpenVINO/dolly-v2-7b-int8-ov" in capsys.readouterr().out

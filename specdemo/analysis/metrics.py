@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from itertools import accumulate
 
-from specdemo.analysis.oracle import Passes, passes
+from specdemo.analysis.oracle import Passes, passes, runs
 from specdemo.records import Comparison, Costs, Round, Run, Verdict
 
 FORMULAS = {
@@ -92,7 +92,8 @@ def mean_accepted_length(run: Run) -> float | None:
 def per_position_acceptance(run: Run) -> list[float]:
     """For i = 1, 2, …: rounds that accepted at least i drafts / rounds, up to the longest proposal."""
     longest = max((len(step.proposed or ()) for step in run.rounds), default=0)
-    return [sum(step.accepted >= i for step in run.rounds) / len(run.rounds) for i in range(1, longest + 1)]
+    accepted = [step.accepted for step in run.rounds]
+    return [sum(count >= i for count in accepted) / len(accepted) for i in range(1, longest + 1)]
 
 
 def first_divergence(comparison: Comparison) -> int | None:
@@ -147,10 +148,10 @@ def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
     """For each round, how many proposals the draft would have got right from its start; None if unknown."""
     if comparison.draft_agreement is None:
         return None
-    lookaheads, position = [], 0
+    lookaheads, position, right = [], 0, runs(comparison.draft_agreement)
     for step in comparison.speculative.rounds:
-        room = comparison.settings.max_new_tokens - 1 - position
-        lookaheads.append(next(iter(passes(comparison.draft_agreement[position:], None, room).lookaheads), 0))
+        most = max(comparison.settings.max_new_tokens - 2 - position, 0)
+        lookaheads.append(min(right[position], most) if position < len(right) else 0)
         position += len(step.committed)
     return lookaheads
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,19 @@ def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> Passes:
     everything a draft proposes before its first mismatch is committed text.
     """
     lookaheads: list[int] = []
-    position = 0
+    position, right = 0, runs(agrees)
     while position < len(agrees):
         most = max(room - position - 1, 0)
         limit = most if lookahead is None else min(most, lookahead)
-        accepted = len(list(takewhile(bool, agrees[position : position + limit])))
+        accepted = min(right[position], limit)
         lookaheads.append(accepted if lookahead is None else limit)
         position += accepted + 1
     return Passes(tuple(lookaheads))
+
+
+def runs(agrees: Sequence[bool]) -> list[int]:
+    """For each token, how many the draft would have proposed rightly from it on."""
+    lengths = [0]
+    for right in reversed(agrees):
+        lengths.append(lengths[-1] + 1 if right else 0)
+    return lengths[:0:-1]

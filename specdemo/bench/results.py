@@ -122,12 +122,15 @@ class Bench(Record):
 def cells(result: Bench) -> list[Cell]:
     """The table: every way of decoding on every kind of task, then on all; cells without a trial are left out."""
     kinds = [*dict.fromkeys(task.task for task in result.tasks), ALL]
-    ways = dict.fromkeys((row.engine, row.method) for row in result.rows)
+    rows: dict[tuple[EngineName, str], dict[str, list[Row]]] = {}
+    for row in result.rows:
+        way = rows.setdefault((row.engine, row.method), {})
+        for kind in (row.task, ALL):
+            way.setdefault(kind, []).append(row)
     found = []
-    for engine, method in sorted(ways, key=lambda way: result.header.methods.index(" ".join(way))):
+    for engine, method in sorted(rows, key=lambda way: result.header.methods.index(" ".join(way))):
         for kind in kinds:
-            rows = [row for row in result.rows if (row.engine, row.method) == (engine, method)]
-            cell = _cell(engine, method, kind, [row for row in rows if kind in (ALL, row.task)])
+            cell = _cell(engine, method, kind, rows[engine, method].get(kind, []))
             if cell is not None:
                 found.append(cell)
     return found

@@ -10,54 +10,25 @@ from time import perf_counter
 from typing import Any
 
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import ENGINES, available
 from specdemo.bench.results import Bench, EngineFacts, Header, JournalLine, Row
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.errors import FileError, PairError, PromptError, SettingsError
+from specdemo.errors import FileError, PromptError, SettingsError
 from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memory
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import Trial, can_run, trials, warm_up
-from specdemo.models.checks import check_way, compared
 from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import Costs, ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ways import ENGINES_OF, KINDS, EngineName, Tree, kinds
+from specdemo.ways import EngineName
 
-METHODS = {
-    kind.policy if kind.drafter == "model" else kind.drafter: kind for way, kind in KINDS.items() if way is not Tree
-}
-"""Every way of decoding by a short name, except trees, which have their own settings to try."""
-ENGINES: tuple[EngineName, ...] = ("genai", "traced")
 REPEATS = 3
 
 Batch = list[tuple[int, Task, list[str]]]
 """Repeats, prompts, and the methods to run, in their order."""
-
-
-def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
-    """Every way of decoding that this pair supports, by a name such as `traced auto`.
-
-    Raises:
-        LoadError: OpenVINO refused a tokenizer.
-    """
-    ways, pair = {}, compared(pair)
-    for engine in ENGINES:
-        known = {name: value for name, value in settings if engine in ENGINES_OF.get(name, ENGINES)}
-        able = list(kinds(engine, pair.draft_kind))
-        for method, kind in METHODS.items():
-            if kind not in able:
-                continue
-            try:
-                chosen = GenerationSettings.checked(
-                    **{**known, "engine": engine, "drafter": kind.drafter, "policy": kind.policy}
-                )
-                check_way(pair, engine, chosen.way, Request.of("", chosen).sampling)
-            except (PairError, SettingsError):  # not with these settings
-                continue
-            ways[f"{engine} {method}"] = chosen
-    return ways
 
 
 def bench(

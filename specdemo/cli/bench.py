@@ -8,8 +8,9 @@ from rich.console import Console
 
 from specdemo.bench import report
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import ENGINES, METHODS
 from specdemo.bench.results import Bench, headline
-from specdemo.bench.run import ENGINES, METHODS, REPEATS, bench, with_hardware
+from specdemo.bench.run import REPEATS, bench, with_hardware
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.cli import terminal
 from specdemo.cli.options import Commands, add_json, add_pair, add_settings, check_json, chosen_pair, positive

@@ -27,22 +27,16 @@ pairs lose until they are trusted and what useless ones lose until they are not.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from specdemo.decoding.fading import Chance, FadingMean, log_odds
 from specdemo.decoding.width import rising
 from specdemo.records import Costs
 
-_OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: offset + slope · log-odds of the draft's probability
-_OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # the initial values, and the largest
-_DRIFT = 1.01  # by which they grow with every verdict
 _TRUSTED = 1  # proposals in a round before any was accepted; each accepted one allows two more
-_SURE, _UNSURE = 0.999, 0.01  # the draft's probabilities are clipped to these
-_NO_NEWS = 0.02  # a verdict this close to the expected one teaches nothing
-_MEMORY = 0.98  # share of a verdict's weight that remains after the next one
 _ROUND_MEMORY = 0.95  # the same for a round's tokens and seconds
 _PROBING = 0.015  # share of the time spent on probes
 _GROWING = 0.5  # share of a length change's cost that is charged to the proposal causing it
@@ -116,9 +110,9 @@ class Learnt:
 
     def __init__(self, plain: float) -> None:
         """`plain`: seconds of a plain step, the initial estimate."""
-        self.chance = _Chance()
-        self.first, self.later = _Mean(1.4, 2), _Mean(3.2, 4)
-        self.earned = _Mean(1, plain, _ROUND_MEMORY)
+        self.chance = Chance()
+        self.first, self.later = FadingMean(1.4, 2), FadingMean(3.2, 4)
+        self.earned = FadingMean(1, plain, _ROUND_MEMORY)
         self.trusted = _TRUSTED
 
     def verdicts(self, confidences: Sequence[float], proposed: int, accepted: int) -> None:
@@ -147,7 +141,7 @@ class AutoPolicy:
     def _study(self, costs: Costs) -> None:
         """Learn from the rounds that timed draft steps, and price the first proposals."""
         for step in costs.drafted:
-            self._confidences = [_log_odds(probability) for probability in step.probabilities]
+            self._confidences = [log_odds(probability) for probability in step.probabilities]
             self.learn(len(self._confidences), step.accepted, len(self._confidences) + 1)
         self._fed, self._rounds = 1, 0
         self._price()
@@ -160,7 +154,7 @@ class AutoPolicy:
             return self._begins()
         if proposed >= min(self._steps.cap, self._learnt.trusted) or self._probing:
             return False
-        self._confidences.append(_log_odds(confidence()))
+        self._confidences.append(log_odds(confidence()))
         self._reach *= self._learnt.chance.of(self._confidences[-1])
         return self._reach > self._needed[proposed]
 
@@ -196,66 +190,3 @@ class AutoPolicy:
 
     def _price(self) -> None:
         self._needed = needed_chances(self._more[self._fed], self._learnt, self._steps.plain)
-
-
-@dataclass
-class _Mean:
-    """A ratio of sums, such as accepted / judged, in which old terms fade."""
-
-    above: float
-    below: float
-    memory: float = _MEMORY
-
-    @property
-    def value(self) -> float:
-        return self.above / self.below
-
-    def add(self, above: float, below: float) -> None:
-        self.above = above + self.memory * self.above
-        self.below = below + self.memory * self.below
-
-    def add_run(self, right: int, *, failed: bool) -> None:
-        """A run of `right` successes, followed by a failure or not."""
-        kept = self.memory**right
-        added = (1 - kept) / (1 - self.memory)
-        self.above, self.below = added + kept * self.above, added + kept * self.below
-        if failed:
-            self.add(0, 1)
-
-
-@dataclass
-class _Chance:
-    """The chance that a proposal is accepted, a logistic function of the log-odds of the draft's probability.
-
-    Learnt one verdict at a time by an extended Kalman filter: a Newton step for the curve's offset and slope, scaled
-    by their remaining uncertainty.
-    """
-
-    offset: float = _OFFSET
-    slope: float = _SLOPE
-    var_offset: float = _OFFSET_VARIANCE
-    var_slope: float = _SLOPE_VARIANCE
-    covariance: float = 0.0
-
-    def of(self, confidence: float) -> float:
-        return 1 / (1 + exp(-(self.offset + self.slope * confidence)))
-
-    def learn(self, confidence: float, accepted: bool) -> None:
-        chance = self.of(confidence)
-        if abs(accepted - chance) < _NO_NEWS:  # nearly always the case with a good draft, and saves time
-            return
-        offset = self.var_offset + self.covariance * confidence
-        slope = self.covariance + self.var_slope * confidence
-        weight = chance * (1 - chance)
-        gain = 1 / (1 + weight * (offset + slope * confidence))
-        self.offset += gain * offset * (accepted - chance)
-        self.slope += gain * slope * (accepted - chance)
-        self.var_offset = min((self.var_offset - gain * weight * offset**2) * _DRIFT, _OFFSET_VARIANCE)
-        self.var_slope = min((self.var_slope - gain * weight * slope**2) * _DRIFT, _SLOPE_VARIANCE)
-        limit = 0.99 * (self.var_offset * self.var_slope) ** 0.5  # limiting the variances must not break this one
-        self.covariance = max(min((self.covariance - gain * weight * offset * slope) * _DRIFT, limit), -limit)
-
-
-def _log_odds(probability: float) -> float:
-    bounded = min(max(probability, _UNSURE), _SURE)
-    return log(bounded / (1 - bounded))

@@ -161,7 +161,7 @@ def _translated(difference: str | None) -> str | None:
 def _unread(model: Model | None) -> str | None:
     if model is None:
         return None
-    return f"{model.name!r} is converted when it is first used; whether the tokenizers agree is told then."
+    return f"{model.name!r} is converted when it is first used; the tokenizers are compared then."
 
 
 def _too_large(needed: int, free: int) -> str | None:

@@ -19,7 +19,7 @@ from specdemo.records import Model, Record
 
 
 class Unusable(Record):
-    """A folder or a file among the user's models that is no model that can run, and why."""
+    """A folder or file among the user's models that cannot be run as a model, and why."""
 
     name: str
     reason: str
@@ -58,7 +58,7 @@ def resolve(name: str, directory: Path | None = None) -> Model:
 
     Raises:
         FolderError: the folder holds no whole model.
-        GGUFError: the file is no GGUF file, or not one that can be read.
+        GGUFError: the file is not a GGUF file, or an unsupported one.
         UnknownNameError: there is neither.
     """
     path = Path(name)
@@ -122,7 +122,7 @@ def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _holds_gguf(folder: Path) -> bool:
-    """Whether a folder is there for the GGUF files in it."""
+    """Whether a folder exists only for the GGUF files in it."""
     return not any(folder.glob("openvino_*")) and any(gguf_files(folder, depth=0))
 
 

@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from specdemo.records.base import MOST as MOST
+from specdemo.records.base import Count, Probability, Seconds, Share
 from specdemo.records.base import Record as Record
 from specdemo.records.costs import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
 from specdemo.records.costs import Costs as Costs
@@ -44,9 +46,9 @@ class Verdict(StrEnum):
 class Alternative(Record):
     """A token that the target might have chosen, and the probability it gave that token."""
 
-    id: int
+    id: Count
     text: str
-    probability: float
+    probability: Probability
 
 
 class Token(Record):
@@ -56,21 +58,21 @@ class Token(Record):
     likeliest first, if requested.
     """
 
-    id: int
+    id: Count
     text: str
-    probability: float | None = None
-    entropy: float | None = None
-    alternatives: tuple[Alternative, ...] = ()
+    probability: Probability | None = None
+    entropy: float | None = Field(None, ge=-0.01, le=64)  # rounded, like a probability
+    alternatives: tuple[Alternative, ...] = Field((), max_length=5)
 
 
 class DraftToken(Record):
     """A proposed token. `id` is None where only the number of proposals is known."""
 
-    id: int | None
+    id: Count | None
     text: str
     verdict: Verdict
-    draft_probability: float | None = None
-    target_probability: float | None = None
+    draft_probability: Probability | None = None
+    target_probability: Probability | None = None
 
 
 class Round(Record):
@@ -79,11 +81,11 @@ class Round(Record):
     `proposed` is None where not even the number of proposals is known. Seconds are of the side's own clock.
     """
 
-    committed: tuple[Token, ...]
-    seconds: float = Field(ge=0)
-    proposed: tuple[DraftToken, ...] | None = ()
-    draft_seconds: float | None = None
-    verify_seconds: float | None = None
+    committed: tuple[Token, ...] = Field(max_length=MOST)
+    seconds: Seconds
+    proposed: tuple[DraftToken, ...] | None = Field((), max_length=MOST)
+    draft_seconds: Share | None = None
+    verify_seconds: Share | None = None
 
     @property
     def accepted(self) -> int:
@@ -97,7 +99,7 @@ class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token."""
 
     prefill: Round
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[Round, ...] = Field((), max_length=MOST)
     finish_reason: FinishReason
 
     @property
@@ -126,11 +128,11 @@ class Model(Record):
 
     name: str
     architecture: str
-    parameters: int
+    parameters: Count
     weights: str
-    context_length: int | None = None
-    weight_bytes: int | None = None
-    vocabulary: int | None = None
+    context_length: Count | None = None
+    weight_bytes: Count | None = None
+    vocabulary: Count | None = None
     chat_template: bool = False
     detokenizer: bool = True
     eagle3: bool = False
@@ -181,7 +183,7 @@ class Environment(Record):
     kv_cache_precision: str
     draft_inference_precision: str = "unknown"
     dynamic_quantization: str = "unknown"
-    threads: int | None
+    threads: Count | None
 
 
 class WarmUp(Record):
@@ -190,8 +192,8 @@ class WarmUp(Record):
     Not `steady`: time ran out while repetitions of the same rounds were still getting faster.
     """
 
-    rounds: int
-    seconds: float
+    rounds: Count
+    seconds: Share
     steady: bool
 
 
@@ -210,7 +212,7 @@ class Comparison(Record):
     speculative: Run
     trace_source: TraceSource
     costs: Costs | None = None
-    draft_agreement: tuple[bool, ...] | None = None
+    draft_agreement: tuple[bool, ...] | None = Field(None, max_length=MOST)
     history: tuple[Turn, ...] = ()
     warm_up: dict[Side, WarmUp] | None = None
 

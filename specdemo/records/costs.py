@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field
 
-from specdemo.records.base import Record
+from specdemo.records.base import MOST, Count, Probability, Record, Seconds, Share
 
 TIMED_LOOKAHEAD = 4
 """Proposals per round in the rounds whose mean draft step counts as the draft's step cost."""
@@ -14,9 +14,9 @@ TIMED_LOOKAHEAD = 4
 class Spread(Record):
     """Lower quartile, median and upper quartile of something measured several times."""
 
-    low: float
-    middle: float
-    high: float
+    low: Share
+    middle: Seconds
+    high: Seconds
 
 
 class DraftRound(Record):
@@ -25,9 +25,9 @@ class DraftRound(Record):
     `probabilities` are the draft's, of every proposal, or empty; `accepted` is how many proposals were.
     """
 
-    seconds: float
-    probabilities: tuple[float, ...] = ()
-    accepted: int = 0
+    seconds: Seconds
+    probabilities: tuple[Probability, ...] = Field((), max_length=MOST)
+    accepted: Count = 0
 
 
 class StepCosts(Record):
@@ -39,12 +39,12 @@ class StepCosts(Record):
     where the engine cannot tell.
     """
 
-    context: int
-    passes: tuple[Spread, ...] = Field(min_length=1)
+    context: Count
+    passes: tuple[Spread, ...] = Field(min_length=1, max_length=MOST)
     draft: Spread | None
     first_draft: Spread | None = None
-    rounds: tuple[DraftRound, ...] = ()
-    length_change: float | None = None
+    rounds: tuple[DraftRound, ...] = Field((), max_length=MOST)
+    length_change: float | None = Field(None, ge=-1e6, le=1e6)
 
 
 class Costs(Record):
@@ -57,11 +57,11 @@ class Costs(Record):
     measured after texts of several lengths, with the spread of each figure.
     """
 
-    plain_step: float = Field(gt=0)
-    draft_step: float | None = Field(gt=0)
-    verify: tuple[float, ...] = Field(min_length=1)
-    first_draft_step: float | None = None
-    contexts: tuple[StepCosts, ...] = ()
+    plain_step: Seconds
+    draft_step: Seconds | None
+    verify: tuple[Seconds, ...] = Field(min_length=1, max_length=MOST)
+    first_draft_step: Seconds | None = None
+    contexts: tuple[StepCosts, ...] = Field((), max_length=16)
 
     @property
     def later_draft_step(self) -> float | None:

@@ -47,7 +47,7 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
     if get_origin(field.annotation) is Literal:
         return gr.Radio([(_CHOICES.get(choice, choice), choice) for choice in get_args(field.annotation)], **common)
     low, high = _limits(field)
-    if typed or high - low > 10_000:  # nobody finds a seed with a slider
+    if typed or high - low > 10_000:  # a seed is typed rather than found with a slider
         return gr.Number(minimum=low, maximum=high, precision=0, **common)
     step = 1 if field.annotation is int else 0.05
     return gr.Slider(low, high, step=step, **common)

@@ -1,9 +1,8 @@
 """Files that visitors upload: saved comparisons."""
 
-import json
-
 from specdemo.analysis import schema
 from specdemo.errors import FileError
+from specdemo.input import json_value
 from specdemo.measure.race import Lap
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
@@ -17,7 +16,7 @@ def opened(data: bytes) -> Update:
         FileError: it is not such a file.
     """
     try:
-        comparison = schema.from_json(json.loads(data))
+        comparison = schema.from_json(json_value(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
         raise FileError("This file is not a comparison of schema 1; open one saved with Download JSON.") from error
     feed = Feed(comparison.prompt, comparison.settings)

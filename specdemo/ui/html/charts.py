@@ -1,7 +1,7 @@
 """The two live charts without data.
 
-The page extends their traces point by point while it plays, which keeps a reader's zoom and allocates nothing
-anew; here stand their layout and the order of their traces.
+The page extends their traces point by point while it plays, which keeps the reader's zoom and allocates
+nothing; their layout and the order of their traces are defined here.
 """
 
 import json

@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from specdemo.bench import report
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import available
 from specdemo.bench.results import Bench, Header
-from specdemo.bench.run import REPEATS, available, bench, bench_and_hardware
+from specdemo.bench.run import REPEATS, bench, bench_and_hardware
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.places import own_cache
