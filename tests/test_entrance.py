@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import gradio as gr
 import pytest
@@ -16,8 +15,9 @@ from specdemo.ui.restore import restore
 from specdemo.ui.shelf import Shelf
 from specdemo.ui.tabs.models import _name
 from specdemo.ui.visitors import Visitors
+from specdemo.worker import Worker
 
-FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
+FORGED: dict[type, tuple[Any, ...]] = {
     gr.Textbox: (None, 1, ["a"], {"a": 1}, "\ud800"),
     gr.Dropdown: (1, ["a"], {"a": 1}, "\ud800"),
     gr.Radio: (None, 1, ["a"], {}, "no such choice" * 1000),
@@ -37,13 +37,13 @@ def page() -> Iterator[gr.Blocks]:
         patch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
 
         async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
-            return build_page(SimpleNamespace(), bundled_pair())
+            return build_page(cast(Worker, None), bundled_pair())
 
         yield asyncio.run(built())
 
 
 async def taken(page: gr.Blocks, fn: BlockFunction, values: list[Any]) -> list[Any]:
-    return await page.preprocess_data(fn, values, SessionState(page))
+    return cast(list[Any], await page.preprocess_data(fn, values, SessionState(page)))
 
 
 def events(page: gr.Blocks) -> list[BlockFunction]:
