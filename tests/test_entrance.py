@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import gradio as gr
 import pytest
@@ -16,6 +16,7 @@ from specdemo.ui.restore import restore
 from specdemo.ui.shelf import Shelf
 from specdemo.ui.tabs.models import _name
 from specdemo.ui.visitors import Visitors
+from specdemo.worker import Worker
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
     gr.Textbox: (None, 1, ["a"], {"a": 1}, "\ud800"),
@@ -37,13 +38,13 @@ def page() -> Iterator[gr.Blocks]:
         patch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
 
         async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
-            return build_page(SimpleNamespace(), bundled_pair())
+            return build_page(cast(Worker, SimpleNamespace()), bundled_pair())
 
         yield asyncio.run(built())
 
 
 async def taken(page: gr.Blocks, fn: BlockFunction, values: list[Any]) -> list[Any]:
-    return await page.preprocess_data(fn, values, SessionState(page))
+    return cast(list[Any], await page.preprocess_data(fn, values, SessionState(page)))
 
 
 def events(page: gr.Blocks) -> list[BlockFunction]:
@@ -80,7 +81,7 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
     async def check_all() -> None:
         for fn in events(page):
             for index, block in enumerate(fn.inputs):
-                for forged in () if isinstance(block, gr.State) else FORGED[type(block)]:
+                for forged in () if isinstance(block, gr.State) else FORGED[cast(Any, type(block))]:
                     await check(fn, index, forged)
 
     asyncio.run(check_all())
