@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import gradio as gr
@@ -17,7 +18,7 @@ from specdemo.ui.tabs.models import _name
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import Worker
 
-FORGED: dict[type, tuple[Any, ...]] = {
+FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
     gr.Textbox: (None, 1, ["a"], {"a": 1}, "\ud800"),
     gr.Dropdown: (1, ["a"], {"a": 1}, "\ud800"),
     gr.Radio: (None, 1, ["a"], {}, "no such choice" * 1000),
@@ -37,7 +38,7 @@ def page() -> Iterator[gr.Blocks]:
         patch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
 
         async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
-            return build_page(cast(Worker, None), bundled_pair())
+            return build_page(cast(Worker, SimpleNamespace()), bundled_pair())
 
         yield asyncio.run(built())
 
@@ -80,7 +81,7 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
     async def check_all() -> None:
         for fn in events(page):
             for index, block in enumerate(fn.inputs):
-                for forged in () if isinstance(block, gr.State) else FORGED[type(block)]:
+                for forged in () if isinstance(block, gr.State) else FORGED[cast(Any, type(block))]:
                     await check(fn, index, forged)
 
     asyncio.run(check_all())
