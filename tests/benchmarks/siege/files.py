@@ -82,14 +82,14 @@ def _place(value: Any, draw: random.Random) -> tuple[Any, Any]:
     return part, key
 
 
-def _comparison(_: Path) -> list[Any]:
+def _comparison(folder: Path) -> list[Any]:
     engine = ScriptedEngine(wrong=(4, 7))
     *_, comparison = race(engine, "Say", GenerationSettings(num_assistant_tokens=3))
     assert isinstance(comparison, Comparison)
     return [schema.to_json(comparison)]
 
 
-def _prompts(_: Path) -> list[Any]:
+def _prompts(folder: Path) -> list[Any]:
     return [
         {"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."]},
         {"task_id": "HumanEval/0", "prompt": "def f():"},
@@ -101,7 +101,9 @@ def _journal(folder: Path) -> list[Any]:
     """The lines of a whole journal, as a benchmark wrote them."""
     journal = Journal(folder / "journal")
     header, tasks, settings = _benchmark()
-    for _ in bench(lambda _: ScriptedEngine(), header.pair, tasks, settings, methods=header.methods, repeats=1, journal=journal):
+    for _ in bench(
+        lambda _: ScriptedEngine(), header.pair, tasks, settings, methods=header.methods, repeats=1, journal=journal
+    ):
         pass
     lines = [json.loads(line) for line in journal.path.read_text(encoding="utf-8").splitlines()]
     journal.delete()

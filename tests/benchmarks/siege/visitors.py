@@ -38,7 +38,7 @@ LONG = 2000  # tokens; the scripted engine takes seconds for them
 
 def crowd(url: str, clients: int) -> Tally:
     """So many at once, each with a prompt and a length of its own."""
-    with ThreadPoolExecutor(clients) as pool:
+    with ThreadPoolExecutor(max(clients, 1)) as pool:
         return _sum(pool.map(lambda number: _compare(url, f"Client {number}", 8 + number), range(clients)))
 
 
@@ -146,7 +146,9 @@ def _malformed(http: httpx.Client, draw: random.Random, events: int) -> Tally:
     body.pop(draw.choice((*body, None)), None)
     text = json.dumps(draw.choice((body, draw.choice(NONSENSE))))
     text = draw.choice((text, text, text[: draw.randrange(len(text))], "[" * 50_000))
-    path = draw.choice(("queue/join", "run/predict", "run/compare", "call/compare", "call/nothing", "reset", "cancel"))
+    path = draw.choice(
+        ("queue/join", "run/predict", "run/compare", "call/compare", "call/nothing", "reset", "cancel")
+    )
     return _outcome(http.post(f"/gradio_api/{path}", content=text, headers=_JSON))
 
 
