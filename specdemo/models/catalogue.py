@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.errors import UnknownNameError
+from specdemo.errors import UnknownNameError, quoted
 from specdemo.models.memory import memory_needed
 from specdemo.records import Record
 from specdemo.resources import ASSETS
@@ -116,7 +116,7 @@ def find(name: str) -> Entry:
     """
     entries = {entry.name: entry for entry in catalogue()}
     if name not in entries:
-        raise UnknownNameError(f"The catalogue has no {name!r}; {suggestion(name, list(entries))}.")
+        raise UnknownNameError(f"The catalogue has no {quoted(name)}; {suggestion(name, list(entries))}.")
     return entries[name]
 
 

@@ -24,7 +24,7 @@ from specdemo.models.gguf import check_readable, inspect_gguf, read_header
 from specdemo.models.gguf_exact import restore_minima
 from specdemo.models.gguf_write import configuration, ends, with_halves
 from specdemo.models.memory import in_units
-from specdemo.models.places import own_cache
+from specdemo.models.places import own_cache, writable
 from specdemo.records import Model
 
 _GROWTH = 1.5  # bytes of IR per byte of GGUF, at most: 6 bits are stored as 8, with scales
@@ -77,7 +77,7 @@ def convert_gguf(path: Path) -> Iterator[float]:
     if converted_folder(path) is not None:
         return
     _check_disk(inspect_gguf(path))
-    _conversions().mkdir(parents=True, exist_ok=True)
+    writable(_conversions(), "Conversions")
     for left in _conversions().glob(".converting-*"):  # left by a process that was killed
         if time() - left.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
@@ -114,7 +114,7 @@ def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if record is not None:
-        record.parent.mkdir(parents=True, exist_ok=True)
+        writable(record.parent, "What is known of models")
         with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False, encoding="ascii") as written:
             written.write(digest)
         Path(written.name).replace(record)

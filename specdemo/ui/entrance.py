@@ -4,6 +4,7 @@ What arrives is checked here, once, so that callbacks can rely on the types of t
 refused in a sentence, before anything is asked of the engine.
 """
 
+import logging
 from math import isfinite
 from typing import Any
 
@@ -11,6 +12,8 @@ import gradio as gr
 from gradio.blocks import BlockFunction
 from gradio.components.api_component import Api
 from gradio.state_holder import SessionState
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Page(gr.Blocks):
@@ -74,3 +77,33 @@ def _is_text(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+class Readable:
+    """Middleware that answers a request which Gradio's own routes stumble over.
+
+    They take for granted what no browser sends otherwise: that an event exists, that a body can be repeated in a
+    complaint. What a callback raises never gets here: Gradio reports that itself.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Middleware before this application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            if begun or scope["type"] != "http" or scope["method"] != "POST":
+                raise
+            logging.getLogger(__name__).warning("refused a request to %r: %s", scope["path"], type(error).__name__)
+            refusal = PlainTextResponse("This request cannot be read; reload the page and try again.", 400)
+            await refusal(scope, receive, send)
