@@ -89,7 +89,7 @@ def _pip(package: str, folder: Path, stop: Callable[[], bool]) -> Iterator[int]:
             log.seek(0)
             said = next((line.strip() for line in reversed(log.read().splitlines()) if line.strip()), "nothing")
             raise NetworkError(
-                f"pip could not download {package} (it said: {said}); try again, or install it with: "
+                f"pip could not download {package} (its last message: {said}); try again, or install it with: "
                 f"pip install --no-deps {package}"
             )
 

@@ -39,7 +39,7 @@ def bundled_models() -> tuple[Model, Model]:
 
 
 def suited(target: Model) -> RuntimeSettings:
-    """The runtime settings to begin with for a target."""
+    """The default runtime settings for a target."""
     return beginning(target).runtime
 
 
