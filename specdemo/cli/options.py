@@ -95,7 +95,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     models = [chosen_model(name, options.models_dir) for name in names]
     runtime = chosen_settings(options, RuntimeSettings, **suited(models[0]).model_dump())
     pair = pair_of(*models, runtime=runtime)
-    show_conversion(pair)
+    show_conversion(pair.target, pair.draft)
     return pair
 
 

@@ -64,7 +64,7 @@ class Published(Record):
 
 
 class Beginning(Record):
-    """Settings to begin with: how the pair is loaded, and how it decodes, as far as that is not the usual."""
+    """Default settings: how the pair is loaded and decodes, where that differs from the usual defaults."""
 
     runtime: RuntimeSettings = RuntimeSettings()
     generation: dict[str, bool | int | float | str] = Field(default_factory=dict)
@@ -104,7 +104,7 @@ class Entry(Record):
 
 @cache
 def catalogue() -> tuple[Entry, ...]:
-    """Every pair, those of which something is bundled first."""
+    """Every pair, those with something bundled first."""
     return TypeAdapter(tuple[Entry, ...]).validate_json((ASSETS / "catalogue.json").read_bytes())
 
 

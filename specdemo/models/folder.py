@@ -146,7 +146,7 @@ def _no_configuration(path: Path) -> FolderError:
 
 
 class _Network(NamedTuple):
-    """What a network's XML tells: element type, shape and end offset of each constant; how many logits come out."""
+    """What a network's XML says: element type, shape and end offset of each constant, and the number of logits."""
 
     constants: list[tuple[str, tuple[int, ...], int]]
     logits: int | None

@@ -128,7 +128,7 @@ def _fetch(
 
 
 def _nothing(repository: str, gguf: str | None, there: list[str]) -> MissingError:
-    """What there is instead of what was asked for."""
+    """What the repository holds instead of what was requested."""
     files = [name for name in there if name.lower().endswith(".gguf")]
     if gguf:
         return MissingError(

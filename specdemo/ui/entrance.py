@@ -1,7 +1,7 @@
-"""Where values enter the page: whoever speaks HTTP can send any JSON to any event, with the widgets or without.
+"""Where values enter the page: anyone can send any JSON to any event over HTTP, without using the widgets.
 
-What arrives is checked here, once, so that callbacks can rely on the types of their widgets. What does not fit is
-refused in a sentence, before anything is asked of the engine.
+Values are checked here, once, so that callbacks can rely on the types of their widgets. What does not fit is refused
+with a sentence, before the engine is involved.
 """
 
 import logging
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Page(gr.Blocks):
-    """Blocks whose events take only what their widgets can send."""
+    """Blocks whose events accept only what their widgets can send."""
 
     async def process_api(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Handle an event. What Gradio itself refuses, such as files that an event names, needs no traceback."""
@@ -37,14 +37,14 @@ class Page(gr.Blocks):
             gr.Error: one is not what its widget could have sent.
         """
         if block_fn.fn is None or len(inputs) < len(block_fn.inputs):
-            raise _refusal("The page sent something that it has no use for")
+            raise _refusal("The page received something unexpected")
         for block, value in zip(block_fn.inputs, inputs, strict=False):
             if not _fits(block, value):
-                raise _refusal(f"{getattr(block, 'label', None) or 'A value'!r} cannot be used as it is")
+                raise _refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
         try:
             values: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
-        except (gr.Error, ValueError, OSError) as error:  # out of a widget's bounds; a file that nobody uploaded
-            raise _refusal("A value is out of bounds, or a file is not there any more") from error
+        except (gr.Error, ValueError, OSError) as error:  # out of a widget's bounds, or a file that was not uploaded
+            raise _refusal("A value is out of bounds, or a file no longer exists") from error
         return values
 
 
@@ -55,7 +55,7 @@ def _refusal(reason: str) -> gr.Error:
 def _fits(block: Any, value: Any) -> bool:
     """Whether a value has the type that a widget sends. Files are looked up by Gradio among what was uploaded."""
     match block:
-        case gr.State() | Api():  # kept here, never sent; checked by the function itself
+        case gr.State() | Api():  # kept on the server, never sent; checked by the function itself
             return True
         case gr.Textbox() | gr.Radio():
             return _is_text(value)
@@ -77,7 +77,7 @@ def _fits(block: Any, value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Text that can be written again: a lone surrogate, which JSON can hold, cannot."""
+    """Whether a text can be encoded: lone surrogates, which JSON can hold, cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
