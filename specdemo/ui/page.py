@@ -1,5 +1,6 @@
 """The page. Callbacks read widgets into settings, iterate, and pass on what to show; there is no arithmetic here."""
 
+import gc
 import json
 import os
 import signal
@@ -52,6 +53,7 @@ def serve(
     worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
     try:
         page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
+        gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
         page.launch(**launch_options(), server_name=host, server_port=port, auth=auth)
     finally:
         worker.close()
