@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdemo.cli import bench, compare, models, serve, sweep
+from specdemo.cli import bench, compare, models, serve, sweep, train
 from specdemo.errors import SpecdemoError, UsageError
 
 
@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = argparse.ArgumentParser(prog=called, description="Does speculative decoding pay off here?")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (compare, sweep, bench, models, serve):
+    for command in (compare, sweep, bench, models, train, serve):
         command.add_to(commands)
     return parser
 
