@@ -22,8 +22,8 @@ def card(request: Request, facts: Mapping[str, str], judgement: Judgement, measu
         "",
         _KINDS[request.kind],
         "",
-        "It was trained by `python -m specdemo train-draft` on text that the target wrote itself, to predict what the "
-        "target says, right or wrong. Parts of it are the target's, so the target's licence holds.",
+        "It was trained by `python -m specdemo train-draft` on text that the target wrote itself, to predict what "
+        "the target says, right or wrong. Parts of it are the target's, so the target's licence holds.",
         "",
         "| | |",
         "|---|---|",

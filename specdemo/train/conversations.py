@@ -10,13 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-Ids = npt.NDArray[np.int64]
-"""Token ids, shape (tokens,)."""
+from specdemo.train.network import Ids
 
 OFFSET, LENGTH, PROMPT, SAMPLED, BATCH = range(5)
 """Columns of a row: first token, tokens in all, tokens of the prompt, 1 where the answer was sampled, batch."""
-
-REPEATED = 24  # tokens: an answer that repeats so long a run of its own has begun to loop
 
 
 @dataclass(frozen=True)
@@ -26,11 +23,6 @@ class Conversation:
     ids: Ids
     prompt: int
     sampled: bool
-
-    @property
-    def answer(self) -> int:
-        """Tokens of the answer."""
-        return len(self.ids) - self.prompt
 
 
 class Conversations:
@@ -56,6 +48,11 @@ class Conversations:
     def batches(self) -> int:
         """Batches that are whole."""
         return int(self.rows[-1, BATCH]) + 1 if len(self.rows) else 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all conversations, prompts included."""
+        return int(self.rows[:, LENGTH].sum())
 
     @property
     def answer_tokens(self) -> int:
@@ -86,15 +83,3 @@ class Conversations:
 
     def __iter__(self) -> Iterator[Conversation]:
         return (self[index] for index in range(len(self)))
-
-
-def without_loop(conversation: Conversation) -> Conversation:
-    """The conversation up to where its answer begins to repeat itself."""
-    seen = set[bytes]()
-    ids = conversation.ids
-    for end in range(conversation.prompt + REPEATED, len(ids) + 1):
-        run = ids[end - REPEATED : end].tobytes()
-        if run in seen:
-            return Conversation(ids[: end - REPEATED], conversation.prompt, conversation.sampled)
-        seen.add(run)
-    return conversation

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import openvino as ov
 from openvino import opset13 as ops
 
 from specdemo.train.graph import NEVER, Graph, int8, parameter
 from specdemo.train.labels import seen_layers
 from specdemo.train.lessons import Start
-from specdemo.train.network import Array, Network
+from specdemo.train.network import Array, Ids, Network
 
 Weights = Mapping[str, Array]
 COPIED = ("*tokenizer*", "generation_config.json", "chat_template.*")
@@ -23,7 +22,7 @@ COPIED = ("*tokenizer*", "generation_config.json", "chat_template.*")
 class Vocabulary:
     """The kept tokens inside a network whose ids and logits are the target's."""
 
-    def __init__(self, start: Start, kept: npt.NDArray[np.int64], size: int) -> None:
+    def __init__(self, start: Start, kept: Ids, size: int) -> None:
         """Store the rows once, if what is read and what is written share them."""
         places = np.full(size, len(kept), np.int32)
         places[kept] = np.arange(len(kept))
@@ -50,7 +49,7 @@ class Vocabulary:
         return ops.gather(self.small(graph, states), self.places, ops.constant(np.int32(-1)))
 
 
-def draft_model(start: Start, weights: Weights, kept: npt.NDArray[np.int64], size: int) -> ov.Model:
+def draft_model(start: Start, weights: Weights, kept: Ids, size: int) -> ov.Model:
     """A draft of its own, for a vocabulary of so many tokens.
 
     Ids become places among the kept tokens when they come in, and logits of the kept tokens become logits of all when
@@ -64,7 +63,7 @@ def draft_model(start: Start, weights: Weights, kept: npt.NDArray[np.int64], siz
     return graph.model({"logits": vocabulary.whole(graph, graph.norm(x, weights["norm.weight"]))}, "draft")
 
 
-def head_model(start: Start, weights: Weights, kept: npt.NDArray[np.int64], size: int) -> ov.Model:
+def head_model(start: Start, weights: Weights, kept: Ids, size: int) -> ov.Model:
     """An EAGLE-3 head for a target with so many tokens; its own logits are those of the kept ones, by `d2t`."""
     graph, vocabulary = Graph(start.shape, start.frequencies), Vocabulary(start, kept, size)
     hidden = parameter("hidden_states", ov.Type.f32, 3)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-WARM_UP = 100  # steps
+WARM_UP = 100  # steps; a tenth of all steps where that is less
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,12 @@ def fit(
     others = [weights for weights in model.parameters() if weights.dim() != 2]
     groups = [{"params": matrices, "weight_decay": plan.decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.98), fused=True)
+    warm_up = min(WARM_UP, plan.steps / 10) if plan.steps else WARM_UP
     progress = _restore(model, optimizer, checkpoint)
     model.train()
     recent, last, saved, told = list[float](), time.monotonic(), time.monotonic(), time.monotonic()
     while progress.share(plan) < 1:
-        rate = plan.learning_rate * min(1, (progress.step + 1) / WARM_UP) * _fall(progress.share(plan))
+        rate = plan.learning_rate * min(1, (progress.step + 1) / warm_up) * _fall(progress.share(plan))
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast("cpu", torch.bfloat16):

@@ -14,6 +14,7 @@ from specdemo.train.lessons import Lesson
 from specdemo.train.material import Batch, Material
 
 LOOKAHEADS = range(1, 9)
+SHOWN = 4
 Right = npt.NDArray[np.bool_]
 """Whether a token was foretold, [steps of a chain, tokens of an answer]."""
 
@@ -31,17 +32,17 @@ class Judgement:
     """τ, committed tokens a target pass, by lookahead."""
 
     def __str__(self) -> str:
-        lengths = ", ".join(f"τ({lookahead}) {value:.2f}" for lookahead, value in self.accepted_length.items())
-        return f"agreement {self.agreement:.3f}, {lengths} ({self.answers} answers, {self.tokens} tokens)"
+        length = self.accepted_length[SHOWN]
+        return f"agreement {self.agreement:.1%}, τ {length:.2f} at lookahead {SHOWN} ({self.answers} held-out answers)"
 
 
 def judge(lesson: Lesson, material: Material, penalty: float, answers: int = 48, tokens: int = 4096) -> Judgement:
     """Judge on at most so many held-out greedy answers."""
-    keys = [key for key in material.held_out if material.greedy(key)][:answers]
+    chosen = [index for index in material.held_out if material.greedy(index)][:answers]
     rights = list[Right]()
     lesson.eval()
     with torch.inference_mode():
-        for group in material.grouped(keys, tokens):
+        for group in material.grouped(chosen, tokens):
             rights += right(lesson, material.batch(group), penalty)
     lesson.train()
     agreement = float(np.concatenate([one[0] for one in rights]).mean()) if rights else 0.0

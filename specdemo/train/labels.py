@@ -4,6 +4,7 @@ The last one, after the last norm, times the output rows gives the target's whol
 2 bytes a hidden unit instead of probabilities of chosen tokens. A head sees three earlier states besides.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from specdemo.train.conversations import LENGTH, OFFSET, Conversations
-from specdemo.train.network import Network
+from specdemo.train.network import Ids, Network
 
 States = npt.NDArray[np.float16]
 """Shape (tokens, states, hidden)."""
@@ -37,7 +38,7 @@ class Labeller:
         self.request = network.core.compile_model(model, "CPU", properties).create_infer_request()
         self.inputs = {name for value in model.inputs for name in value.get_names()}
 
-    def __call__(self, ids: npt.NDArray[np.int64]) -> States:
+    def __call__(self, ids: Ids) -> States:
         """States at every position of a text."""
         self.request.reset_state()
         given = {
@@ -52,7 +53,7 @@ class Labeller:
 
 
 def write_labels(
-    labeller: Callable[[npt.NDArray[np.int64]], States],
+    labeller: Callable[[Ids], States],
     row_bytes: int,
     conversations: Conversations,
     file: Path,
@@ -66,7 +67,9 @@ def write_labels(
     with file.open("r+b") as sink:
         sink.truncate(int(ends[done - 1]) * row_bytes if done else 0)
         sink.seek(0, 2)
+        began = time.monotonic()
         for index in range(done, len(conversations)):
             sink.write(labeller(conversations[index].ids).tobytes())
             if (index + 1) % 64 == 0 or index + 1 == len(conversations):
-                say(f"labels: {index + 1} of {len(conversations)} conversations")
+                left = (time.monotonic() - began) / (index + 1 - done) * (len(conversations) - index - 1)
+                say(f"labels: {index + 1} of {len(conversations)} conversations, {left / 60:.0f} minutes left")

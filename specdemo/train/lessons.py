@@ -1,8 +1,8 @@
 """What a draft is taught: the target's whole distribution, over the tokens that the draft can write.
 
 Both are compared as they will decode, under the repetition penalty. Taught without it, a draft is less sure than its
-target of the words that every text repeats; the same penalty then turns it away from them sooner, and it is right less
-often.
+target of the words that every text repeats; the same penalty then turns it away from them sooner, and it is right
+less often.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from specdemo.train.material import Batch, Material
 from specdemo.train.modules import Draft, Head
-from specdemo.train.network import Array, Network, Shape
+from specdemo.train.network import Array, Ids, Network, Shape
 
 ROWS = 128  # positions whose logits are held at once: they fit into the cache, and all of them would be gigabytes
 DECAY = 0.8  # weight of a head's next step in a chain, relative to the one before
@@ -39,7 +38,7 @@ class Start:
     """Output rows of the kept tokens, [kept, hidden]."""
 
 
-def from_target(network: Network, kept: npt.NDArray[np.int64], layers: Sequence[int]) -> Start:
+def from_target(network: Network, kept: Ids, layers: Sequence[int]) -> Start:
     """Some of the target's own layers, and its rows."""
     embedding = network.embedding
     return Start(

@@ -17,6 +17,9 @@ import openvino as ov
 from specdemo.errors import ModelError
 
 Array = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+"""Token ids, shape (tokens,)."""
+
 _PASSED = ("Convert", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Broadcast", "Concat", "Slice", "StridedSlice")
 
 
@@ -89,8 +92,7 @@ class Network:
     @cached_property
     def output(self) -> Array:
         """Output rows of all tokens, [vocabulary, hidden]."""
-        rows = self.constant(self.head.input_value(1))
-        return rows if rows.shape[-1] == self.embedding.shape[-1] else np.ascontiguousarray(rows.T)
+        return self.matrix(self.head)
 
     @cached_property
     def norm(self) -> Array:
@@ -146,10 +148,11 @@ class Network:
         queries, keys, values = (_weight(attention.input_value(side).get_node()) for side in range(3))
         out = _source(middle, 1)
         matrices = {"q": queries, "k": keys, "v": values, "o": out, "gate": gate, "up": up, "down": down}
-        weights = {name: self._matrix(node) for name, node in matrices.items()}
+        weights = {name: self.matrix(node) for name, node in matrices.items()}
         return weights | {"input_norm": self.scales(_source(queries)), "post_norm": self.scales(_source(gate))}
 
-    def _matrix(self, product: ov.Node) -> Array:
+    def matrix(self, product: ov.Node) -> Array:
+        """What a product multiplies with, [outputs, inputs]."""
         matrix = self.constant(product.input_value(1))
         return matrix if product.get_attributes()["transpose_b"] else np.ascontiguousarray(matrix.T)
 

@@ -29,8 +29,8 @@ class Request:
     kept: int = 8192
     """Tokens that the draft can write, at most."""
 
-    layers: int = 2
-    """Of a draft of its own."""
+    begin: str = ""
+    """Folder of the earlier draft from which this one begins; empty: parts of the target."""
 
     penalty: float = 1.1
     """Repetition penalty of the answers, and of the comparison."""

@@ -121,21 +121,26 @@ def write_text(
     writer: Writer,
     conversations: Conversations,
     seed: int,
-    enough: Callable[[Conversations], bool],
+    share: Callable[[Conversations], float],
     prompts: Sequence[str] = (),
     say: Callable[[str], None] = print,
 ) -> None:
-    """Write batches until there are enough; goes on where it was stopped, and would have written the same."""
-    began, first = time.monotonic(), conversations.answer_tokens
+    """Write batches until the budget is spent, of which `share` tells how much is; continues where it was stopped."""
+    began, first, before = time.monotonic(), conversations.answer_tokens, share(conversations)
     recent = max(0, len(conversations) - 4 * BATCH)
     texts = [_answer(writer, conversations[index]) for index in range(recent, len(conversations))]
-    while not enough(conversations):
+    while share(conversations) < 1:
         batch = writer.batch(conversations.batches, seed, texts, prompts)
         conversations.append(batch)
         texts = (texts + [_answer(writer, one) for one in batch])[-4 * BATCH :]
         tokens = conversations.answer_tokens
-        rate = (tokens - first) / (time.monotonic() - began)
-        say(f"text: {len(conversations)} conversations, {tokens} tokens of answers, {rate:.0f} a second")
+        seconds, done = time.monotonic() - began, share(conversations)
+        left = max(0.0, seconds * (1 - done) / max(1e-9, done - before))
+        rate = (tokens - first) / seconds
+        say(
+            f"text: {len(conversations)} conversations, {tokens} tokens of answers, {rate:.0f} a second, "
+            f"{left / 60:.0f} minutes left"
+        )
 
 
 def _answer(writer: Writer, conversation: Conversation) -> str:
