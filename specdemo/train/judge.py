@@ -33,7 +33,9 @@ class Judgement:
 
     def __str__(self) -> str:
         length = self.accepted_length[SHOWN]
-        return f"agreement {self.agreement:.1%}, τ {length:.2f} at lookahead {SHOWN} ({self.answers} held-out answers)"
+        return (
+            f"agreement {self.agreement:.1%}, τ {length:.2f} at lookahead {SHOWN} ({self.answers} held-out answers)"
+        )
 
 
 def judge(lesson: Lesson, material: Material, penalty: float, answers: int = 48, tokens: int = 4096) -> Judgement:

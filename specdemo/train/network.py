@@ -20,6 +20,7 @@ Array = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 """Token ids, shape (tokens,)."""
 
+_OTHER = "The target has no layers like Llama's, which training needs; choose another target."
 _PASSED = ("Convert", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Broadcast", "Concat", "Slice", "StridedSlice")
 
 
@@ -71,9 +72,7 @@ class Network:
             if added.get_type_name() == "MatMul" and _source(added).get_type_name() == "Multiply":
                 ends.append(node)
         if not ends:
-            raise NetworkError(
-                "The target has no layers of Llama's kind, which training needs; choose another target."
-            )
+            raise NetworkError(_OTHER)
         return ends
 
     @cached_property
@@ -138,16 +137,24 @@ class Network:
         return 1e-5
 
     def layer(self, index: int) -> dict[str, Array]:
-        """Weights of a layer by the names of `network.Layer`, matrices as [outputs, inputs]."""
+        """Weights of a layer by the names of `modules.Layer`, matrices as [outputs, inputs].
+
+        Biases, and norms within the attention, are left out.
+
+        Raises:
+            NetworkError: the layer is built in another way.
+        """
         attention, end = self.attentions[index], self.ends[index]
         down = _source(end, 1)
         gated = _source(down)
         sides = [gated.input_value(side).get_node() for side in range(2)]
-        swish, up = sides if sides[0].get_type_name() == "Swish" else sides[::-1]
-        gate, middle = _weight(swish), _source(end, 0)
+        sides.sort(key=lambda side: side.get_type_name() != "Swish")
+        gate, up, middle = _weight(sides[0]), _weight(sides[1]), _source(end, 0)
         queries, keys, values = (_weight(attention.input_value(side).get_node()) for side in range(3))
         out = _source(middle, 1)
         matrices = {"q": queries, "k": keys, "v": values, "o": out, "gate": gate, "up": up, "down": down}
+        if sides[0].get_type_name() != "Swish" or any(node.get_type_name() != "MatMul" for node in matrices.values()):
+            raise NetworkError(_OTHER)
         weights = {name: self.matrix(node) for name, node in matrices.items()}
         return weights | {"input_norm": self.scales(_source(queries)), "post_norm": self.scales(_source(gate))}
 

@@ -90,14 +90,16 @@ class Run:
         material = Material(self.work / "text", self.network, len(self.seen) + 1)
         material.keep(self.before[1] if self.before else material.frequent(self.request.kept))
         lesson, start, judgement, costs = self.training(material)
-        self.export(lesson, start, material.kept, self.out)
-        measured = raced(self._pair(self.out), self.request, best_lookahead(judgement, costs)[0])
-        self.describe(conversations, judgement, measured)
+        made = self.work / "draft"
+        self.export(lesson, start, material.kept, made)
+        measured = raced(self._pair(made), self.request, best_lookahead(judgement, costs)[0])
+        self.describe(made, conversations, judgement, measured)
+        made.rename(self.out)
         self.say(f"{self.out} is ready: {judgement}")
         if measured:
             self.say(measured)
-        kept = sum(file.stat().st_size for file in self.work.rglob("*") if file.is_file())
-        self.say(f"{self.work} holds its text and checkpoint, {in_units(kept)}; delete it once you need neither.")
+        stored = sum(file.stat().st_size for file in self.work.rglob("*") if file.is_file())
+        self.say(f"{self.work} holds its text and checkpoint, {in_units(stored)}; delete it once you need neither.")
         return judgement
 
     def text(self, prompts: Sequence[str] = ()) -> Conversations:
@@ -191,10 +193,10 @@ class Run:
         described = export.config(self.network, settings, len(start.layers), len(kept), eagle3=head)
         export.save(out, model, described, self.folder, tokenizer=not head)
 
-    def describe(self, conversations: Conversations, judgement: Judgement, measured: str) -> None:
-        """Write the draft's card."""
+    def describe(self, made: Path, conversations: Conversations, judgement: Judgement, measured: str) -> None:
+        """Write the draft's card into its folder."""
         request = self.request
-        size = sum(file.stat().st_size for file in self.out.iterdir())
+        size = sum(file.stat().st_size for file in made.iterdir())
         facts = {
             "target": request.target,
             "text": f"{len(conversations)} conversations, {conversations.answer_tokens} tokens of answers",
@@ -203,7 +205,7 @@ class Run:
             "seed": str(request.seed),
             "size": f"{in_units(size)}, matrices in int8",
         }
-        (self.out / "README.md").write_text(card(request, facts, judgement, measured), encoding="utf-8")
+        (made / "README.md").write_text(card(request, facts, judgement, measured), encoding="utf-8")
 
 
 def _figures(judgement: Judgement, costs: Costs | None) -> str:

@@ -15,7 +15,7 @@ from specdemo.train.plan import Request
 from specdemo.train.questions import filled
 
 RACES, TOKENS = 5, 128
-OPENINGS = ("The", "Once upon a time", "In the beginning", "This is", "It was")
+OPENINGS = ("The sun was", "Once upon a time", "In the beginning", "This is", "It was the first")
 
 
 def costs_of(pair: ModelPair) -> Costs | None:
