@@ -11,9 +11,10 @@ import sys
 from io import BytesIO
 from itertools import pairwise
 from time import monotonic
+from typing import Literal
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
 
 from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_pair
@@ -27,7 +28,7 @@ COLOURS, MOST_FRAMES, LAST_FRAME_SECONDS, MOVING_HEIGHT = 48, 80, 3.0, 620  # of
 SIZES = {"wide": (1360, 900), "phone": (390, 844)}
 
 
-def take(browser: Browser, url: str, size: str, scheme: str) -> None:
+def take(browser: Browser, url: str, size: str, scheme: Literal["light", "dark"]) -> None:
     """All pictures of one size and colour scheme."""
     width, height = SIZES[size]
     context = browser.new_context(
@@ -80,7 +81,7 @@ def take_moving(browser: Browser, url: str) -> None:
     page.wait_for_selector(".race[data-state=playing]", timeout=60_000)
     box = page.locator(".race").bounding_box()
     assert box is not None
-    clip = {**box, "height": MOVING_HEIGHT}
+    clip: FloatRect = {**box, "height": MOVING_HEIGHT}
     frames, times = list[Image.Image](), list[float]()
     done = page.locator(".race[data-state=done]")
     while not frames or (not done.count() and len(frames) < MOST_FRAMES):
@@ -114,7 +115,8 @@ def main() -> None:
             if name == "moving":
                 take_moving(browser, url)
             else:
-                take(browser, url, *name.split("-"))
+                size, _, scheme = name.partition("-")
+                take(browser, url, size, "dark" if scheme == "dark" else "light")
         browser.close()
     app.close()
     worker.close()

@@ -10,11 +10,12 @@ and wrong now and then after it.
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.ui import page
 from specdemo.ways import Auto, EngineName
 
@@ -36,14 +37,14 @@ class Engine(ScriptedEngine):
         return ScriptedEngine.decoder(changed, request, costs)
 
 
-def load(name: EngineName, pair: ModelPair) -> Engine:
+def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
     """An engine that calls itself this pair."""
-    words = 300 * Engine.words  # more than anyone asks for
+    words = 300 * tuple(Engine.words)  # more than anyone asks for
     engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7)
     engine.pair = pair
     return engine
 
 
 if __name__ == "__main__":
-    page.load_engine = load
-    page.serve(bundled_pair(), models_dir=Path(sys.argv[1]))
+    with mock.patch.object(page, "load_engine", load):
+        page.serve(bundled_pair(), models_dir=Path(sys.argv[1]))

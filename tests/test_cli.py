@@ -4,10 +4,11 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import Sweep, sweep
+from specdemo.progress import Progress
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import EngineName
@@ -185,13 +187,14 @@ def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureF
     help_ = " ".join(capsys.readouterr().out.split())
     for name, field in {**GenerationSettings.model_fields, **RuntimeSettings.model_fields}.items():
         assert f"--{name.replace('_', '-')}" in help_
-        assert field.description in help_
+        assert str(field.description) in help_
 
 
 def test_what_is_on_to_begin_with_can_be_switched_off() -> None:
     off = ["--no-apply-chat-template", "--no-enable-thinking", "--no-model-cache", "--no-dynamic-split-fuse"]
     options = build_parser().parse_args(["compare", "Say", *off])
-    settings, runtime = (chosen_settings(options, kind) for kind in (GenerationSettings, RuntimeSettings))
+    settings = chosen_settings(options, GenerationSettings)
+    runtime = chosen_settings(options, RuntimeSettings)
     assert not any([settings.apply_chat_template, settings.enable_thinking])
     assert not any([runtime.model_cache, runtime.dynamic_split_fuse])
 
@@ -231,7 +234,7 @@ def test_a_benchmark_writes_its_files_and_ends_with_one_line_of_json(
 
 @pytest.mark.openvino
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupting(*arguments, **options):
+    def interrupting(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
         for state in sweep(*arguments, **options):
             yield state
             if state.done == 1:
@@ -277,7 +280,7 @@ SWEEP = ["sweep", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--repea
 def test_a_sweep_that_fails_keeps_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(*arguments, **options):
+    def failing(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
         for state in sweep(*arguments, **options):
             yield state
             if state.done == 1:

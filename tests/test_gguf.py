@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
 from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
-from specdemo.models import gguf_convert as module
 from specdemo.models.checks import check_pair
 from specdemo.models.gguf import inspect_gguf, read_header
 from specdemo.models.gguf_convert import awaits_conversion, convert_gguf, converted_folder, file_digest, folder_of
@@ -143,7 +143,7 @@ def test_before_it_is_converted(file: Path) -> None:
 
 def test_a_digest_is_computed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = file_digest(file)
-    monkeypatch.setattr(module.hashlib, "file_digest", None)
+    monkeypatch.setattr("hashlib.file_digest", None)
     assert file_digest(file) == digest
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(TypeError):
@@ -189,7 +189,9 @@ def test_configuration_of_a_converted_file(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.openvino
 def test_a_conversion_that_is_broken_off_leaves_nothing(file: Path, cache: Path) -> None:
-    with closing(convert_gguf(file)) as seconds:
+    seconds = convert_gguf(file)
+    assert isinstance(seconds, Generator)
+    with closing(seconds):
         next(seconds)
     assert not [path.name for path in cache.iterdir() if path.name != "digests"]
     assert converted_folder(file) is None

@@ -42,9 +42,9 @@ def run(*arguments: str | Path) -> int:
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list", "--json", "-") == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["catalogue"][0]["name"] == "story-pair"
+    assert data["catalogue"][1]["name"] == "story-pair"
     assert [entry["name"] for entry in data["catalogue"] if entry["here"]] == ["story-pair"]
-    assert [model["name"] for model in data["models"]] == ["story-pair/target", "story-pair/draft"]
+    assert [model["name"] for model in data["models"]] == ["story-pair/target", "story-pair/draft", "smollm2-draft"]
 
 
 def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

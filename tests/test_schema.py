@@ -19,6 +19,7 @@ def test_what_is_written_is_what_is_read(comparison: Comparison) -> None:
 
 def test_object_has_the_documented_keys() -> None:
     *_, comparison = race(ScriptedEngine(wrong=(3,)), "Say", GenerationSettings())
+    assert isinstance(comparison, Comparison)
     written = schema.to_json(comparison)
     assert written["schema"] == 1
     assert {"pair", "prompt", "settings", "environment", "plain", "speculative", "trace_source", "summary"} <= set(

@@ -79,7 +79,7 @@ def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for limit, message in (
         ("LONGEST_LINE", "Line 1 of 'prompts.jsonl' is longer than 10 characters; shorten it"),
         ("MOST_LINES", "holds more than 4 prompts; choose a file with fewer"),
-        ("MOST_BYTES", "is larger than 0 MB; choose a file of JSON lines that is not"),
+        ("MOST_BYTES", "is larger than 0 MB; choose a smaller file"),
     ):
         monkeypatch.setattr(suites, limit, 4 if limit == "MOST_LINES" else 10)
         with pytest.raises(FileError, match=message):

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from threading import Event, Timer
 from time import perf_counter, sleep
@@ -94,6 +94,7 @@ def test_cancelling_ends_within_a_round(worker: Worker) -> None:
 
 def test_leaving_frees_the_engine(worker: Worker) -> None:
     progress = worker.compare(PAIR, "Say", LONG)
+    assert isinstance(progress, Generator)
     while not isinstance(next(progress), Lap):
         pass
     progress.close()
@@ -166,6 +167,7 @@ def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
 
 def test_leaving_while_a_pair_loads_breaks_the_load_off(worker: Worker) -> None:
     progress = worker.run(WithEngine("genai", ENDLESS))
+    assert isinstance(progress, Generator)
     assert next(progress).name == "loading"
     began = perf_counter()
     progress.close()

@@ -22,7 +22,7 @@ from specdemo.resources import ASSETS
 MOST_BYTES = 8 * 2**20
 MOST_LINES = 10_000
 LONGEST_LINE = 2**18
-"""Limits of a file of prompts, each well above what Spec-Bench takes."""
+"""Limits of a file of prompts, each well above what Spec-Bench needs."""
 _KINDS = "an object with prompt, or with task_id and prompt, or with question_id, category and turns"
 _Name = Annotated[str, Field(max_length=200)]
 

@@ -1,4 +1,4 @@
-"""What is learnt from verdicts one after the other, with a memory that fades, so that a change in the text shows."""
+"""Estimates learnt from one verdict after another, with a fading memory, so that a change in the text is noticed."""
 
 from dataclasses import dataclass
 from math import exp, log

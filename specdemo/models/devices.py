@@ -14,7 +14,7 @@ from specdemo.settings import RuntimeSettings
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
 _NPU = (
     "GenAI decodes speculatively on an NPU only in a pipeline that cannot be stepped, adapts the lookahead by itself "
-    "and takes no confidence threshold, and the traced engine needs shapes that change"
+    "and takes no confidence threshold, and the traced engine needs dynamic shapes"
 )
 
 _TOLD = (

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.errors import GGUFError
+from specdemo.models.folder import inspect_folder
 from specdemo.records import Model
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -178,6 +179,15 @@ def inspect_gguf(path: Path) -> Model:
     except OSError as error:
         raise GGUFError(f"The file {str(path)!r} cannot be read ({error.strerror}); check the path.") from error
     return _inspected(path, state.st_size, state.st_mtime_ns)
+
+
+def inspect_model(path: Path) -> Model:
+    """Describe the model in a folder of OpenVINO IR, or in a GGUF file.
+
+    Raises:
+        ModelError: it cannot be used.
+    """
+    return inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
 
 
 @lru_cache(maxsize=512)

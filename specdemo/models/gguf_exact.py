@@ -1,9 +1,9 @@
-"""The minima of weights in groups, exactly as a GGUF file has them.
+"""The minima of grouped weights, exactly as a GGUF file stores them.
 
-In Q4_1 and Q4_K a group of 32 weights is stored as `scale * q + minimum`, q of 4 bits. openvino-genai 2026.4 makes
-`scale * (q - zero)` of it, with `zero` rounded to a whole step. That is another model: SmolLM2-135M-Instruct in Q4_1
-chose the same token as its own weights at 66 % of 3,000 positions, and its perplexity was 81 instead of 63. With
-`zero` as a half-precision number it chose the same at 99.6 %, at 5 % more bytes.
+In Q4_1 and Q4_K a group of 32 weights is stored as `scale * q + minimum`, with a 4-bit q. openvino-genai 2026.4
+converts it to `scale * (q - zero)`, with `zero` rounded to an integer. That is a different model:
+SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000 positions, and its
+perplexity was 81 instead of 63. With `zero` in half precision it chose the same at 99.6 %, for 5 % more bytes.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ _ROUNDED = ("Q4_1", "Q4_K")
 
 
 def restore_minima(folder: Path, file: Path, header: Header) -> int:
-    """Replace the rounded zeros in a converted model by exact ones; tells how many matrices that were."""
+    """Replace the rounded zeros in a converted model by exact ones; returns the number of matrices changed."""
     tensors = defaultdict[tuple[int, ...], list[Tensor]](list)
     for tensor in header.tensors:
         if tensor.type in _ROUNDED and len(tensor.shape) == 2:
@@ -42,7 +42,7 @@ def restore_minima(folder: Path, file: Path, header: Header) -> int:
             restored += 1
     exact = folder / "exact"
     openvino.save_model(model, exact / "openvino_model.xml", compress_to_fp16=False)
-    del model, subtraction  # which hold on to the file
+    del model, subtraction  # these keep the file open
     for written in exact.iterdir():
         written.replace(folder / written.name)
     exact.rmdir()
@@ -61,10 +61,10 @@ def _rounded(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
 
 
 def _minima(scales: Halves, tensors: list[Tensor], data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """The minima, with the sign turned, of the tensor with these scales; its rows may stand in another order."""
+    """The minima, with the sign turned, of the tensor with these scales; its rows may be in a different order."""
     for tensor in tensors:
         theirs, minima = _unpacked(tensor, data[tensor.offset : tensor.offset + tensor.bytes])
-        if not np.array_equal(theirs[0], scales[0]):  # heads are reordered within themselves: the first row stays
+        if not np.array_equal(theirs[0], scales[0]):  # rows are reordered within heads: the first row stays
             continue
         if np.array_equal(theirs, scales):
             return minima
@@ -82,10 +82,10 @@ def _unpacked(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halves, np.nda
         heads = raw.reshape(-1, 20)[:, :4].copy().view(np.float16)
         return heads[:, 0].reshape(rows, -1), -heads[:, 1].astype(np.float32).reshape(rows, -1)
     blocks = raw.reshape(-1, 144)
-    unit = blocks[:, :4].copy().view(np.float16).astype(np.float32)  # of scales, and of minima
+    unit = blocks[:, :4].copy().view(np.float16).astype(np.float32)  # those of scales and of minima
     packed = blocks[
         :, 4:16
-    ]  # eight of each, 6 bits: low bits of the last four lie in nibbles, high bits above others
+    ]  # eight 6-bit values of each: the last four have their low bits in nibbles, their high bits above the others
     low, high = packed[:, :8], packed[:, 8:]
     scales = np.concatenate([low[:, :4] & 63, (high & 15) | (low[:, :4] >> 6 << 4)], axis=1)
     minima = np.concatenate([low[:, 4:] & 63, (high >> 4) | (low[:, 4:] >> 6 << 4)], axis=1)

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specdemo.errors import FolderError, ModelError, UnknownNameError
-from specdemo.models.catalogue import Entry, suggestion
+from specdemo.models.catalogue import Entry, catalogue, suggestion
 from specdemo.models.discovery import found_files, gguf_files
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf import inspect_gguf
+from specdemo.models.gguf import inspect_gguf, inspect_model
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import MODELS_VARIABLE, models_dir
 from specdemo.records import Model, Record
@@ -38,12 +38,18 @@ def library(directory: Path | None = None) -> Library:
     Raises:
         FolderError: the directory that was named does not exist.
     """
+    offered = [
+        _named(path, source.name)
+        for entry in catalogue()
+        for source in entry.sources
+        if source.name is not None and (path := local_folder(source)) is not None
+    ]
     cached = [_named(folder, repository) for repository, folder in cached_folders().items()]
     named = directory or os.environ.get(MODELS_VARIABLE)
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
-    mine = {model.path and model.path.resolve() for model in own}
+    mine = {model.path and model.path.resolve() for model in (*offered, *own)}
     found, refused = _usable((name, file) for name, file in found_files() if file.resolve() not in mine)
-    models = distinct([*bundled_models(), *cached, *own, *found])
+    models = distinct([*bundled_models(), *offered, *cached, *own, *found])
     return Library(models=tuple(models), unusable=(*unusable, *refused))
 
 
@@ -135,8 +141,7 @@ def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[U
 
 
 def _named(path: Path, name: str) -> Model:
-    model = inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
-    return model.model_copy(update={"name": name})
+    return inspect_model(path).model_copy(update={"name": name})
 
 
 def distinct(models: Iterable[Model]) -> Iterator[Model]:

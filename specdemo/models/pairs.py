@@ -1,16 +1,22 @@
 """The bundled pair, and pairs from a user's own folders."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from specdemo.errors import FolderError, PairError
+from specdemo.models.catalogue import Beginning, catalogue, find
+from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder
+from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair
 from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 
 BUNDLED = ASSETS / "story-pair"
+PAIR_VARIABLE = "SPECDEMO_PAIR"
+_FIRST_CHOICE = "smollm2"
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:
@@ -33,9 +39,36 @@ def bundled_models() -> tuple[Model, Model]:
 
 
 def suited(target: Model) -> RuntimeSettings:
-    """The default settings for a target. The bundled one is not cached: compiling one this small is faster."""
-    bundled = target.path is not None and target.path.parent == BUNDLED
-    return RuntimeSettings(precision="f32", model_cache=False) if bundled else RuntimeSettings()
+    """The runtime settings to begin with for a target."""
+    return beginning(target).runtime
+
+
+def beginning(target: Model) -> Beginning:
+    """The settings to begin with for a target: the catalogue's for one of its own, else the usual."""
+    if target.path is None:
+        return Beginning()
+    listed = (entry for entry in catalogue() if local_folder(entry.target) == target.path)
+    return next((entry.begin for entry in listed), Beginning())
+
+
+def default_pair() -> ModelPair:
+    """The pair to begin with: that of the catalogue's name in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
+
+    What is not on this machine is passed over; what is a GGUF file may not be converted yet.
+
+    Raises:
+        UnknownNameError: the catalogue has no pair of the name in SPECDEMO_PAIR.
+    """
+    entry = find(os.environ.get(PAIR_VARIABLE) or _FIRST_CHOICE)
+    paths = [local_folder(source) for source in entry.sources]
+    if None in paths or entry.target.name is None:
+        return bundled_pair()
+    target, *draft = (
+        inspect_model(path).model_copy(update={"name": source.name})
+        for source, path in zip(entry.sources, paths, strict=True)
+        if path is not None
+    )
+    return pair_of(target, *draft, runtime=entry.begin.runtime)
 
 
 def bundled_prompts() -> list[str]:

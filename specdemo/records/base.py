@@ -1,7 +1,7 @@
-"""What all records have in common: they are frozen, and hold nothing that a file could have made absurd.
+"""What all records have in common: they are frozen, and bounded against absurd values from files.
 
-A record may come from a file that anybody wrote. What follows from it is computed without further checks, so bounds
-stand here: far beyond what any run gives, and close enough that no sum or ratio of them leaves the floats.
+A record may come from a file that anyone wrote. What follows from it is computed without further checks, so the
+bounds are here: far beyond what any run gives, and tight enough that no sum or ratio overflows a float.
 """
 
 from typing import Annotated
@@ -9,16 +9,16 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 MOST = 2048
-"""Tokens that a run can have, thus its rounds, and the proposals of each."""
+"""The most tokens of a run, and so the most rounds, and proposals per round."""
 
 Seconds = Annotated[float, Field(ge=1e-9, le=1e6)]
-"""What something took: at least a tick of the clock, and less than a fortnight."""
+"""A duration: at least a tick of the clock, and less than two weeks."""
 Share = Annotated[float, Field(ge=0, le=1e6)]
-"""Seconds of a part, which may not have happened."""
+"""Seconds of a part, possibly 0."""
 Probability = Annotated[float, Field(ge=0, le=1.01)]
 """A sum of rounded terms can be a little above 1."""
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-"""A number that browsers keep exact."""
+"""An integer that browsers represent exactly."""
 
 
 class Record(BaseModel):

@@ -25,7 +25,7 @@ class DraftRound(Record):
     `probabilities` are the draft's, of every proposal, or empty; `accepted` is how many proposals were.
     """
 
-    seconds: Seconds
+    seconds: Share
     probabilities: tuple[Probability, ...] = Field((), max_length=MOST)
     accepted: Count = 0
 

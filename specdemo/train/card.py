@@ -6,16 +6,16 @@ from specdemo.train.judge import Judgement
 from specdemo.train.plan import Request
 
 _KINDS = {
-    "draft": "A draft of its own: tokens in, tokens out. GenAI's engine and the traced one both take it.",
+    "draft": "A small language model, for both engines.",
     "eagle3": (
-        "An EAGLE-3 head: it reads the target's hidden states, so it works with this target alone. Its embeddings "
-        "are the target's and are not stored here."
+        "An EAGLE-3 head: it also reads the target's hidden states, so it works with this target alone, "
+        "in GenAI's engine."
     ),
 }
 
 
 def card(request: Request, facts: Mapping[str, str], judgement: Judgement, measured: str) -> str:
-    """Markdown; `facts` are lines of the table by name, `measured` is a sentence about a race or empty."""
+    """Markdown; `facts` are lines of the table by name, `measured` is a sentence about races, or empty."""
     lengths = judgement.accepted_length
     lines = [
         f"# A draft for {request.target}",
@@ -38,7 +38,7 @@ def card(request: Request, facts: Mapping[str, str], judgement: Judgement, measu
         "| committed tokens a target pass, τ | " + " | ".join(f"{value:.2f}" for value in lengths.values()) + " |",
         "",
         *([measured, ""] if measured else []),
-        f"It writes the {request.kept} tokens at most that the target's answers used most often; where the target "
-        "writes another, the round ends. Text unlike what the target was asked here is foretold less often.",
+        "Where the target writes a token outside the draft's vocabulary, the round ends. Text unlike that of the "
+        "training is predicted less often.",
     ]
     return "\n".join(lines) + "\n"

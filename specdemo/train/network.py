@@ -153,7 +153,9 @@ class Network:
         queries, keys, values = (_weight(attention.input_value(side).get_node()) for side in range(3))
         out = _source(middle, 1)
         matrices = {"q": queries, "k": keys, "v": values, "o": out, "gate": gate, "up": up, "down": down}
-        if sides[0].get_type_name() != "Swish" or any(node.get_type_name() != "MatMul" for node in matrices.values()):
+        apart = len({node.get_friendly_name() for node in matrices.values()}) == len(matrices)
+        products = all(node.get_type_name() == "MatMul" for node in matrices.values())
+        if sides[0].get_type_name() != "Swish" or not (apart and products):
             raise NetworkError(_OTHER)
         weights = {name: self.matrix(node) for name, node in matrices.items()}
         return weights | {"input_norm": self.scales(_source(queries)), "post_norm": self.scales(_source(gate))}

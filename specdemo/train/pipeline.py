@@ -56,6 +56,7 @@ class Run:
         self.request, self.target, self.out, self.threads, self.say = request, target, out, threads, say
         self.folder = folder_of(target)
         self.network = Network(self.folder)
+        self.network.layer(0)  # which refuses other architectures
         layers = self.network.shape.layers
         if request.kind == "eagle3":
             self._check_head(layers)
@@ -93,7 +94,7 @@ class Run:
         made = self.work / "draft"
         self.export(lesson, start, material.kept, made)
         measured = raced(self._pair(made), self.request, best_lookahead(judgement, costs)[0])
-        self.describe(made, conversations, judgement, measured)
+        self.describe(made, material, judgement, measured)
         made.rename(self.out)
         self.say(f"{self.out} is ready: {judgement}")
         if measured:
@@ -193,16 +194,17 @@ class Run:
         described = export.config(self.network, settings, len(start.layers), len(kept), eagle3=head)
         export.save(out, model, described, self.folder, tokenizer=not head)
 
-    def describe(self, made: Path, conversations: Conversations, judgement: Judgement, measured: str) -> None:
+    def describe(self, made: Path, material: Material, judgement: Judgement, measured: str) -> None:
         """Write the draft's card into its folder."""
-        request = self.request
+        request, text = self.request, material.conversations
         size = sum(file.stat().st_size for file in made.iterdir())
         facts = {
             "target": request.target,
-            "text": f"{len(conversations)} conversations, {conversations.answer_tokens} tokens of answers",
+            "text": f"{len(text)} conversations, {text.answer_tokens} tokens of answers",
             "budget": f"{request.minutes:g} minutes" if request.minutes else f"{EPOCHS} times the text",
             **({"began as": Path(request.begin).name} if request.begin else {}),
             "seed": str(request.seed),
+            "vocabulary": f"{len(material.kept)} tokens, those that the target's answers use most often",
             "size": f"{in_units(size)}, matrices in int8",
         }
         (made / "README.md").write_text(card(request, facts, judgement, measured), encoding="utf-8")

@@ -18,6 +18,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import DEFAULTS, choices_css
+from specdemo.ui.entrance import Page
 from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
@@ -88,7 +89,7 @@ def build_page(
 
         return stop_it
 
-    with gr.Blocks(title="specdemo", analytics_enabled=False, fill_width=True) as page:
+    with Page(title="specdemo", analytics_enabled=False, fill_width=True) as page:
         header = gr.HTML(header_html(pair), elem_id="header")
         used = gr.State(pair)
         callbacks = Callbacks(sessions)
@@ -100,7 +101,7 @@ def build_page(
         _remember(page, shelf, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
         page.unload(stop(None))
-    assert isinstance(page, gr.Blocks)  # leaving the context gives it no other type, as mypy cannot see
+    assert isinstance(page, Page)  # leaving the context gives it no other type, as mypy cannot see
     return page
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from specdemo.errors import SpecdemoError, UnknownNameError
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import check_devices
-from specdemo.models.download import download, local_folder
+from specdemo.models.download import download_source, local_folder
 from specdemo.models.library import distinct, entry_folders, library
 from specdemo.models.pairs import pair_of, suited
 from specdemo.progress import Progress
@@ -109,11 +109,11 @@ class Shelf:
             with self._visitors.busy(visitor, "download") as cancelled:
                 yield notice("Contacting the Hub …")
                 for source in entry.sources:
-                    if source.repository is None or source.format != "openvino" or local_folder(source):
+                    if source.repository is None or source.format == "convert" or local_folder(source):
                         continue
                     last: Progress[Path | None] | None = None
-                    for last in download(source.repository, stop=cancelled.is_set):
-                        yield download_html(source.repository, last)
+                    for last in download_source(source, cancelled.is_set):
+                        yield download_html(source.address, last)
                     if last is None or last.found is None:
                         yield notice("Stopped. What was downloaded is kept; download again to resume.")
                         return

@@ -80,8 +80,7 @@ class GenAIEngine:
             self.pipelines.discard("model")
             raise EngineError("The engine failed during calibration and has been reset; run again.") from error
         counters = result.extended_perf_metrics
-        # without the prefill, and without the end, where nothing is left to propose
-        microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:-1]
+        microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
         rounds = (microseconds[i : i + lookahead] for i in range(0, len(microseconds) - lookahead + 1, lookahead))
         return [DraftRound(seconds=sum(batch) / 1e6) for batch in rounds]
 

@@ -92,7 +92,7 @@ def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_director
         return _BUTTON.format(action="select", text="Use this pair")
     missing = [source for source, is_here in zip(entry.sources, here, strict=True) if not is_here]
     steps = Markup("")
-    fetched = [source for source in missing if source.format == "openvino"]
+    fetched = [source for source in missing if source.format != "convert"]
     if fetched and downloads:
         size = in_units(sum(source.disk_bytes for source in fetched))
         steps += _BUTTON.format(action="download", text=f"Download {_which(entry, fetched)}{size}")

@@ -145,8 +145,9 @@ class _Callbacks:
 
 
 def _name(event: gr.EventData) -> str:
-    """The catalogue entry a button belongs to; empty for a forged event."""
-    return str(getattr(event, "name", ""))
+    """The catalogue entry that a button belongs to; a forged event may name none, or hold no names at all."""
+    data = event._data  # the attributes that Gradio makes of it fail unless it is an object
+    return str(data.get("name", "")) if isinstance(data, dict) else ""
 
 
 def models_tab(
