@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 WARM_UP = 100  # steps; a tenth of all steps where that is less
+SAVE_SECONDS, TELL_SECONDS = 120.0, 150.0  # between checkpoints, and between early figures
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,6 @@ class Plan:
     seconds: float = 0
     learning_rate: float = 1e-3
     decay: float = 0.05
-    save_every: float = 120
-    """Seconds between checkpoints."""
-
-    tell_every: float = 150
-    """Seconds between early figures."""
 
 
 @dataclass
@@ -79,10 +75,10 @@ def fit(
         recent.append(value.item())
         now = time.monotonic()
         progress.step, progress.seconds, last = progress.step + 1, progress.seconds + now - last, now
-        if now - saved > plan.save_every:
+        if now - saved > SAVE_SECONDS:
             _save(model, optimizer, progress, checkpoint)
             saved = now
-        if now - told > plan.tell_every or progress.step == 5:
+        if now - told > TELL_SECONDS or progress.step == 5:
             say(_line(progress, plan, recent) + "; " + figures())
             recent, told, last = [], time.monotonic(), time.monotonic()
     _save(model, optimizer, progress, checkpoint)
