@@ -125,7 +125,8 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_a_gguf_file_is_a_target(tmp_path: Path) -> None:
+def test_a_gguf_file_is_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "EPOCHS", 1)
     file = tmp_path / "tiny.gguf"
     gguf_files.write(file)
     assert list(convert_gguf(file))
