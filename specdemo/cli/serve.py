@@ -3,6 +3,7 @@
 import argparse
 
 from specdemo.cli.options import Commands, add_pair, chosen_pair
+from specdemo.cli.signals import importing
 from specdemo.errors import UsageError
 
 
@@ -29,7 +30,8 @@ def add_to(commands: Commands) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from specdemo.ui.page import serve  # gradio takes seconds to import
+    with importing():
+        from specdemo.ui.page import serve  # gradio takes seconds to import
 
     user, colon, password = (options.auth or "").partition(":")
     if options.auth is not None and not (user and colon and password):

@@ -9,7 +9,7 @@ from specdemo.cli.options import Commands, add_models_dir, chosen_model, positiv
 from specdemo.cli.progress import show_conversion
 from specdemo.errors import FileError, UsageError
 from specdemo.models.gguf_convert import folder_of
-from specdemo.models.pairs import pair_of, suited
+from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
 
 INSTALL = "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
@@ -66,7 +66,8 @@ def _train(options: argparse.Namespace) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     target = chosen_model(options.target, directory)
     begin = chosen_model(options.begin, directory) if options.begin else None
-    show_conversion(pair_of(target, runtime=suited(target)))
+    check_target(target)
+    show_conversion(target)
 
     from specdemo.train.pipeline import Run  # imports PyTorch
     from specdemo.train.plan import Request

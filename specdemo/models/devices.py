@@ -1,14 +1,15 @@
 """OpenVINO devices of this machine, and the properties a model is compiled with."""
 
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-from specdemo.errors import DeviceError
-from specdemo.models.places import own_cache
+from specdemo.errors import DeviceError, quoted
+from specdemo.models.places import own_cache, writable
 from specdemo.settings import RuntimeSettings
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
@@ -56,7 +57,7 @@ def _check_device(device: str) -> None:
     for name in filter(None, wanted):  # a member may be excluded ("-CPU") or have a priority ("CPU(2)")
         bare = name.removeprefix("-").partition("(")[0].removesuffix(".0")
         if bare not in known:
-            raise DeviceError(f"This machine has no device {name!r}; choose one of {', '.join(available)}.")
+            raise DeviceError(f"This machine has no device {quoted(name)}; choose one of {', '.join(available)}.")
         if bare.startswith("NPU") and not name.startswith("-"):
             raise DeviceError(f"{_NPU}; choose CPU or GPU.")
 
@@ -88,6 +89,9 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     """OpenVINO properties that a model on this device is compiled with; empty leaves all to the device.
 
     Compiled models are cached without their weights, which are read from the model's folder.
+
+    Raises:
+        SpecdemoError: they cannot be cached, but should.
     """
     chosen: dict[str, str] = {}
     if runtime.precision != "default":
@@ -99,8 +103,14 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     if runtime.inference_num_threads and device.startswith("CPU"):
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
     if runtime.model_cache:
-        chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
+        chosen |= {"CACHE_DIR": str(_compiled()), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
+
+
+def _compiled() -> Path:
+    """Where compiled models are kept; OpenVINO's own complaint would read as if the model were damaged."""
+    advice = "set XDG_CACHE_HOME to a writable folder, or switch the compiled-model cache off"
+    return writable(own_cache() / "compiled", "Compiled models", advice)
 
 
 def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 import plotly
+from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
@@ -18,7 +19,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import DEFAULTS, choices_css
-from specdemo.ui.entrance import Page
+from specdemo.ui.entrance import Page, Readable
 from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
@@ -64,7 +65,7 @@ def launch_options() -> dict[str, Any]:
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]
     return {
-        "app_kwargs": {"routes": routes},
+        "app_kwargs": {"routes": routes, "middleware": [Middleware(Readable)]},
         "theme": theme(),
         "css_paths": [PAGE / "style.css"],
         "css": choices_css(),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specdemo.errors import SpecdemoError, UnknownNameError
+from specdemo.errors import SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import check_devices
 from specdemo.models.download import download_source, local_folder
@@ -72,7 +72,7 @@ class Shelf:
         models = self.models()
         for name in (names.target, *filter(None, [names.draft])):
             if name not in models:
-                raise UnknownNameError(f"There is no model {name!r} on this machine; choose one from the list.")
+                raise UnknownNameError(f"There is no model {quoted(name)} on this machine; choose one from the list.")
         settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
         check_devices(settings)
         return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
