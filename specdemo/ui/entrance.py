@@ -19,6 +19,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 class Page(gr.Blocks):
     """Blocks whose events accept only what their widgets can send."""
 
+    async def process_api(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Handle an event. What Gradio itself refuses, such as files that an event names, needs no traceback."""
+        try:
+            done: dict[str, Any] = await super().process_api(*arguments, **options)
+        except gr.Error as error:
+            error.print_exception = False
+            raise
+        return done
+
     async def preprocess_data(
         self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
     ) -> list[Any]:
