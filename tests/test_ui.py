@@ -1,6 +1,7 @@
 """What the page is made of, without a browser."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -231,6 +232,12 @@ def test_a_pair_that_cannot_be_used_becomes_a_message(saved: str, reason: str) -
     assert "The link&#39;s pair cannot be used." in start.message
     assert reason in start.message
     assert start.pair == gr.skip()
+
+
+def test_a_card_names_a_directory_of_ones_own_and_does_not_tell_which(tmp_path: Path) -> None:
+    command = "--weight-format int8 --models-dir DIR"
+    assert command in Shelf(PAIR, Visitors(), directory=tmp_path).cards()
+    assert command not in SHELF.cards()
 
 
 def test_the_endpoint_explains_every_parameter() -> None:
