@@ -219,6 +219,8 @@ def test_stored_values_are_restored() -> None:
             "There is no model &#39;../../etc&#39; on this machine; choose one",
         ),
         ('{"device": "TPU"}', "no device &#39;TPU&#39;; choose one of"),
+        ('{"device": "MULTI:CPU(5)"}', "offers no device &#39;MULTI:CPU(5)&#39;; choose one of CPU"),
+        ('{"draft_device": "AUTO:CPU"}', "offers no device &#39;AUTO:CPU&#39;"),
         ('{"cache_size": "0"}', "Cache size (cache_size) should be greater"),
     ],
 )
@@ -227,6 +229,14 @@ def test_a_pair_that_cannot_be_used_becomes_a_message(saved: str, reason: str) -
     assert "The link&#39;s pair cannot be used." in start.message
     assert reason in start.message
     assert start.pair == gr.skip()
+
+
+def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None:
+    runtime = PAIR.runtime.model_copy(update={"device": "MULTI:CPU(2)"})
+    shelf = Shelf(PAIR.model_copy(update={"runtime": runtime}), Visitors())
+    assert next(iter(shelf.devices())) == "MULTI:CPU(2)"
+    start = restore(shelf, '{"cache_size": "2", "draft_device": "CPU"}')
+    assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
 
 
 def test_the_endpoint_explains_every_parameter() -> None:

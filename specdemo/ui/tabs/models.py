@@ -208,8 +208,7 @@ def model_choices(shelf: Shelf) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 def _controls(shelf: Shelf) -> list[Control]:
     values, (targets, drafts) = values_of(shelf.default), model_choices(shelf)
-    found = devices()
-    usable = [(f"{device.name}: {device.full_name}", device.name) for device in found if device.reason is None]
+    usable = [(f"{name}: {title}", name) for name, title in shelf.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
     titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
     made: dict[str, Control] = {}
@@ -222,7 +221,8 @@ def _controls(shelf: Shelf) -> list[Control]:
                 value=values[name],
                 label=title,
                 info=info,
-                allow_custom_value=True,  # lists differ from visitor to visitor; names are looked up in any case
+                allow_custom_value=True,  # lists differ from visitor to visitor; the shelf looks names up in any case
+                filterable=name in titles,  # else chosen, never typed
                 elem_id=name,
             )
         else:
@@ -231,7 +231,7 @@ def _controls(shelf: Shelf) -> list[Control]:
     with gr.Row(elem_classes="controls"):
         for name in choices:
             add(name)
-    for device in found:
+    for device in devices():
         if device.reason is not None:
             gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")
     with gr.Accordion("Runtime", open=False, elem_id="runtime"), gr.Row(elem_classes="controls"):
