@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import DEFAULTS, choices_css
+from specdemo.ui.files import AGE, visitors_files
+from specdemo.ui.gate import FILE_BYTES, gate
 from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
@@ -31,6 +33,12 @@ from specdemo.ui.views import PAGE, text
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
 
+SESSIONS = 500
+"""Visitors whose state Gradio keeps, the latest ones; each takes about 0.4 MB."""
+WAITING = 200
+"""What may wait for its turn, of all visitors."""
+_CLEANING = 60  # seconds between looks for files to delete
+
 
 def serve(
     pair: ModelPair,
@@ -40,30 +48,35 @@ def serve(
     auth: tuple[str, str] | None = None,
     models_dir: Path | None = None,
     downloads: bool | None = None,
+    allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Start the page and stay until interrupted or terminated.
 
-    Visitors may download models unless this is a Hugging Face Space, or `downloads` says otherwise.
+    Visitors may download models unless this is a Hugging Face Space, or `downloads` says otherwise. `allowed_hosts`:
+    names that it is reached under, beside those of `ui.gate`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
     try:
-        page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
-        page.launch(**launch_options(), server_name=host, server_port=port, auth=auth)
+        with visitors_files():
+            page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
+            page.launch(**launch_options(host, allowed_hosts), server_name=host, server_port=port, auth=auth)
     finally:
         worker.close()
 
 
-def launch_options() -> dict[str, Any]:
-    """Options of `Blocks.launch`: style, and our files and Plotly's served from this host."""
+def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -> dict[str, Any]:
+    """Options of `Blocks.launch`: style, our files and Plotly's served from this host, who may ask, and limits."""
     plotly_files = Path(plotly.__file__).parent / "package_data"
     routes = [
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]
     return {
-        "app_kwargs": {"routes": routes},
+        "app_kwargs": {"routes": routes, "middleware": gate(host, allowed_hosts)},
+        "max_file_size": FILE_BYTES,
+        "state_session_capacity": SESSIONS,
         "theme": theme(),
         "css_paths": [PAGE / "style.css"],
         "css": choices_css(),
@@ -88,7 +101,8 @@ def build_page(
 
         return stop_it
 
-    with gr.Blocks(title="specdemo", analytics_enabled=False, fill_width=True) as page:
+    cleaning = (_CLEANING, AGE)
+    with gr.Blocks(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
         header = gr.HTML(header_html(pair), elem_id="header")
         used = gr.State(pair)
         callbacks = Callbacks(sessions)
@@ -100,6 +114,7 @@ def build_page(
         _remember(page, shelf, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
         page.unload(stop(None))
+    page.queue(max_size=WAITING, api_open=False)  # nothing runs beside the queue
     assert isinstance(page, gr.Blocks)  # leaving the context gives it no other type, as mypy cannot see
     return page
 
