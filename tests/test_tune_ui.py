@@ -245,7 +245,7 @@ def benchmarked(error: EngineError | None = None) -> list[list]:
     states = list(bench(loads, ENGINE.pair, [TASK], SETTINGS, methods=["traced constant"], repeats=2))
     visitor = SimpleNamespace(session_hash="visitor")
     callbacks = Callbacks(Sessions(*states, error=error))  # type: ignore[arg-type]
-    return list(callbacks.bench(visitor, ENGINE.pair, None, 1, ["traced constant"], 2, 40, False))  # type: ignore[arg-type]
+    return list(callbacks.bench(visitor, True, ENGINE.pair, None, 1, ["traced constant"], 2, 40, False))  # type: ignore[arg-type]
 
 
 def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures() -> None:

@@ -77,6 +77,7 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
         "app_kwargs": {"routes": routes, "middleware": gate(host, allowed_hosts)},
         "max_file_size": FILE_BYTES,
         "state_session_capacity": SESSIONS,
+        "run_history": False,  # which would let visitors have this machine write to a bucket on the Hub
         "theme": theme(),
         "css_paths": [PAGE / "style.css"],
         "css": choices_css(),
@@ -88,6 +89,17 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
     }
 
 
+class _Page(gr.Blocks):
+    """A page without Gradio's heartbeat, a connection that each open tab would keep.
+
+    A browser opens six to a host, so that a sixth tab would stall them all. That a visitor has gone is seen by the
+    connection that a run's news go through: Gradio then closes the run's generator.
+    """
+
+    def get_config_file(self) -> Any:
+        return super().get_config_file() | {"connect_heartbeat": False}
+
+
 def build_page(
     worker: Worker, pair: ModelPair, *, models_dir: Path | None = None, downloads: bool = True
 ) -> gr.Blocks:
@@ -95,32 +107,37 @@ def build_page(
     visitors = Visitors()
     sessions, shelf = Sessions(worker, visitors), Shelf(pair, visitors, directory=models_dir, downloads=downloads)
 
-    def stop(what: str | None) -> Callable[[gr.Request], None]:
+    def stop(what: str) -> Callable[[gr.Request], None]:
         def stop_it(request: gr.Request) -> None:
             visitors.stop(str(request.session_hash), what)
 
         return stop_it
 
     cleaning = (_CLEANING, AGE)
-    with gr.Blocks(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
+    with _Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
         header = gr.HTML(header_html(pair), elem_id="header")
-        used = gr.State(pair)
+        used, known = gr.State(pair), gr.State(False)
         callbacks = Callbacks(sessions)
         with gr.Tabs():
-            compare = compare_tab(callbacks, used, pair, stop("run"))
-            tune_tab(sessions, used, compare, stop)
-            bench_tab(sessions, used, pair, stop)
+            compare = compare_tab(callbacks, known, used, pair, stop("run"))
+            tune_tab(sessions, known, used, compare, stop)
+            bench_tab(sessions, known, used, pair, stop)
             models = models_tab(sessions, shelf, used, header, compare, stop)
-        _remember(page, shelf, used, header, compare, models)
+        _remember(page, shelf, known, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
-        page.unload(stop(None))
     page.queue(max_size=WAITING, api_open=False)  # nothing runs beside the queue
     assert isinstance(page, gr.Blocks)  # leaving the context gives it no other type, as mypy cannot see
     return page
 
 
 def _remember(
-    page: gr.Blocks, shelf: Shelf, used: gr.State, header: gr.HTML, compare: CompareTab, models: ModelsTab
+    page: gr.Blocks,
+    shelf: Shelf,
+    known: gr.State,
+    used: gr.State,
+    header: gr.HTML,
+    compare: CompareTab,
+    models: ModelsTab,
 ) -> None:
     """Keep prompt, settings and pair in the browser and in the address, and start from there."""
     remembered = {"prompt": compare.prompt, **compare.controls}
@@ -134,11 +151,11 @@ def _remember(
     def restored(saved: str) -> list[Any]:
         start = restore(shelf, saved)
         values = [start.prompt, *start.controls, start.message, start.pair, start.header, *start.pair_controls]
-        return [*values, gr.update(interactive=True)]
+        return [*values, gr.update(interactive=True), True]
 
     saved = gr.Textbox(visible=False)
-    outputs = [*inputs, compare.message, used, header, *models.controls, compare.run]
-    known = json.dumps([*remembered, *PAIR_NAMES])
+    outputs = [*inputs, compare.message, used, header, *models.controls, compare.run, known]
+    asked = json.dumps([*remembered, *PAIR_NAMES])
     # queued, since Gradio tells of a changed state only then, and what depends on the pair listens for that
     queued = PRIVATE | {"queue": True}
-    page.load(restored, saved, outputs, js=f"() => settings.recall({known})", **queued)
+    page.load(restored, saved, outputs, js=f"() => settings.recall({asked})", **queued)

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gradio as gr
@@ -20,6 +20,7 @@ from specdemo.models.places import own_cache
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board
+from specdemo.ui.callbacks import check_known
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
@@ -32,6 +33,7 @@ _SUITE = Markup(
     "<code>{{&quot;prompt&quot;: …}}</code>.</p>"
 )
 _START = "Run the benchmark"
+_JOURNALS = 50  # of benchmarks that were not finished; older ones are deleted
 _FIRST = ("traced constant", "traced auto", "genai constant")
 
 
@@ -44,6 +46,7 @@ class Callbacks:
     def bench(
         self,
         request: gr.Request,
+        known: bool,
         pair: ModelPair,
         file: str | None,
         limit: int,
@@ -53,6 +56,7 @@ class Callbacks:
         hardware: bool,
     ) -> Iterator[list[Any]]:
         """Benchmark; updates of message, board, files and buttons."""
+        check_known(known)
         idle, busy = working(_START, busy=False), working(_START, busy=True)
         try:
             settings = GenerationSettings.checked(engine="traced", max_new_tokens=tokens)
@@ -79,18 +83,14 @@ class Callbacks:
             return
         result: Bench = state.found
         try:
-            files = gr.update(value=_written(result), visible=True)
-            if result.complete:
-                journal.delete()
+            with TemporaryDirectory() as folder:
+                paths = report.write(result, Path(folder) / "specdemo-benchmark.json")
+                if result.complete:
+                    journal.delete()
+                files = gr.update(value=list(map(str, paths)), visible=True)
+                yield [gr.skip(), gr.skip(), files, *idle]  # Gradio copies them before it asks for more
         except SpecdemoError as error:
             yield [alert(error), gr.skip(), gr.skip(), *idle]
-            return
-        yield [gr.skip(), gr.skip(), files, *idle]
-
-
-def _written(result: Bench) -> list[str]:
-    """Paths of the reports, in a folder of their own."""
-    return [str(path) for path in report.write(result, Path(mkdtemp()) / "specdemo-benchmark.json")]
 
 
 def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], tasks: list[Task]) -> Journal:
@@ -108,10 +108,21 @@ def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], 
             f"Finished rows cannot be saved in {str(folder)!r} ({error.strerror}); start the page with "
             "XDG_CACHE_HOME set to a writable folder."
         ) from error
+    for old in sorted(folder.glob("*.rows.jsonl"), key=_changed, reverse=True)[_JOURNALS:]:
+        old.unlink(missing_ok=True)
     return Journal(folder / f"{hashlib.sha256(header.encode()).hexdigest()[:16]}.rows.jsonl")
 
 
-def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]) -> None:
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # finished meanwhile
+        return 0
+
+
+def bench_tab(
+    sessions: Sessions, known: gr.State, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]
+) -> None:
     """The tab's contents."""
     callbacks = Callbacks(sessions)
     with gr.Tab("Benchmark"):
@@ -158,7 +169,7 @@ def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callab
         )
     start.click(
         callbacks.bench,
-        [pair, file, limit, methods, repeats, tokens, hardware],
+        [known, pair, file, limit, methods, repeats, tokens, hardware],
         [message, board, files, start, halt],
         show_progress="hidden",
         api_visibility="private",

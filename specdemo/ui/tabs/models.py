@@ -222,7 +222,6 @@ def _controls(shelf: Shelf) -> list[Control]:
                 label=title,
                 info=info,
                 allow_custom_value=True,  # lists differ from visitor to visitor; the shelf looks names up in any case
-                filterable=name in titles,  # else chosen, never typed
                 elem_id=name,
             )
         else:
