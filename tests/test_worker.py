@@ -214,6 +214,30 @@ def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
     worker.close()
 
 
+def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() -> None:
+    worker = Worker(hangs, grace_seconds=3)
+    hung = worker.run(WithEngine("genai", OTHER, partial(race, prompt="Say", settings=SHORT)))
+    while (phase := next(hung)).name == "loading" or phase.seconds < 1:
+        pass
+    began = perf_counter()
+    hung.close()  # on the server's event loop
+    assert perf_counter() - began < 1
+    following = list(worker.compare(PAIR, "Say", SHORT))
+    assert following[0] is None  # waiting for the grace to be over
+    assert isinstance(following[-1], Comparison)
+    worker.close()
+
+
+def silent_work(engine, *, stop, costs):
+    sleep(2.5)
+    yield "done"
+
+
+def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) -> None:
+    compare(worker)
+    assert list(worker.run(WithEngine("genai", PAIR, silent_work))) == [None, None, "done"]
+
+
 @pytest.mark.openvino
 def test_memory_does_not_grow_over_twenty_switches() -> None:
     pairs = [
