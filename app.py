@@ -1,6 +1,6 @@
 """Start the page on the bundled pair. A Hugging Face Space starts this file too."""
 
-if __name__ == "__main__":  # the engine's process imports this file again, and has no use for a page
+if __name__ == "__main__":  # the engine's process imports this file again and needs no page
     from specdemo.models.pairs import bundled_pair
     from specdemo.ui.page import serve
 

@@ -5,5 +5,5 @@ import sys
 __version__ = "0.1.0"
 
 # `import openvino` also imports its model converter, which reports that to www.google-analytics.com. Nothing here
-# asks another host, so the converter is left without its reporter; it is written to do without.
+# contacts another host, so the converter is denied its reporter, which it can do without.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -1,16 +1,16 @@
-"""A process of our own: started fresh, heard over a pipe, ended at any moment.
+"""A child process: spawned, read over a pipe, and ended at any moment.
 
-What can crash, stall or fill the memory runs in one: decoding, downloads, conversions, measurements of memory. For
-work that is done once:
+Whatever can crash, stall or fill the memory runs in one: decoding, downloads, conversions, measurements of memory.
+For work that is done once:
 
     for message in follow(work, argument, name="specdemo work", died=FetchError("It ended unexpectedly; try again."))
 
 `work(argument)` is an iterator, made in the child. `follow` yields what it yields, and None whenever it has been
-silent for a moment, so that whoever follows can look at a file that grows, or at a Stop. Closing what `follow`
+silent for a moment, so that the caller can check a growing file or a Stop. Closing what `follow`
 returned ends the child. A `SpecdemoError` that the work raises is raised here, and `died` if the process ended before
 the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
 
-`Child` is the process by itself, for one that is given several things to do.
+`Child` is the process itself, for one that is given several jobs.
 """
 
 import atexit
@@ -30,7 +30,7 @@ _PATIENCE = 2.0
 
 
 class Sign(Enum):
-    """What `Child.receive` returns beside messages: nothing was said; the work is done."""
+    """What `Child.receive` returns besides messages: silence, or the end of the work."""
 
     SILENCE = auto()
     END = auto()
@@ -39,14 +39,14 @@ class Sign(Enum):
 class Child:
     """A process that runs `main(connection, *arguments)`.
 
-    It ends when `end` is called, or this process ends, however that happens: nothing outlives it.
+    It ends when `end` is called or when this process ends, however that happens: nothing outlives its parent.
     """
 
     def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
         """Start it. `main` and its arguments must be picklable."""
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        # no daemon in multiprocessing's sense, since those may have no children of their own
+        # not a daemon in multiprocessing's sense, since those may not have children
         self._process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
         self._process.start()
         theirs.close()  # so that reading fails once the child is gone
@@ -72,7 +72,7 @@ class Child:
         self._connection.send(message)
 
     def receive(self, seconds: float) -> Any:
-        """What it says next, or `Sign.SILENCE` if it says nothing for so many seconds.
+        """The next message, or `Sign.SILENCE` if none comes within `seconds`.
 
         Raises:
             EOFError: it is gone.
@@ -83,7 +83,7 @@ class Child:
             raise EOFError from error
 
     def end(self) -> None:
-        """End it at once, whatever it does."""
+        """End it at once, whatever it is doing."""
         atexit.unregister(self.end)
         self._connection.close()
         self._process.terminate()
@@ -111,9 +111,9 @@ def follow(
     stop: Callable[[], bool] = lambda: False,
     poll_seconds: float = _POLL_SECONDS,
 ) -> Generator[Any]:
-    """What `work(*arguments)` yields in a child of its own, and None after each silence of `poll_seconds`.
+    """What `work(*arguments)` yields in a child process, and None after each silence of `poll_seconds`.
 
-    `stop` is asked before each wait. Once it says True, no more comes. However this ends, the child ends with it.
+    `stop` is checked before each wait; once it returns True, this ends. However it ends, the child ends with it.
 
     Raises:
         SpecdemoError: what the work raised, or `died` if the child ended before it was done.
@@ -139,7 +139,7 @@ def _once(connection: Connection, work: Callable[..., Iterable[Any]], arguments:
 
 
 def _run(main: Callable[..., None], connection: Connection, arguments: tuple[Any, ...]) -> None:
-    """The child's own beginning. What it raises, other than below, is printed there, and the parent finds it gone."""
+    """Entry point of the child. Unexpected exceptions are printed there, and the parent finds it gone."""
     Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # a terminal interrupts child processes, too
         main(connection, *arguments)

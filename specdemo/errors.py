@@ -1,27 +1,38 @@
 """The errors a user can meet. Each message is one sentence that ends in what to do.
 
 SpecdemoError
-├── UsageError            what was asked for cannot be run: nothing was started
-│   ├── SettingsError     a setting is out of its range, or two settings exclude each other
+├── UsageError            the request cannot be run; nothing was started
+│   ├── SettingsError     a setting is out of its range, or two settings contradict each other
 │   ├── PromptError       the prompt is empty, or too long for the model
 │   ├── FileError         a file is not what was expected
 │   ├── UnknownNameError  there is no model, or no pair, of this name
 │   └── DeviceError       this machine has no such device
 ├── ModelError            a model's folder or file cannot be used
-│   ├── FolderError       missing, empty, half copied, not OpenVINO IR
-│   ├── GGUFError         no GGUF file, cut short, or of a kind that is not read
+│   ├── FolderError       missing, empty, incomplete, not OpenVINO IR
+│   ├── GGUFError         not a GGUF file, incomplete, or of an unsupported kind
 │   ├── PairError         target and draft do not fit each other
 │   └── LoadError         OpenVINO refused to load it
-├── FetchError            a model could not be brought here; what was fetched stays, and is gone on with
-│   ├── AccessError       its licence is not accepted yet, or the token is not
+├── FetchError            a model could not be fetched; downloads resume
+│   ├── AccessError       its licence, or the token, is not accepted
 │   ├── MissingError      the Hub has no such repository
-│   ├── NetworkError      offline, unreachable, or cut off
+│   ├── NetworkError      offline, unreachable, or disconnected
 │   ├── DiskError         the disk is too small
 │   └── ConversionError   the model could not be converted to OpenVINO
-└── RunError              a run that had started could not go on
+└── RunError              a run that had started could not continue
     ├── CacheError        the KV cache is too small for this run, or for this machine
     └── EngineError       the engine failed; it is rebuilt before the next run
 """
+
+from reprlib import Repr
+
+_QUOTED = 200
+_repr = Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = _QUOTED
+
+
+def quoted(given: object) -> str:
+    """What someone gave, as an error repeats it: beyond about 200 characters without its middle."""
+    return _repr.repr(given)
 
 
 class SpecdemoError(Exception):
@@ -29,11 +40,11 @@ class SpecdemoError(Exception):
 
 
 class UsageError(SpecdemoError):
-    """What was asked for cannot be run; nothing was started."""
+    """The request cannot be run; nothing was started."""
 
 
 class SettingsError(UsageError):
-    """A setting is out of its range, or two settings exclude each other."""
+    """A setting is out of its range, or two settings contradict each other."""
 
 
 class PromptError(UsageError):
@@ -57,11 +68,11 @@ class ModelError(SpecdemoError):
 
 
 class FolderError(ModelError):
-    """The folder is missing, empty, half copied, or holds no OpenVINO model."""
+    """The folder is missing, empty, incomplete, or contains no OpenVINO model."""
 
 
 class GGUFError(ModelError):
-    """The file is no GGUF file, is cut short, or holds what OpenVINO GenAI does not read from GGUF."""
+    """The file is not a GGUF file, is incomplete, or holds what OpenVINO GenAI cannot read."""
 
 
 class PairError(ModelError):
@@ -73,7 +84,7 @@ class LoadError(ModelError):
 
 
 class FetchError(SpecdemoError):
-    """A model could not be brought here."""
+    """A model could not be fetched."""
 
 
 class AccessError(FetchError):
@@ -85,7 +96,7 @@ class MissingError(FetchError):
 
 
 class NetworkError(FetchError):
-    """The Hub was not reached, or the connection was cut too often."""
+    """The Hub could not be reached, or the connection was lost too often."""
 
 
 class DiskError(FetchError):
@@ -97,7 +108,7 @@ class ConversionError(FetchError):
 
 
 class RunError(SpecdemoError):
-    """A run that had started could not go on."""
+    """A run that had started could not continue."""
 
 
 class CacheError(RunError):

@@ -1,4 +1,4 @@
-"""What leaves the program: JSON of one schema, and the files that it and other texts are written to."""
+"""Output of the program: JSON of one schema version, and the files that JSON and text are written to."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 from specdemo.errors import SpecdemoError
 
 SCHEMA = 1
-"""Version of the objects that other programs read back."""
+"""Version of the JSON objects that other programs read."""
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """A value as JSON, with its letters as they are."""
+    """A value as JSON, without escaping non-ASCII letters."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 

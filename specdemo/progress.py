@@ -1,4 +1,4 @@
-"""How far long work is: in parts, for sweeps, benchmarks, measurements and downloads; in phases, for a run."""
+"""Progress of long work: in parts, for sweeps, benchmarks, measurements and downloads; in phases, for a run."""
 
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -10,7 +10,7 @@ F = TypeVar("F")
 class Progress(Generic[F]):
     """`done` of `total` parts, and what was `found` so far.
 
-    `seconds_left` is an estimate from the parts so far, None before there is one; `doing` names the part in hand.
+    `seconds_left` is an estimate from the parts so far, None before there is one; `doing` names the current part.
     """
 
     done: int
@@ -22,7 +22,7 @@ class Progress(Generic[F]):
 
 @dataclass(frozen=True)
 class Phase:
-    """What an engine is busy with, when that is not decoding, and for how many seconds.
+    """What an engine is busy with when it is not decoding, and for how many seconds.
 
     `done` of `total` parts, where there are several.
     """

@@ -1,4 +1,4 @@
-"""Where the files that come with the project lie: the page, the catalogue, the task suites, the bundled pair."""
+"""Where the files that ship with specdemo are: the page, the catalogue, the task suites, the bundled pair."""
 
 from pathlib import Path
 

@@ -151,7 +151,7 @@ class GenerationSettings(_Settings):
         return self
 
     def _contradiction(self) -> str | None:
-        """What two flat settings say that no one way could."""
+        """Why two flat settings contradict each other; None if they do not."""
         if self.drafter == "lookup" and self.policy != "constant":
             return "prompt lookup proposes without probabilities, so its policy must be constant"
         if self.tree_depth and self.drafter == "lookup":
@@ -179,6 +179,11 @@ class RuntimeSettings(_Settings):
         "default",
         title="KV-cache precision",
         description="default: the inference precision if one is chosen, else the device decides",
+    )
+    dynamic_quantization: Literal["default", "off"] = Field(
+        "default",
+        title="Dynamic quantization",
+        description="of activations, where weights are compressed; off: slower, and outputs diverge less often",
     )
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"

@@ -1,7 +1,7 @@
 """Ways of decoding: who proposes tokens, and when it stops. A way is one value, checked against one table.
 
 Flat settings (command line, links, the page, JSON) become a way once, in `GenerationSettings.way`. What engines and
-pairs can do stands in `KINDS` and `refusal` alone: controls, checks, sweeps and benchmarks ask these.
+pairs support is defined only in `KINDS` and `refusal`: controls, checks, sweeps and benchmarks derive from them.
 """
 
 from collections.abc import Iterator
@@ -37,19 +37,19 @@ class Confidence:
 
 @dataclass(frozen=True)
 class Heuristic:
-    """Two more tokens after a round that was accepted whole, one fewer after any other, as in transformers."""
+    """Two more tokens after a fully accepted round, one fewer after any other, as in transformers."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """As many tokens as pay, by step costs and by what was accepted so far."""
+    """As many tokens as pay off, given step costs and what was accepted so far."""
 
     cap: int
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """Prompt lookup: what followed an earlier occurrence of the last `ngram` tokens, or fewer, is copied."""
+    """Prompt lookup: copies what followed an earlier occurrence of the last `ngram` tokens, or fewer."""
 
     ngram: int
     lookahead: int
@@ -66,7 +66,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Planned:
-    """A lookahead for each round, known beforehand; after the last one nothing is proposed. For experiments only."""
+    """A lookahead for each round, planned in advance; after the last, nothing is proposed. For experiments only."""
 
     lookaheads: tuple[int, ...]
 
@@ -77,8 +77,8 @@ Way = Plain | Constant | Confidence | Heuristic | Auto | Lookup | Tree | Planned
 class Kind(NamedTuple):
     """What holds for all ways of one type.
 
-    `settings` are the flat ones that shape it. `drafts` can propose that way; `sampling` tells whether the target may
-    sample then, `costs` whether step costs must be known, as they are with a KV cache only.
+    `settings` are the flat settings that shape it, `drafts` the kinds of draft that can propose that way; `sampling`:
+    whether the target may sample; `costs`: whether step costs are required, which exist only with a KV cache.
     """
 
     drafter: Drafter
@@ -106,16 +106,16 @@ KINDS: dict[type[Way], Kind] = {
     Auto: Kind("model", "auto", ("max_assistant_tokens",), ("traced",), costs=True),
     Lookup: Kind("lookup", "constant", ("num_assistant_tokens", "max_ngram_size"), _BOTH, ()),
 }
-"""The table, one row for each type that settings can name."""
+"""The table: one row for each type that settings can name."""
 
 ENGINES_OF: dict[str, tuple[EngineName, ...]] = {
     "kv_cache": ("traced",),
     "alternatives": ("traced",),
-    "max_assistant_tokens": ("traced",),  # GenAI knows no cap
+    "max_assistant_tokens": ("traced",),  # GenAI has no cap
 }
-"""Settings that only some engines know."""
+"""Settings that only some engines support."""
 SHAPING = frozenset(name for kind in KINDS.values() for name in kind.settings)
-"""Settings that shape some way, and have no effect in others."""
+"""Settings that shape some ways and have no effect in others."""
 ENGINES_OF_DRAFTS: dict[DraftKind, tuple[EngineName, ...]] = {
     "model": _BOTH,
     "translated": ("traced",),
@@ -127,7 +127,7 @@ ENGINES_OF_DRAFTS: dict[DraftKind, tuple[EngineName, ...]] = {
 def kinds(
     engine: EngineName, draft: DraftKind | None, drafter: Drafter | None = None, policy: Policy | None = None
 ) -> Iterator[Kind]:
-    """The rows that an engine can do with such a draft (None: the target alone), and that these settings may name."""
+    """The rows that an engine supports with such a draft (None: target alone) and that these settings can name."""
     for kind in KINDS.values():
         named = drafter in (None, kind.drafter) and policy in (None, kind.policy)
         drafts = kind.drafter == "lookup" or (draft in kind.drafts and engine in ENGINES_OF_DRAFTS[draft])
@@ -141,7 +141,7 @@ def shapes(kind: Kind, engine: EngineName) -> frozenset[str]:
 
 
 def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: bool = True) -> str | None:
-    """Why no pair can be decoded that way, in words for the settings that name it; None if some pair can."""
+    """Why no pair can be decoded that way, in terms of the settings that name it; None if some pair can."""
     if isinstance(way, Plain | Planned):
         return None
     kind = KINDS[type(way)]
@@ -162,8 +162,8 @@ def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: b
 def pair_refusal(way: Way, draft: DraftKind | None, *, sampling: bool = False, penalty: bool = False) -> str | None:
     """Why a pair with such a draft cannot be decoded that way; None if it can.
 
-    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and does not even notice it in
-    stepping. It ignores a repetition penalty in trees; in chains it fails on a prompt's token that the head lacks.
+    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and silently ignores it
+    when stepped. It ignores a repetition penalty in trees; in chains it fails on prompt tokens that the head lacks.
     """
     if isinstance(way, Plain | Planned | Lookup) or draft is None:
         return None

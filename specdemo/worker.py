@@ -1,10 +1,10 @@
-"""The engine in a process of its own, for the page.
+"""The engine in a separate process, for the page.
 
 A step of a GenAI pipeline keeps Python's global lock until it is done. In the server's own process it would
 stall every visitor's page, and answering visitors would disturb the clocks. It also means that a crash inside
-a driver, or a system out of memory, ends one job and not the server, and that loading can be broken off.
+a driver, or a lack of memory, ends one job and not the server, and that loading can be interrupted.
 
-Messages: a `Job` to the child; what it yields back, `Phase` values among it, as `child.send_all` sends it.
+Messages: a `Job` to the child; back comes what it yields, including `Phase` values, as `child.send_all` sends it.
 """
 
 import traceback
@@ -34,23 +34,25 @@ from specdemo.ways import EngineName
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]
-"""Something to do in the child with what is loaded there; `WithEngine` and `WithLoader` make jobs."""
+"""Work for the child to do with what is loaded there; `WithEngine` and `WithLoader` make jobs."""
 _POLL_SECONDS = 0.05
 _TICK_SECONDS = 1.0
-_LOADING_GRACE = 0.5  # seconds after a Stop; nothing else stops OpenVINO while it reads and compiles a model
+_LOADING_GRACE = (
+    0.5  # seconds after a Stop; only ending the process stops OpenVINO while it reads and compiles a model
+)
 _GRACE = 30.0  # longer than a round takes
 
 
 @dataclass(frozen=True)
 class WithEngine:
-    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`. Without any the pair is only loaded."""
+    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`. Without any, the pair is only loaded."""
 
     engine: EngineName
     pair: ModelPair
     work: Callable[..., Iterator[Any]] | None = None
 
     def __call__(self, engines: "Engines") -> Iterator[Any]:
-        """Load and calibrate what is not yet, then work."""
+        """Load and calibrate whatever is not ready yet, then work."""
         engine, costs = yield from engines.using(self.engine, self.pair)
         if self.work is not None and not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
@@ -58,7 +60,7 @@ class WithEngine:
 
 @dataclass(frozen=True)
 class WithLoader:
-    """Work with a pair in several engines, which it loads and closes by itself: `work(load, stop=…)`."""
+    """Work with a pair in several engines, which the work loads and closes itself: `work(load, stop=…)`."""
 
     pair: ModelPair
     work: Callable[..., Iterator[Any]]
@@ -77,12 +79,12 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
 
 
 class Worker:
-    """Does one job at a time in a child process, which is started anew if it died."""
+    """Does one job at a time in a child process, which is restarted if it dies."""
 
     def __init__(self, load: EngineFactory, first: Job | None = None, *, grace_seconds: float = _GRACE) -> None:
         """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once.
 
-        A child that says nothing for `grace_seconds` after a Stop is ended.
+        A child that stays silent for `grace_seconds` after a Stop is ended.
         """
         self._factory = load
         self._first = first
@@ -158,7 +160,7 @@ class Worker:
         context = get_context("spawn")
         self._stop, self._ready = context.Event(), context.Event()
         self._child = Child(_serve, self._factory, self._first, self._stop, self._ready, name="specdemo engine")
-        self._first = None  # one that is started anew loads what it is asked for
+        self._first = None  # a restarted child loads what its first job needs
 
     def _messages(self, cancelled: ThreadEvent) -> Iterator[Any]:
         """Whatever the child sends until its job is done; once a second without news, the phase again, or None."""
@@ -209,10 +211,10 @@ class Worker:
 
 
 def _serve(connection: Connection, factory: EngineFactory, first: Job | None, stop: Event, ready: Event) -> None:
-    """The child: do jobs until the parent is gone. What fails to load is tried again."""
+    """The child: do jobs until the parent is gone. What failed to load is retried."""
     engines = Engines(factory, stop.is_set)
     if first is not None:
-        with suppress(Exception):  # whoever asks for it is told, when it is tried again
+        with suppress(Exception):  # the job that needs it is told, when loading is retried
             deque(first(engines), maxlen=0)
     ready.set()
     while True:
@@ -220,7 +222,7 @@ def _serve(connection: Connection, factory: EngineFactory, first: Job | None, st
 
 
 def _guarded(job: Job, engines: "Engines") -> Iterator[Any]:
-    """What the job yields. Whatever goes wrong in it, the process and the next job go on."""
+    """What the job yields. Whatever goes wrong, the process survives for the next job."""
     try:
         yield from job(engines)
     except SpecdemoError:
@@ -235,7 +237,7 @@ class Engines:
     """What is loaded in the child: at most one engine, since each holds copies of the models; and what steps cost."""
 
     def __init__(self, factory: EngineFactory, stop: Callable[[], bool]) -> None:
-        """`stop` says whether the job at hand is to end."""
+        """`stop` says whether the current job should end."""
         self.factory = factory
         self.stop = stop
         self._name: tuple[EngineName, ModelPair] | None = None
@@ -243,7 +245,7 @@ class Engines:
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
     def using(self, engine: EngineName, pair: ModelPair) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
-        """Load this pair in this engine, after freeing what was loaded; measure its costs if they are not known."""
+        """Load this pair in this engine, after freeing what was loaded; measure its costs unless they are known."""
         name = (engine, pair)
         if self._engine is None or self._name != name:
             yield from converting(pair)

@@ -26,4 +26,4 @@ def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 socket.socket.connect = connect  # type: ignore[method-assign,assignment]
-socket.getaddrinfo = getaddrinfo  # type: ignore[assignment]
+socket.getaddrinfo = getaddrinfo

@@ -2,23 +2,25 @@
 
 python -m tests.scripted_app MODELS_DIR
 
-Seconds are arithmetic, and sums of powers of two, so that a sweep finds the same every time; and they are slept, so
-that a run can be watched and stopped. The draft is right until the 20th token, so that short runs are exact, and
-wrong now and then after it.
+Seconds are arithmetic, and sums of powers of two, so that a sweep finds the same every time. Those of long runs are
+slept, so that they can be watched and stopped. The draft is right until the 20th token, so that short runs are exact,
+and wrong now and then after it.
 """
 
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.ui import page
 from specdemo.ways import Auto, EngineName
 
 WRONG = range(20, 4000, 7)
+LONG = 1000  # tokens
 
 
 class Engine(ScriptedEngine):
@@ -26,18 +28,23 @@ class Engine(ScriptedEngine):
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         draft = 0 if isinstance(request.way, Auto) else self.draft
-        changed = replace(self, draft=draft, diverges_at=30 if request.sampling.do_sample else None)
+        changed = replace(
+            self,
+            draft=draft,
+            diverges_at=30 if request.sampling.do_sample else None,
+            real_time=request.max_new_tokens > LONG,
+        )
         return ScriptedEngine.decoder(changed, request, costs)
 
 
-def load(name: EngineName, pair: ModelPair) -> Engine:
+def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
     """An engine that calls itself this pair."""
-    words = 300 * Engine.words  # more than anyone asks for
-    engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7, real_time=True)
+    words = 300 * tuple(Engine.words)  # more than anyone asks for
+    engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7)
     engine.pair = pair
     return engine
 
 
 if __name__ == "__main__":
-    page.load_engine = load
-    page.serve(bundled_pair(), models_dir=Path(sys.argv[1]))
+    with mock.patch.object(page, "load_engine", load):
+        page.serve(bundled_pair(), models_dir=Path(sys.argv[1]))

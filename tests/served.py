@@ -5,20 +5,21 @@ python -m tests.served MODELS_DIR SESSIONS
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import httpx
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Side
 from specdemo.ui import page
 from specdemo.ways import EngineName
 
@@ -26,9 +27,9 @@ API = "/gradio_api"
 STEP = 2**-6
 
 
-def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> ScriptedEngine:
     """An engine whose longest comparison takes most of a minute."""
-    engine = ScriptedEngine(300 * ScriptedEngine.words, step=STEP, draft=STEP / 4, real_time=True)
+    engine = ScriptedEngine(300 * tuple(ScriptedEngine.words), step=STEP, draft=STEP / 4, real_time=True)
     engine.pair = pair
     return engine
 
@@ -80,7 +81,7 @@ class Visitor:
                     last = message
         return last
 
-    def messages(self) -> Iterator[dict[str, Any]]:
+    def messages(self) -> Generator[dict[str, Any]]:
         """What the queue tells this visitor."""
         url = f"{self.served.url}{API}/queue/data"
         with httpx.stream("GET", url, params={"session_hash": self.name}, timeout=120) as stream:
@@ -105,6 +106,5 @@ class Visitor:
 
 
 if __name__ == "__main__":
-    page.load_engine = load
-    page.SESSIONS = int(sys.argv[2])
-    page.serve(bundled_pair(), models_dir=Path(sys.argv[1]), downloads=False)
+    with mock.patch.multiple(page, load_engine=load, SESSIONS=int(sys.argv[2])):
+        page.serve(bundled_pair(), models_dir=Path(sys.argv[1]), downloads=False)

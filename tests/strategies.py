@@ -56,7 +56,7 @@ runs = st.builds(
     finish_reason=st.sampled_from(["stop", "length", "cancelled"]),
 )
 models = st.builds(Model, name=text, architecture=text, parameters=ids, weights=text, path=st.none())
-environments = st.builds(Environment)
+environments = st.builds(Environment, threads=st.none() | st.integers(1, 1024))
 comparisons = st.builds(
     Comparison,
     pair=st.builds(ModelPair, name=text, target=models, draft=st.none() | models, runtime=st.just(RuntimeSettings())),

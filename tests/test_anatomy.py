@@ -1,6 +1,8 @@
 """The anatomy of a run, without a browser."""
 
 import json
+from time import process_time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,14 +12,15 @@ from specdemo.analysis.explain import walk_through
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.measure.race import race
-from specdemo.records import Comparison
+from specdemo.records import MOST, Comparison, Round, Run, Token, Verdict
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.uploads import opened
+from tests.proposals import proposals
 from tests.strategies import comparisons
 
 
-def compared(**settings) -> Comparison:
+def compared(**settings: Any) -> Comparison:
     *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(**settings))
     assert isinstance(comparison, Comparison)
     return comparison
@@ -51,7 +54,9 @@ def test_passes_of_the_run_and_of_the_oracle() -> None:
     same = compared(num_assistant_tokens=5)
     assert same.speculative.finish_reason == "stop"
     assert alternatives["constant 5"] == (len(same.speculative.rounds), metrics.draft_passes(same))
-    assert metrics.oracle_lookaheads(comparison)[0] == 3
+    lookaheads = metrics.oracle_lookaheads(comparison)
+    assert lookaheads is not None
+    assert lookaheads[0] == 3
 
 
 def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
@@ -59,14 +64,14 @@ def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
     assert metrics.acceptance_by_confidence(run) == {}  # the scripted draft has no probabilities
     sure = [
         step.model_copy(
-            update={"proposed": tuple(d.model_copy(update={"draft_probability": 1.0}) for d in step.proposed)}
+            update={"proposed": tuple(d.model_copy(update={"draft_probability": 1.0}) for d in proposals(step))}
         )
         for step in run.rounds
     ]
     [(tenth, (accepted, judged))] = metrics.acceptance_by_confidence(run.model_copy(update={"rounds": sure})).items()
-    verdicts = [draft.verdict for step in run.rounds for draft in step.proposed]
+    verdicts = [draft.verdict for step in run.rounds for draft in proposals(step)]
     assert tenth == 9
-    assert (accepted, judged) == (verdicts.count("accepted"), len(verdicts) - verdicts.count("discarded"))
+    assert (accepted, judged) == (verdicts.count(Verdict.ACCEPTED), len(verdicts) - verdicts.count(Verdict.DISCARDED))
 
 
 def test_markup_in_texts_is_escaped() -> None:
@@ -84,7 +89,66 @@ def test_a_file_is_shown_as_the_run_was() -> None:
     comparison = compared()
     update = opened(json.dumps(schema.to_json(comparison)).encode())
     assert update.anatomy == anatomy(comparison)
-    assert '"kind": "end"' in update.feed
+    assert '"kind": "end"' in str(update.feed)
+
+
+SAVED = schema.to_json(compared())
+"""What Download JSON writes."""
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("plain", "prefill_seconds"), 0),
+        (("plain", "rounds", 0, "seconds"), 0),
+        (("speculative", "rounds", 0, "seconds"), -1),
+        (("speculative", "rounds", 0, "seconds"), 5e-324),
+        (("speculative", "rounds", 0, "draft_seconds"), -0.1),
+        (("speculative", "rounds", 0, "proposed", 0, "draft_probability"), 1e308),
+        (("speculative", "rounds"), [SAVED["plain"]["rounds"][0] | {"committed": []}] * 3000),
+        (("speculative", "rounds", 0, "proposed"), SAVED["speculative"]["rounds"][0]["proposed"] * 1000),
+        (("pair", "target", "parameters"), 10**400),
+        (("draft_agreement"), [False] * 3000),
+        (("costs"), {"plain_step": 0, "draft_step": 1, "verify": [1]}),
+        (("costs"), {"plain_step": 1, "draft_step": 0, "verify": [1]}),
+        (("costs"), {"plain_step": 1, "draft_step": 1, "verify": [0, 1]}),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_record_of_absurd_figures_is_refused(place: tuple[str | int, ...] | str, value: object) -> None:
+    changed = json.loads(json.dumps(SAVED))
+    *path, last = (place,) if isinstance(place, str) else place
+    part = changed
+    for step in path:
+        part = part[step]
+    part[last] = value
+    with pytest.raises(FileError, match="not a comparison of schema 1"):
+        opened(json.dumps(changed).encode())
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999"])
+def test_a_number_that_is_none_is_refused(number: str) -> None:
+    text = json.dumps(SAVED | {"plain": SAVED["plain"] | {"prefill_seconds": 123.25}})
+    with pytest.raises(FileError, match="not a comparison of schema 1"):
+        opened(text.replace("123.25", number).encode())
+
+
+def test_nesting_ends_somewhere() -> None:
+    for data in (b"[" * 100_000, b'{"schema": 1, "plain": ' + b'{"a":' * 100_000):
+        with pytest.raises(FileError, match="not a comparison of schema 1"):
+            opened(data)
+
+
+def test_the_longest_run_is_shown_without_going_over_it_for_each_of_its_rounds() -> None:
+    steps = tuple(Round(committed=(Token(id=1, text="a"),), seconds=0.001) for _ in range(MOST - 1))
+    run = Run(prefill=steps[0], rounds=steps, finish_reason="length")
+    settings = GenerationSettings(max_new_tokens=MOST)
+    longest = compared().model_copy(
+        update={"speculative": run, "settings": settings, "draft_agreement": (False,) * (MOST - 1)}
+    )
+    began = process_time()
+    assert metrics.oracle_lookaheads(longest) == [0] * (MOST - 1)
+    assert process_time() - began < 0.5, "some ms; two loops, one inside the other, take seconds"
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"null"])

@@ -1,10 +1,12 @@
 """Both engines on a tiny random-weight pair of each model family; `fixtures/make.py` made them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specdemo.analysis import metrics
+from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
@@ -24,10 +26,11 @@ def pair_of(family: str, draft: str = "draft") -> ModelPair:
     return pair_from_folders(folder / "target", folder / draft, RuntimeSettings(precision="f32"))
 
 
-def decode(engine, *, plain: bool = False, **values) -> Run:
+def decode(engine: Engine, *, plain: bool = False, **values: Any) -> Run:
     name = "traced" if isinstance(engine, TracedEngine) else "genai"
     settings = GenerationSettings(engine=name, ignore_eos=True, max_new_tokens=TOKENS, **values)
-    return run_alone(engine.plain() if plain else engine.decoder(Request.of(PROMPT, settings)))
+    request = Request.of(PROMPT, settings)
+    return run_alone(engine.decoder(request.plain if plain else request))
 
 
 def test_every_fixture_is_tested() -> None:

@@ -1,6 +1,7 @@
 """The automatic lookahead on simulated drafts: seeded, on step costs alone, without a clock."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import count, islice
 
 import numpy as np
@@ -35,13 +36,17 @@ def honest(seed: int = 0) -> Iterator[tuple[bool, float]]:
         yield bool(random.random() < sure), sure
 
 
+def _confidence(proposed: list[tuple[bool, float]]) -> float:
+    return proposed[-1][1]
+
+
 def rate(policy: LookaheadPolicy, draft: Iterator[tuple[bool, float]], costs: Costs, tokens: int) -> float:
     """Tokens committed in the time of one plain step."""
     assert costs.draft_step is not None
     committed, seconds = 0, 0.0
     while committed < tokens:
         proposed: list[tuple[bool, float]] = []
-        while len(proposed) < 16 and policy.goes_on(len(proposed), lambda known=proposed: known[-1][1]):
+        while len(proposed) < 16 and policy.goes_on(len(proposed), partial(_confidence, proposed)):
             proposed.append(next(draft))
         accepted = next((n for n, (right, _) in enumerate(proposed) if not right), len(proposed))
         policy.learn(len(proposed), accepted, len(proposed) + 1)

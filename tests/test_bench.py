@@ -8,29 +8,32 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from itertools import count, groupby
 from pathlib import Path
 from random import Random
 from time import sleep
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 from plotly.offline import get_plotlyjs
 
 from specdemo.bench import report
 from specdemo.bench.charts import charts
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import available
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline
-from specdemo.bench.run import available, bench, with_hardware
+from specdemo.bench.run import bench, with_hardware
 from specdemo.bench.suites import Task
 from specdemo.cli.signals import on_interrupt
+from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
-from specdemo.measure.hardware import Bound, draft_extra, measure_bandwidth, measure_memory
+from specdemo.measure.hardware import SIDES, Bound, draft_extra, measure_bandwidth, measure_memory
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
-from specdemo.records import DraftRound, ModelPair, Side
+from specdemo.records import Costs, DraftRound, ModelPair, Request, Side
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import EngineName, Lookup, Plain
 
@@ -38,13 +41,14 @@ SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=61)
 TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
 METHODS = ("genai constant", "genai lookup", "traced constant", "traced auto")
 PAIR = ScriptedEngine().pair
+SCHEMES: dict[Literal["light", "dark"], str] = {"light": "rgb(29, 33, 41)", "dark": "rgb(232, 234, 238)"}
 
 
 def load(name: EngineName) -> ScriptedEngine:
     return ScriptedEngine(wrong=(7, 20), extra=0.002 if name == "genai" else 0.001)
 
 
-def run(journal: Journal | None = None, load=load, **options) -> list[Bench]:
+def run(journal: Journal | None = None, load: Callable[[EngineName], Engine] = load, **options: Any) -> list[Bench]:
     options = {"methods": METHODS, "repeats": 3, **options}
     return [state.found for state in bench(load, PAIR, TASKS, SETTINGS, journal=journal, **options)]
 
@@ -69,7 +73,8 @@ def test_the_table_holds_what_the_script_says() -> None:
     for cell in (genai, traced):
         assert cell.identical
         assert cell.runs == cell.identical_runs == 12
-        assert (cell.repeats, cell.deviation) == (3, pytest.approx(0))
+        assert cell.repeats == 3
+        assert cell.deviation == pytest.approx(0)
         assert cell.plain_tokens_per_second == pytest.approx(100)
         assert cell.acceptance_rate is not None
     assert genai.mean_accepted_length == traced.mean_accepted_length
@@ -96,7 +101,12 @@ def test_a_stopped_run_goes_on_where_it_was(journal: Journal) -> None:
     assert resumed[-1].complete
     assert len({(row.engine, row.method, row.prompt, row.repeat) for row in resumed[-1].rows}) == 48
     loaded: list[str] = []
-    assert run(journal, load=lambda name: loaded.append(name) or load(name))[-1].rows == resumed[-1].rows
+
+    def watched(name: EngineName) -> ScriptedEngine:
+        loaded.append(name)
+        return load(name)
+
+    assert run(journal, load=watched)[-1].rows == resumed[-1].rows
     assert not loaded  # nothing is left to do
     assert set(run(journal)[-1].engines) == {"genai", "traced"}
     assert len(run(journal, repeats=4)[-1].rows) == 64
@@ -127,7 +137,9 @@ THREADS = PAIR.model_copy(update={"runtime": RuntimeSettings(inference_num_threa
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_journal_of_something_else_is_not_mixed_in(changed: tuple, difference: str, journal: Journal) -> None:
+def test_a_journal_of_something_else_is_not_mixed_in(
+    changed: tuple[Any, ...], difference: str, journal: Journal
+) -> None:
     pair, tasks, settings, methods = changed
     run(journal, repeats=1)
     with pytest.raises(FileError, match=difference):
@@ -210,7 +222,7 @@ def test_pipelines_of_another_drafter_are_warm_before_they_are_timed() -> None:
     drafters: list[str] = []
 
     class Watched(ScriptedEngine):
-        def decoder(self, request, costs=None):
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
             if not isinstance(request.way, Plain):
                 drafters.append("lookup" if isinstance(request.way, Lookup) else "model")
             return super().decoder(request, costs)
@@ -273,26 +285,26 @@ def test_the_html_report_loads_nothing() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["tales", "<!--<script>", "</script><b>"])
-def test_the_html_report_opens_offline_in_light_and_dark(
-    scheme: Literal["light", "dark"], name: str, browser: Browser, tmp_path: Path
-) -> None:
+def test_the_html_report_opens_offline_in_light_and_dark(name: str, browser: BrowserContext, tmp_path: Path) -> None:
     tasks = [Task(name="1", task=name, prompt="Say")]
     result = [state.found for state in bench(load, PAIR, tasks, SETTINGS, methods=METHODS[:2], repeats=1)][-1]
     (_, _, _, file) = report.write(result, tmp_path / "run.json")
-    context = browser.new_context(offline=True, color_scheme=scheme)
-    page = context.new_page()
+    page = browser.new_page()
     complaints: list[str] = []
+    asked: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
     expect(page.locator(".js-plotly-plot")).to_have_count(3)
     expect(page.locator("#speedup .xtick text").first).to_contain_text(name)
     expect(page.locator("td:nth-child(3)").first).to_have_text(name)
-    ink = {"light": "rgb(29, 33, 41)", "dark": "rgb(232, 234, 238)"}[scheme]
-    expect(page.locator("#speedup .ytick text").first).to_have_css("fill", ink)
-    context.close()
+    for scheme, ink in SCHEMES.items():
+        page.emulate_media(color_scheme=scheme)
+        expect(page.locator("#speedup .ytick text").first).to_have_css("fill", ink)
+    page.close()
+    assert asked == [file.as_uri()]
     assert complaints == []
 
 
@@ -329,7 +341,8 @@ def scripted(name: EngineName, pair: ModelPair, side: Side) -> ScriptedEngine:
 @pytest.mark.parametrize(("name", "other"), [("traced", "genai"), ("genai", "traced")])
 def test_the_draft_takes_memory_beyond_plain_decoding(name: EngineName, other: EngineName) -> None:
     short = GenerationSettings(engine=name, max_new_tokens=4)
-    uses = [measure_memory(bundled_pair(), "Once", short, side) for side in ("plain", "speculative")]
+    measured = [measure_memory(bundled_pair(), "Once", short, side) for side in SIDES]
+    uses = [use for use in measured if use is not None]
     assert all(use.peak >= use.resident > 40e6 for use in uses)  # 48.8 MB of weights
     extra = draft_extra(uses, name, "resident")
     assert extra is not None

@@ -1,6 +1,7 @@
 """Chats: templates, earlier turns, and what prefix caching saves, on the bundled pair with a chat template added."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from specdemo.measure.race import Lap, race
 from specdemo.progress import Phase
 from specdemo.records import Comparison, ModelPair, Request, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import EngineName
 from tests.folders import chat_pair
 
 pytestmark = pytest.mark.openvino
@@ -19,7 +21,7 @@ SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
 HISTORY = (Turn(prompt="Who is there?", answer="A fox."),)
 
 
-def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **values) -> str:
+def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **values: Any) -> str:
     tokenizer = Tokenizer(pair.target)
     return tokenizer.decode(
         tokenizer.encode_prompt(Request.of(prompt, SETTINGS.model_copy(update=values), tuple(history)))
@@ -35,7 +37,7 @@ def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) ->
 
 
 def test_earlier_turns_need_a_template(tmp_path: Path) -> None:
-    with pytest.raises(PromptError, match="need a chat template; switch it on, or begin a new"):
+    with pytest.raises(PromptError, match="need the chat template; switch it on, or start a new"):
         encoded(chat_pair(tmp_path), "And?", HISTORY, apply_chat_template=False)
 
 
@@ -58,7 +60,9 @@ def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[C
 
 
 @pytest.mark.parametrize("name", ["genai", "traced"])
-def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new(name: str, tmp_path: Path) -> None:
+def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new(
+    name: EngineName, tmp_path: Path
+) -> None:
     engine = load_engine(name, chat_pair(tmp_path, enable_prefix_caching=True))
     long = "once upon a time there was a fox who " * (2 * PREFILL_CHUNK // 8)
     first, parts = turn(engine, long)

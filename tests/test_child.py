@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from time import monotonic, sleep
 
@@ -15,6 +15,7 @@ from specdemo.child import follow
 from specdemo.errors import FetchError, NetworkError
 
 DIED = NetworkError("It ended; try again.")
+Work = Callable[..., Iterator[int]]
 
 
 def numbers(count: int) -> Iterator[int]:
@@ -45,7 +46,7 @@ def grandchild() -> Iterator[int]:
     yield from follow(sleeps, name="grandchild", died=DIED)
 
 
-def heard(work, *arguments) -> list[int]:
+def heard(work: Work, *arguments: object) -> list[int]:
     return [message for message in follow(work, *arguments, name="child", died=DIED) if message is not None]
 
 
@@ -69,7 +70,7 @@ def test_an_error_of_the_work_is_raised_here() -> None:
 
 
 @pytest.mark.parametrize("work", [stumbles, is_killed])
-def test_a_child_that_ends_before_its_work_is_reported(work) -> None:
+def test_a_child_that_ends_before_its_work_is_reported(work: Work) -> None:
     with pytest.raises(NetworkError, match="It ended"):
         heard(work)
 

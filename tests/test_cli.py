@@ -1,12 +1,14 @@
-"""The terminal, mostly as the user runs it: a process of its own."""
+"""The terminal: its commands in this process, and in one of their own where that makes a difference."""
 
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,17 @@ from specdemo.analysis import schema
 from specdemo.bench.results import Bench
 from specdemo.cli import bench as bench_module
 from specdemo.cli import build_parser, main
+from specdemo.cli import compare as compare_module
 from specdemo.cli import sweep as sweep_module
 from specdemo.cli.options import chosen_settings
+from specdemo.engines.base import Engine
+from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError
+from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import Sweep, sweep
+from specdemo.progress import Progress
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import EngineName
@@ -27,17 +35,23 @@ from tests.conftest import PROMPTS
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def specdemo(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-m", "specdemo", *arguments]
-    return subprocess.run(
-        command, cwd=cwd, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True
-    )
+@pytest.fixture
+def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compare` gets engines that are loaded already, and whose step costs are measured once."""
+    engines: dict[EngineName, Engine] = {"genai": engine, "traced": traced}
+    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: engines[name])
+    monkeypatch.setattr(compare_module, "measure_costs", measured_once)
+
+
+measured_once = cache(measure_costs)
 
 
 @pytest.mark.openvino
 def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) -> None:
     options = "--max-new-tokens 128 --ignore-eos --num-assistant-tokens 4 --json -"
-    done = specdemo("compare", PROMPTS[0], *options.split(), cwd=tmp_path)
+    command = [sys.executable, "-W", "error", "-m", "specdemo", "compare", PROMPTS[0], *options.split()]
+    variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["schema"] == 1
@@ -52,13 +66,12 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
 
 
 @pytest.mark.openvino
-def test_the_traced_engine_tells_every_probability(tmp_path: Path) -> None:
+def test_the_traced_engine_tells_every_probability(loaded: None, capsys: pytest.CaptureFixture[str]) -> None:
     ids = []
-    for cache in ("on", "off"):
-        options = f"--max-new-tokens 48 --ignore-eos --engine traced --precision f32 --kv-cache {cache} --json -"
-        done = specdemo("compare", PROMPTS[0], *options.split(), cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        data = json.loads(done.stdout)
+    for kv_cache in ("on", "off"):
+        options = f"--max-new-tokens 48 --ignore-eos --engine traced --kv-cache {kv_cache} --json -"
+        assert main(["compare", PROMPTS[0], *options.split()]) == 0
+        data = json.loads(capsys.readouterr().out)
         assert (data["summary"]["identical"], data["trace_source"]) == (True, "measured")
         assert None not in data["plain"]["token_probabilities"] + data["speculative"]["token_probabilities"]
         drafts = [draft for step in data["speculative"]["rounds"] for draft in step["proposed"]]
@@ -70,12 +83,13 @@ def test_the_traced_engine_tells_every_probability(tmp_path: Path) -> None:
 
 
 @pytest.mark.openvino
-def test_both_texts_and_the_figures_are_printed(tmp_path: Path) -> None:
+def test_both_texts_and_the_figures_are_printed(
+    loaded: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "run.json"
-    done = specdemo(
-        "compare", PROMPTS[1], "--drafter", "lookup", "--max-new-tokens", "48", "--json", str(path), "--sequential"
-    )
-    assert done.returncode == 0, done.stderr
+    options = ["--drafter", "lookup", "--max-new-tokens", "48", "--json", str(path), "--sequential"]
+    assert main(["compare", PROMPTS[1], *options]) == 0
+    printed = capsys.readouterr().out
     for words in (
         "plain",
         "speculative",
@@ -84,15 +98,20 @@ def test_both_texts_and_the_figures_are_printed(tmp_path: Path) -> None:
         "speedup",
         "acceptance rate",
     ):
-        assert words in done.stdout
+        assert words in printed
     assert json.loads(path.read_text())["settings"]["sequential"] is True
+
+
+@pytest.mark.openvino
+def test_an_empty_prompt_is_bad_usage(loaded: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", " "]) == 2
+    assert "The prompt is empty" in capsys.readouterr().err
 
 
 @pytest.mark.openvino
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((" ",), 2, "The prompt is empty"),
         (("x", "--num-assistant-tokens", "40"), 2, "less than or equal to 16, got 40"),
         (("x", "--drafter", "lookup", "--policy", "confidence"), 2, "its policy must be constant"),
         (("x", "--device", "TPU"), 2, "This machine has no device 'TPU'"),
@@ -116,7 +135,9 @@ def test_errors_are_one_sentence_and_an_exit_code(
 
 @pytest.mark.openvino
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
-def test_a_result_that_cannot_be_written_is_printed_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_that_cannot_be_written_is_printed_all_the_same(
+    loaded: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", "x", "--max-new-tokens", "4", "--json", "/dev/full"]) == 1
     captured = capsys.readouterr()
     assert "4 tokens compared" in captured.out
@@ -166,13 +187,14 @@ def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureF
     help_ = " ".join(capsys.readouterr().out.split())
     for name, field in {**GenerationSettings.model_fields, **RuntimeSettings.model_fields}.items():
         assert f"--{name.replace('_', '-')}" in help_
-        assert field.description in help_
+        assert str(field.description) in help_
 
 
 def test_what_is_on_to_begin_with_can_be_switched_off() -> None:
     off = ["--no-apply-chat-template", "--no-enable-thinking", "--no-model-cache", "--no-dynamic-split-fuse"]
     options = build_parser().parse_args(["compare", "Say", *off])
-    settings, runtime = (chosen_settings(options, kind) for kind in (GenerationSettings, RuntimeSettings))
+    settings = chosen_settings(options, GenerationSettings)
+    runtime = chosen_settings(options, RuntimeSettings)
     assert not any([settings.apply_chat_template, settings.enable_thinking])
     assert not any([runtime.model_cache, runtime.dynamic_split_fuse])
 
@@ -212,18 +234,19 @@ def test_a_benchmark_writes_its_files_and_ends_with_one_line_of_json(
 
 @pytest.mark.openvino
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupting(*arguments, **options):
+    def interrupting(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
         for state in sweep(*arguments, **options):
             yield state
             if state.done == 1:
                 signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(sweep_module, "sweep", interrupting)
+    before = signal.getsignal(signal.SIGINT)
     out = tmp_path / "out.json"
     options = ["--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8", "--json"]
     assert main(["sweep", PROMPTS[0], *options, str(out)]) == 130
     assert len(Sweep.model_validate_json(out.read_text()).points) == 1
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 INTERRUPTED = """
@@ -232,6 +255,7 @@ from specdemo.cli.progress import interruptible
 from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_pair
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
 with interruptible() as stop:
     load_engine("traced", bundled_pair()).close()
     signal.raise_signal(signal.SIGINT)
@@ -256,7 +280,7 @@ SWEEP = ["sweep", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--repea
 def test_a_sweep_that_fails_keeps_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(*arguments, **options):
+    def failing(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
         for state in sweep(*arguments, **options):
             yield state
             if state.done == 1:
@@ -355,7 +379,7 @@ def test_a_benchmark_that_fails_shows_what_is_finished(
         (("sweep", "x", "--lookaheads", "few"), "'few' is not a list of numbers"),
         (("sweep", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
         (("sweep", "x", "--lookaheads", "none", "--thresholds", "none"), "There is nothing to try"),
-        (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read '/nowhere.jsonl'"),
+        (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
         (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
         (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),
         (("bench", "--json", "out.md"), "choose a path that ends in .json"),

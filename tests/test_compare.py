@@ -1,3 +1,4 @@
+from collections.abc import Generator
 from itertools import count
 
 import pytest
@@ -108,6 +109,7 @@ def test_a_failing_engine_frees_both_requests_and_the_next_race_works() -> None:
 def test_leaving_a_race_frees_both_requests() -> None:
     engine = ScriptedEngine()
     progress = race(engine, "Say", LONG)
+    assert isinstance(progress, Generator)
     while not isinstance(next(progress), Lap):
         pass
     assert engine.requests > 0

@@ -5,14 +5,13 @@ import os
 import shutil
 import socket
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from specdemo.errors import AccessError, DiskError, FetchError, FolderError, MissingError, NetworkError
-from specdemo.models import download as module
 from specdemo.models.catalogue import Source, find
 from specdemo.models.download import cached_folders, download, local_folder
 from specdemo.models.folder import inspect_folder
@@ -116,6 +115,7 @@ def test_a_cancelled_download_is_gone_on_with(hub: Hub) -> None:
 def test_a_caller_that_goes_away_ends_the_download(hub: Hub) -> None:
     hub.stall_after = {WEIGHTS: 0}
     steps = download(NAME)
+    assert isinstance(steps, Generator)
     next(steps)
     steps.close()
     assert multiprocessing.active_children() == []
@@ -190,7 +190,7 @@ def test_a_disk_that_is_too_small_is_found_before_anything_is_fetched(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage(5_000_000))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage(5_000_000))
     with pytest.raises(
         DiskError, match=r"needs 69 MB more, but .* has only 5 MB free; free some space, or set HF_HOME"
     ):

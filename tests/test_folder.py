@@ -1,9 +1,11 @@
+import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from specdemo.cli import main
 from specdemo.errors import DeviceError, FolderError, PairError
 from specdemo.models.devices import check_devices
 from specdemo.models.folder import REQUIRED, inspect_folder
@@ -46,6 +48,25 @@ def test_half_copied_folder(copy: Path, name: str) -> None:
     (copy / name).unlink()
     with pytest.raises(FolderError, match=f"lacks {name}; copy the whole folder again"):
         inspect_folder(copy)
+
+
+def test_without_a_configuration_the_network_tells_its_vocabulary(copy: Path) -> None:
+    (copy / "config.json").unlink()
+    model = inspect_folder(copy)
+    described = inspect_folder(BUNDLED / "draft")
+    assert (model.architecture, model.context_length) == ("unknown", None)
+    assert (model.vocabulary, model.parameters) == (described.vocabulary, described.parameters)
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("engine", ["genai", "traced"])
+def test_a_pair_without_configurations_runs(engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for role in ("target", "draft"):
+        shutil.copytree(BUNDLED / role, tmp_path / role)
+        (tmp_path / role / "config.json").unlink()
+    names = ["--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"), "--engine", engine]
+    assert main(["compare", "Once upon a time", *names, "--max-new-tokens", "16", "--json", "-"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["speculative"]["token_ids"]) == 16
 
 
 @pytest.mark.parametrize("stem", ["openvino_model", "openvino_tokenizer", "openvino_detokenizer"])

@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
 from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
-from specdemo.models import gguf_convert as module
 from specdemo.models.checks import check_pair
 from specdemo.models.gguf import inspect_gguf, read_header
 from specdemo.models.gguf_convert import awaits_conversion, convert_gguf, converted_folder, file_digest, folder_of
@@ -56,14 +56,14 @@ def test_a_file_tells_what_it_holds(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [3, 20, 300, 3_000])
 def test_a_header_that_is_cut_short(file: Path, length: int) -> None:
     file.write_bytes(file.read_bytes()[:length])
-    with pytest.raises(GGUFError, match=r"is cut short; download or copy it again|is not a GGUF file"):
+    with pytest.raises(GGUFError, match=r"is incomplete; download or copy it again|is not a readable GGUF file"):
         inspect_gguf(file)
 
 
 def test_weights_that_are_cut_short(file: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:-40_000])
-    with pytest.raises(GGUFError, match=rf"'tiny.gguf' has {len(whole) - 40_000} of \d+ bytes and is cut short"):
+    with pytest.raises(GGUFError, match=rf"'tiny.gguf' has {len(whole) - 40_000} of \d+ bytes and is incomplete"):
         inspect_gguf(file)
 
 
@@ -71,7 +71,7 @@ def test_weights_that_are_cut_short(file: Path) -> None:
 def test_what_is_no_gguf_file(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "other.gguf"
     file.write_bytes(content)
-    with pytest.raises(GGUFError, match=r"'other.gguf' is not a GGUF file .* choose another file"):
+    with pytest.raises(GGUFError, match=r"'other.gguf' is not a readable GGUF file; choose another file"):
         inspect_gguf(file)
 
 
@@ -97,7 +97,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 def test_families_that_are_not_read(tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "phi.gguf", architecture="phi3")
-    with pytest.raises(GGUFError, match=r"'phi.gguf' is of the phi3 architecture.* one of llama, qwen2, qwen3"):
+    with pytest.raises(GGUFError, match=r"'phi.gguf' has the phi3 architecture.* one of llama, qwen2, qwen3"):
         inspect_gguf(file)
 
 
@@ -127,7 +127,7 @@ def test_a_file_is_a_model_wherever_one_is_named(file: Path, tmp_path: Path) -> 
     assert {"mine.gguf", "org/repository/tiny.gguf"} < {model.name for model in found.models}
     assert [unusable.name for unusable in found.unusable] == ["bad.gguf"]
     assert resolve("mine.gguf", models).path == models / "mine.gguf"
-    with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is cut short"):
+    with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is incomplete"):
         resolve("bad.gguf", models)
 
 
@@ -143,7 +143,7 @@ def test_before_it_is_converted(file: Path) -> None:
 
 def test_a_digest_is_computed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = file_digest(file)
-    monkeypatch.setattr(module.hashlib, "file_digest", None)
+    monkeypatch.setattr("hashlib.file_digest", None)
     assert file_digest(file) == digest
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(TypeError):
@@ -189,7 +189,9 @@ def test_configuration_of_a_converted_file(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.openvino
 def test_a_conversion_that_is_broken_off_leaves_nothing(file: Path, cache: Path) -> None:
-    with closing(convert_gguf(file)) as seconds:
+    seconds = convert_gguf(file)
+    assert isinstance(seconds, Generator)
+    with closing(seconds):
         next(seconds)
     assert not [path.name for path in cache.iterdir() if path.name != "digests"]
     assert converted_folder(file) is None
@@ -201,7 +203,9 @@ def test_what_the_reader_refuses_is_one_sentence(tmp_path: Path, cache: Path) ->
     header = read_header(file)
     missing = next(tensor for tensor in header.tensors if tensor.name == "blk.1.ffn_down.weight")
     file.write_bytes(file.read_bytes().replace(missing.name.encode(), b"blk.9.ffn_down.weight"))
-    with pytest.raises(ConversionError, match=r"could not read 'tiny.gguf' \(it said: .*\); choose another file"):
+    with pytest.raises(
+        ConversionError, match=r"could not read 'tiny.gguf' \(its last message: .*\); choose another file"
+    ):
         list(convert_gguf(file))
     assert not [path.name for path in cache.iterdir() if path.name != "digests"]
 
@@ -221,15 +225,12 @@ def test_every_family_is_compared(
 
 
 @pytest.mark.openvino
-@pytest.mark.parametrize(
-    ("kind", "least"), [("Q4_0", 0.999), ("Q4_1", 0.97), ("Q4_K", 0.99), ("Q6_K", 0.999), ("Q8_0", 0.999)]
-)
-def test_quantized_weights_mean_what_llama_cpp_says_they_do(kind: str, least: float, tmp_path: Path) -> None:
-    """The reader rounds the least weight of a group in Q4_1 and Q4_K to a whole step."""
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"])
+def test_quantized_weights_mean_what_llama_cpp_says_they_do(kind: str, tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "tiny.gguf", "llama", kind)
     plain = gguf_files.write(tmp_path / "plain.gguf", "llama", "F16", arrays=gguf_files.read(file))
     ours, theirs = (logits(converted(each)) for each in (file, plain))
-    assert np.corrcoef(ours, theirs)[0, 1] > least
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.9995
 
 
 def logits(folder: Path) -> np.ndarray[Any, Any]:

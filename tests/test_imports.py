@@ -12,6 +12,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo",
         "specdemo.child",
         "specdemo.errors",
+        "specdemo.input",
         "specdemo.output",
         "specdemo.progress",
         "specdemo.records",

@@ -4,14 +4,18 @@ The draft would not do: its int8 weights meet activations that are quantised on 
 may round to another step.
 """
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pytest
 
+from specdemo.decoding.sampling import Logits
 from specdemo.engines.agreement import draft_agreement
 from specdemo.engines.language_model import LanguageModel
 from specdemo.models.devices import properties
 from specdemo.models.pairs import BUNDLED
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.records import Sampling
+from specdemo.settings import RuntimeSettings
 
 pytestmark = pytest.mark.openvino
 
@@ -63,7 +67,7 @@ def test_a_model_agrees_with_its_own_greedy_text(model: LanguageModel) -> None:
     sequence = model.sequence(64)
     while len(text) < 40:
         text.append(int(sequence.logits(text)[0].argmax()))
-    settings = GenerationSettings()
+    settings = Sampling()
     assert all(draft_agreement(model.sequence(64), text, 3, settings))
     text[20] = (text[20] + 1) % model.vocabulary
     assert draft_agreement(model.sequence(64), text, 3, settings).index(False) == 17
@@ -74,14 +78,19 @@ def test_a_draft_with_more_or_fewer_logits_is_compared_among_the_targets_tokens(
         def __init__(self, *row: float) -> None:
             self.row = np.array(row, np.float32)
 
-        def logits(self, ids: list[int], last: int = 1) -> np.ndarray:
+        def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
             return np.tile(self.row, (last, 1))
 
-    settings = GenerationSettings(repetition_penalty=1.5)
+        def read(self, ids: Sequence[int]) -> Iterator[int]:
+            return iter(())
+
+        def shared(self, ids: Sequence[int]) -> int:
+            return 0
+
+    settings = Sampling(repetition_penalty=1.5)
     assert draft_agreement(Fixed(3, 1, 9), [1, 0, 0], 1, settings, 2) == (True, True)
     assert draft_agreement(Fixed(3, 1), [2, 0, 1], 1, settings, 3) == (True, False)
 
 
-def test_how_two_tokens_are_best_fed_is_found_out(model: LanguageModel) -> None:
-    assert model.feeds_singly in (True, False)
+def test_only_a_paged_model_is_fed_singly(model: LanguageModel) -> None:
     assert model.paged or not model.feeds_singly

@@ -20,10 +20,12 @@ from specdemo.settings import RuntimeSettings
 
 FIXTURES = Path(__file__).parent / "fixtures"
 GB = 2**30
+BUNDLED_NAMES = ["story-pair/target", "story-pair/draft", "smollm2-draft"]
 
 
 @pytest.fixture(autouse=True)
 def nothing_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SPECDEMO_MODELS", raising=False)
@@ -47,10 +49,10 @@ def cached(repository: str, source: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(source, folder))
 
 
-def test_the_catalogue_has_every_pair_and_the_bundled_one_first() -> None:
+def test_the_catalogue_has_every_pair_and_the_bundled_ones_first() -> None:
     entries = catalogue()
-    assert entries[0].name == "story-pair"
-    assert len({entry.name for entry in entries}) == len(entries) == 14
+    assert [entry.name for entry in entries[:2]] == ["smollm2", "story-pair"]
+    assert len({entry.name for entry in entries}) == len(entries) == 15
     repositories = {source.repository for entry in entries for source in entry.sources}
     assert {
         "OpenVINO/dolly-v2-7b-int8-ov", "OpenVINO/dolly-v2-3b-int4-ov", "OpenVINO/Qwen3-8B-int4-ov",
@@ -81,7 +83,7 @@ def test_the_bundled_sizes_are_true() -> None:
 def test_a_name_that_is_nearly_right() -> None:
     with pytest.raises(UnknownNameError, match=r"has no 'dolly-7b'; choose .*dolly-v2-7b"):
         find("dolly-7b")
-    with pytest.raises(UnknownNameError, match=r"choose one of story-pair, .*flan-t5-xl"):
+    with pytest.raises(UnknownNameError, match=r"choose one of smollm2, story-pair, .*flan-t5-xl"):
         find("zzz")
 
 
@@ -99,13 +101,13 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_the_library_has_everything_once(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [model.name for model in library().models] == ["story-pair/target", "story-pair/draft"]
+    assert [model.name for model in library().models] == BUNDLED_NAMES
     cached("org/small", FIXTURES / "opt" / "target", tmp_path)
     half = cached("org/half", FIXTURES / "opt" / "target", tmp_path)
     (half / "openvino_model.bin").write_bytes(b"")
     monkeypatch.setenv("SPECDEMO_MODELS", str(shelf))
     names = [model.name for model in library().models]
-    assert names == ["story-pair/target", "story-pair/draft", "org/small", "mine", "org/small (2)"]
+    assert names == [*BUNDLED_NAMES, "org/small", "mine", "org/small (2)"]
     assert find_model("org/small (2)").path == shelf / "org" / "small"
     assert library() == library(shelf)
 

@@ -1,5 +1,6 @@
 from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.settings import GenerationSettings
 
 
-def policy(**settings) -> LookaheadPolicy:
+def policy(**settings: Any) -> LookaheadPolicy:
     return policy_for(GenerationSettings(engine="traced", **settings).way)
 
 

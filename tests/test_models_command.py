@@ -42,9 +42,9 @@ def run(*arguments: str | Path) -> int:
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("list", "--json", "-") == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["catalogue"][0]["name"] == "story-pair"
+    assert data["catalogue"][1]["name"] == "story-pair"
     assert [entry["name"] for entry in data["catalogue"] if entry["here"]] == ["story-pair"]
-    assert [model["name"] for model in data["models"]] == ["story-pair/target", "story-pair/draft"]
+    assert [model["name"] for model in data["models"]] == ["story-pair/target", "story-pair/draft", "smollm2-draft"]
 
 
 def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +95,7 @@ def test_check_what_no_engine_can_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
 
 
+@pytest.mark.openvino
 def test_download_a_pair_and_use_it(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("download", "dolly-v2-7b") == 0
     assert "use it as: --target OpenVINO/dolly-v2-7b-int8-ov" in capsys.readouterr().out

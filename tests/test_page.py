@@ -14,6 +14,7 @@ from specdemo.records import Comparison, Verdict
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.tokens import round_html
 from tests.browser import WAIT, App, ColorScheme, Visit, downloaded, finish, run, set_slider, start
+from tests.proposals import proposals
 
 pytestmark = pytest.mark.browser
 LONG = "/?max_new_tokens=2000"
@@ -74,7 +75,7 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     assert list(plain) == sorted(plain)
     for *_, one, other in seen:  # both at the same time of their own clocks, but for the round in progress
         assert abs(one - other) < 60
-    assert "20× slower than it ran" in page.locator(".reason").text_content()
+    expect(page.locator(".reason")).to_contain_text("20× slower than it ran")
     page.click(".toggle")
     before = page.locator(".pane.plain .text [data-index]").count()
     page.wait_for_timeout(400)
@@ -103,7 +104,7 @@ def test_sliders_change_the_rounds(visit: Visit) -> None:
         run(page)
         comparison = downloaded(page)
         assert comparison.settings.num_assistant_tokens == lookahead
-        assert max(len(step.proposed or ()) for step in comparison.speculative.rounds) == lookahead
+        assert max(len(proposals(step)) for step in comparison.speculative.rounds) == lookahead
         assert len(comparison.plain.token_ids) == 60
 
 
@@ -142,7 +143,7 @@ def test_the_anatomy_of_the_last_run(visit: Visit) -> None:
     steps = page.locator(".anatomy .step")
     expect(steps).to_have_count(len(comparison.speculative.rounds))
     for verdict in Verdict:
-        drafts = [d for step in comparison.speculative.rounds for d in step.proposed or () if d.verdict is verdict]
+        drafts = [d for step in comparison.speculative.rounds for d in proposals(step) if d.verdict is verdict]
         expect(page.locator(f".anatomy .chip.{verdict}")).to_have_count(len(drafts))
     page.focus(".anatomy .steps")
     for _ in range(3):
@@ -171,7 +172,7 @@ def test_a_saved_run_is_opened_on_both_tabs(visit: Visit, tmp_path: Path) -> Non
     page.set_input_files("#open input, input[type=file]", saved)
     expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
     page.set_input_files("#open input, input[type=file]", wrong)
-    expect(page.locator("[role=alert]")).to_contain_text("no comparison of schema 1")
+    expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 1")
     expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
     page.click("button[role=tab] >> text=Compare")
     page.click(".skip")
@@ -275,9 +276,8 @@ def test_a_page_that_waits_for_the_server_says_why(browser: BrowserContext, app:
     note = page.locator(".stalled")
     expect(note).to_contain_text("it has no connection left: stop what runs in them, or close some")
     expect(page.locator("#run")).to_be_disabled()
+    held.pop().continue_()
     page.unroute("**/queue/join*")
-    for route in held:
-        route.continue_()
     expect(page.locator("#run")).to_be_enabled()
     expect(note).to_have_count(0)
     page.close()

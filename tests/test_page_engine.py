@@ -28,6 +28,7 @@ from tests.browser import (
 )
 from tests.folders import FIXTURES
 from tests.hub import Hub
+from tests.proposals import proposals
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
 WEIGHTS = "openvino_model.bin"
@@ -62,7 +63,7 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
         prompt = page.locator(f".pane.{side} .prompt").text_content()
         committed = page.locator(f".pane.{side} .text [data-index]").all_text_contents()
         assert (prompt, "".join(committed)) == (comparison.prompt, comparison.side(side).text)
-    drafts = [draft for step in comparison.speculative.rounds for draft in step.proposed or ()]
+    drafts = [draft for step in comparison.speculative.rounds for draft in proposals(step)]
     for verdict in Verdict:
         expected = [draft.text.replace("\n", "↵") for draft in drafts if draft.verdict is verdict]
         shown = [text.replace("\n", "↵") for text in kinds(page, verdict)]
@@ -87,7 +88,7 @@ def test_the_traced_engine_knows_more(visit: Visit) -> None:
     comparison = downloaded(page)
     assert comparison.settings.policy == "heuristic"
     assert comparison.trace_source == "measured"
-    assert {len(step.proposed or ()) for step in comparison.speculative.rounds} > {4, 5}
+    assert {len(proposals(step)) for step in comparison.speculative.rounds} > {4, 5}
     page.hover(".pane.speculative .text .token.rejected")
     expect(page.locator(".tip")).to_contain_text("target's probability 0.")
 
@@ -99,7 +100,7 @@ def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) 
     page.click("#run")
     page.wait_for_selector(".race[data-state=playing]")
     app.engine().kill()
-    expect(page.locator("#message [role=alert]")).to_contain_text("process ended", timeout=WAIT)
+    expect(page.locator("#message [role=alert]")).to_contain_text("process died", timeout=WAIT)
     page.wait_for_selector(".race[data-state=failed]")
     expect(page.locator(".figures-card")).to_be_hidden()
     expect(page.locator(".download")).to_be_hidden()
@@ -153,7 +154,7 @@ def test_a_download_is_stopped_gone_on_with_and_used(visit: Visit, hub: Hub) -> 
     expect(bar).to_have_js_property("value", sum(sizes.values()) - sizes[WEIGHTS] + first)
     expect(page.locator("#download")).to_contain_text(re.compile(r"Qwen3-8B-int4-ov: \d+ kB of \d+ kB"))
     page.click("#cancel-download")
-    expect(page.locator("#download")).to_contain_text("Stopped. What was fetched is kept")
+    expect(page.locator("#download")).to_contain_text("Stopped. What was downloaded is kept")
     expect(page.locator("#cancel-download")).to_be_hidden()
     expect(fetch).to_have_text("Download 5.5 GB")
     hub.stall_after.clear()

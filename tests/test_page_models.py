@@ -73,7 +73,7 @@ def test_where_downloads_are_off_there_is_a_command_and_no_way_around(visit: Vis
     forged = "<button data-action='download'>Download</button>"
     card(page, ENTRY.name).evaluate("(card, html) => card.insertAdjacentHTML('beforeend', html)", forged)
     card(page, ENTRY.name).locator("button").click()
-    expect(page.locator("#download")).to_contain_text("Downloads from this page are switched off")
+    expect(page.locator("#download")).to_contain_text("Downloads from this page are off")
 
 
 def test_two_visitors_run_their_own_pairs(visit: Visit) -> None:

@@ -47,8 +47,9 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit: Visit) -> None:
     expect(page.locator("#sweep-board [data-place=recommendation]")).to_contain_text("identical")
     assert points(page, "sweep-board", "speedup") == [MAX_LOOKAHEAD, MAX_LOOKAHEAD, 2]
 
-    set_slider(page, "longest", 16)
-    set_slider(page, "repeats", 10)
+    open_tab(page, "Compare")
+    set_slider(page, "max_new_tokens", 2000)
+    open_tab(page, "Tune")
     page.click("#sweep")
     expect(page.locator("#sweep-message progress")).to_be_visible()
     page.click("#stop-sweep")

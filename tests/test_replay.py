@@ -1,15 +1,19 @@
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdemo.decoding.sampling import Logits
 from specdemo.engines.genai.replay import DraftReplay, LookupReplay
 from specdemo.records import Request, Sampling
 from specdemo.settings import GenerationSettings
 from specdemo.ways import Confidence, Constant, Lookup
 
 
-def propose(history: list[int], limit: int = 99, **settings) -> list[int]:
+def propose(history: list[int], limit: int = 99, **settings: Any) -> list[int]:
     way = GenerationSettings(drafter="lookup", **settings).way
     assert isinstance(way, Lookup)
     replay = LookupReplay(history, way)
@@ -49,12 +53,18 @@ class CountingDraft:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def logits(self, ids: list[int], last: int = 1) -> np.ndarray:
+    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
         self.asked = list(ids)
         return np.eye(10, dtype=np.float32)[[(token + 1) % 10 for token in ids[-last:]]] * 9
 
+    def read(self, ids: Sequence[int]) -> Iterator[int]:
+        return iter(())
 
-def ids(proposals: list) -> list[int]:
+    def shared(self, ids: Sequence[int]) -> int:
+        return 0
+
+
+def ids(proposals: list[tuple[int, float | None]]) -> list[int]:
     return [token for token, _ in proposals]
 
 

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,14 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from specdemo.decoding.sampling import distribution, draw, entropy, greedy_choice, penalised
-from specdemo.settings import GenerationSettings
+from specdemo.records import Sampling
 
 logits = arrays(np.float32, 12, elements=st.floats(-20, 20, width=32))
 LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
 
 
-def sampled(**settings) -> np.ndarray:
-    return distribution(LOGITS, GenerationSettings(do_sample=True, **{"temperature": 1, "top_k": 0, **settings}), ())
+def sampled(**settings: Any) -> np.ndarray:
+    return distribution(LOGITS, Sampling(do_sample=True, **settings), ())
 
 
 def test_temperature_sharpens_and_flattens() -> None:
@@ -31,29 +34,27 @@ def test_a_penalty_makes_seen_tokens_less_likely() -> None:
     raw = np.array([2, -2, 1], np.float32)
     assert list(penalised(raw, {0, 1}, 2)) == [1, -4, 1]
     assert list(raw) == [2, -2, 1]
-    assert greedy_choice(raw, GenerationSettings(repetition_penalty=2), {0}) in (0, 2)
-    assert greedy_choice(raw, GenerationSettings(), {0}) == 0
+    assert greedy_choice(raw, Sampling(repetition_penalty=2), {0}) in (0, 2)
+    assert greedy_choice(raw, Sampling(), {0}) == 0
 
 
 @given(logits, st.floats(0.05, 2), st.floats(0.01, 1), st.integers(0, 15), st.sets(st.integers(0, 11)))
 def test_a_distribution_is_one(raw: np.ndarray, temperature: float, top_p: float, top_k: int, seen: set[int]) -> None:
-    settings = GenerationSettings(
-        do_sample=True, temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=1.3
-    )
+    settings = Sampling(do_sample=True, temperature=temperature, top_p=top_p, top_k=top_k, repetition_penalty=1.3)
     probabilities = distribution(raw, settings, seen)
     assert probabilities.sum() == pytest.approx(1)
     assert probabilities.min() >= 0
     kept = np.count_nonzero(probabilities)
     assert 1 <= kept <= (top_k or 12)
     assert 0 <= entropy(probabilities) <= np.log2(kept) + 1e-9
-    everything = distribution(raw, settings.model_copy(update={"top_p": 1.0, "top_k": 0}), seen)
+    everything = distribution(raw, replace(settings, top_p=1.0, top_k=0), seen)
     assert probabilities[probabilities > 0].min() >= 0
     assert everything[probabilities > 0].min() >= everything[probabilities == 0].max(initial=0) - 1e-12
 
 
 @given(logits)
 def test_greedy_takes_what_its_distribution_says_is_likeliest(raw: np.ndarray) -> None:
-    settings = GenerationSettings()
+    settings = Sampling()
     probabilities = distribution(raw, settings, ())
     assert probabilities[greedy_choice(raw, settings, ())] == pytest.approx(probabilities.max())
 

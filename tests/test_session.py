@@ -30,7 +30,7 @@ def test_a_pair_is_loaded_as_its_first_run_wants_it() -> None:
     chat = bundled.model_copy(update={"target": bundled.target.model_copy(update={"chat_template": True})})
     for pair, keeps in ((bundled, False), (chat, True)):
         worker = Recorder()
-        sessions = Sessions(worker)
+        sessions = Sessions(worker)  # type: ignore[arg-type]
         assert list(sessions.load("visitor", "genai", pair)) == [""]
         list(sessions.run("visitor", pair, "Say", GenerationSettings()))
         loaded, used = worker.pairs

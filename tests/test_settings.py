@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from specdemo.errors import SettingsError
@@ -27,7 +29,7 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
         ({"temperature": float("nan")}, "Temperature"),
     ],
 )
-def test_a_wrong_value_is_one_sentence(values: dict, message: str) -> None:
+def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message) as error:
         GenerationSettings.checked(**values)
     assert "\n" not in str(error.value)
@@ -39,7 +41,7 @@ def test_text_from_a_link_is_understood() -> None:
 
 
 @pytest.mark.parametrize("settings", [GenerationSettings, RuntimeSettings])
-def test_every_setting_explains_itself(settings: type) -> None:
+def test_every_setting_explains_itself(settings: type[GenerationSettings | RuntimeSettings]) -> None:
     for name, field in settings.model_fields.items():
         assert field.title, name
         assert field.description, name

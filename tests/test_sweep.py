@@ -1,9 +1,11 @@
 """The sweep on the scripted engine, whose clocks are arithmetic, and once on the bundled pair."""
 
 from itertools import count
+from typing import Any
 
 import pytest
 
+from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import PromptError, SettingsError
@@ -13,7 +15,7 @@ from specdemo.measure.sweep import FRESH, Sweep, candidates, sweep
 from specdemo.measure.trials import Interval, median_interval, trials
 from specdemo.models.pairs import bundled_pair
 from specdemo.progress import Progress
-from specdemo.records import Costs
+from specdemo.records import Costs, Request
 from specdemo.settings import GenerationSettings
 from specdemo.ways import Plain
 from tests.conftest import PROMPTS
@@ -22,7 +24,7 @@ LONG = GenerationSettings(ignore_eos=True, max_new_tokens=121)
 FEW = candidates(LONG, lookaheads=(1, 4, 8), thresholds=())
 
 
-def swept(engine: ScriptedEngine, **options) -> list[Progress[Sweep]]:
+def swept(engine: ScriptedEngine, **options: Any) -> list[Progress[Sweep]]:
     return list(sweep(engine, ("Say", "Tell"), LONG, FEW, costs=measure_costs(engine), **options))
 
 
@@ -87,7 +89,7 @@ def test_a_machine_that_slows_down_favours_nobody() -> None:
     """Each speculative run is compared with the mean of its neighbours, so a steady drift cancels."""
 
     class Slowing(ScriptedEngine):
-        def decoder(self, request, costs=None):
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
             if isinstance(request.way, Plain):
                 self.step, self.draft, self.extra = (1.05 * cost for cost in (self.step, self.draft, self.extra))
             return super().decoder(request, costs)
@@ -109,7 +111,7 @@ def test_a_text_that_ends_at_once_gives_no_trial() -> None:
 
 
 def test_what_can_be_tried() -> None:
-    def names(**values) -> list[str]:
+    def names(**values: Any) -> list[str]:
         settings = GenerationSettings(**values)
         return [candidate.name for candidate in candidates(settings, (2,), (0.5,))]
 

@@ -1,8 +1,10 @@
 import json
 from pathlib import Path
+from time import process_time
 
 import pytest
 
+from specdemo.bench import suites
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import FileError
 
@@ -49,8 +51,12 @@ def test_only_a_line_feed_ends_a_line_and_a_mark_of_byte_order_is_passed_over(tm
         ({"question_id": 1}, "Line 2 of 'prompts.jsonl' has no prompt"),
         ({"turns": [" "]}, "Line 2 of 'prompts.jsonl' has no prompt"),
         ({"task_id": "1", "prompt": "x"}, "names two prompts '1'"),
+        ('{"prompt": "\\ud800"}', "Line 2 of 'prompts.jsonl' is not JSON"),
+        ("[" * 100_000, "Line 2 of 'prompts.jsonl' is not JSON"),
+        ({"task_id": 10**400, "prompt": "x"}, "Line 2 of 'prompts.jsonl' does not fit"),
+        ({"task_id": "n" * 5000, "prompt": "x"}, "Line 2 of 'prompts.jsonl' does not fit"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_a_bad_line_is_named(line: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(FileError, match=message):
@@ -63,8 +69,29 @@ def test_files_without_prompts(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="Cannot read"):
         read_tasks(tmp_path / "nothing")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FileError, match="Cannot read"):
+    with pytest.raises(FileError, match="Cannot read") as refused:
         read_tasks(tmp_path / "binary")
+    assert str(tmp_path) not in str(refused.value), "a visitor is not told where the server keeps files"
+
+
+def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, *({"prompt": "x" * 50} for _ in range(5)))
+    for limit, message in (
+        ("LONGEST_LINE", "Line 1 of 'prompts.jsonl' is longer than 10 characters; shorten it"),
+        ("MOST_LINES", "holds more than 4 prompts; choose a file with fewer"),
+        ("MOST_BYTES", "is larger than 0 MB; choose a smaller file"),
+    ):
+        monkeypatch.setattr(suites, limit, 4 if limit == "MOST_LINES" else 10)
+        with pytest.raises(FileError, match=message):
+            read_tasks(path)
+
+
+def test_names_are_told_apart_without_comparing_every_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites, "MOST_LINES", 30_000)
+    path = written(tmp_path, *({"prompt": "x"} for _ in range(suites.MOST_LINES)))
+    began = process_time()
+    assert len(read_tasks(path)) == suites.MOST_LINES
+    assert process_time() - began < 2, "0.1 s; comparing every two takes 7 s"
 
 
 def test_the_bundled_suite_has_several_kinds_of_tasks() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import gradio as gr
 import pytest
@@ -210,7 +211,7 @@ class Sessions:
             raise self._error
 
 
-def shown(sessions: Sessions) -> list:
+def shown(sessions: Sessions) -> list[Any]:
     return list(measured(sessions, "visitor", "sweep", JOB, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
 
 
@@ -240,7 +241,7 @@ def loads(name: str) -> ScriptedEngine:
     return ENGINE
 
 
-def benchmarked(error: EngineError | None = None) -> list[list]:
+def benchmarked(error: EngineError | None = None) -> list[list[Any]]:
     """Every update of message, board, reports, start and stop."""
     states = list(bench(loads, ENGINE.pair, [TASK], SETTINGS, methods=["traced constant"], repeats=2))
     visitor = SimpleNamespace(session_hash="visitor")
@@ -266,7 +267,8 @@ def test_memory_is_measured_after_the_rows_until_a_stop(to_its_end: bool, monkey
     )
     monkeypatch.setattr(bench_run, "measure_memory", measured_memory)
     monkeypatch.setattr(bench_run, "measure_bound", lambda *_: bound)
-    stopped, states = [], []
+    stopped: list[bool] = []
+    states = []
     for state in bench_and_hardware(
         loads,
         stop=lambda: bool(stopped),

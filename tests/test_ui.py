@@ -1,6 +1,7 @@
 """What the page is made of, without a browser."""
 
 import json
+from typing import Any
 
 import gradio as gr
 import pytest
@@ -12,7 +13,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import Lap, race
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Comparison, Round, Token
+from specdemo.records import Comparison, Round, Side, Token
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import api_description, show_valid
 from specdemo.ui.controls import DEFAULTS, NAMES, control, settings_from, settings_from_link, visibility
@@ -24,6 +25,7 @@ from specdemo.ui.html.tokens import round_html
 from specdemo.ui.restore import restore
 from specdemo.ui.shelf import PAIR_NAMES, Shelf
 from specdemo.ui.visitors import Visitors
+from specdemo.ways import Drafter, Policy
 from tests.strategies import comparisons, rounds
 
 PAIR = bundled_pair()
@@ -31,7 +33,7 @@ SHELF = Shelf(PAIR, Visitors())
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 
 
-def events(feed: Feed) -> list[dict]:
+def events(feed: Feed) -> list[dict[str, Any]]:
     return [json.loads(line) for line in feed.everything.splitlines()]
 
 
@@ -82,7 +84,7 @@ def test_a_feed_never_holds_markup_of_a_user() -> None:
 
 
 @given(rounds(), st.sampled_from(["plain", "speculative"]), st.integers(0, 3))
-def test_any_round_becomes_html_that_shows_its_tokens(step: Round, side: str, number: int) -> None:
+def test_any_round_becomes_html_that_shows_its_tokens(step: Round, side: Side, number: int) -> None:
     html = round_html(step, side=side, number=number, first=5, source="replayed")
     assert html.count("data-index=") == len(step.committed)
     assert html.count('<span class="round"') == 1
@@ -97,6 +99,7 @@ def test_text_is_escaped_in_text_and_attributes() -> None:
 
 def test_kinds_of_tokens_are_told_apart() -> None:
     *_, comparison = race(ScriptedEngine(wrong=(4,)), "Say", GenerationSettings(num_assistant_tokens=6))
+    assert isinstance(comparison, Comparison)
     step = comparison.speculative.rounds[0]
     html = round_html(step, side="speculative", number=1, first=1, source="measured")
     kinds = [part.split('"')[0] for part in html.split('class="token ')[1:]]
@@ -150,7 +153,8 @@ def test_controls_have_the_limits_of_the_settings(name: str) -> None:
 
 
 def test_the_two_lookahead_settings_exclude_each_other() -> None:
-    for drafter, policy in (("model", "constant"), ("model", "confidence"), ("lookup", "constant")):
+    ways: list[tuple[Drafter, Policy]] = [("model", "constant"), ("model", "confidence"), ("lookup", "constant")]
+    for drafter, policy in ways:
         shown = visibility(PAIR, "genai", drafter, policy)
         assert shown["num_assistant_tokens"] != shown["assistant_confidence_threshold"]
         assert shown["max_ngram_size"] == (drafter == "lookup")

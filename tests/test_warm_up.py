@@ -1,5 +1,6 @@
 """Warming up on scripted clocks: as long as it gains something, and not for ever."""
 
+from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
@@ -23,7 +24,7 @@ class Cold(ScriptedEngine):
 
     share, limit = 0.8, 0.01
 
-    def decoder(self, request: Request, costs: Costs | None = None):
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         self.step = max(self.step * self.share, self.limit)
         return super().decoder(request, costs)
 

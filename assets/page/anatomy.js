@@ -1,4 +1,4 @@
-// The anatomy of one run: a stepper over its rounds, and charts that are drawn anew for each run.
+// The anatomy of one run: a stepper over its rounds, and charts that are redrawn for each run.
 
 class Anatomy {
   constructor(element) {

@@ -1,5 +1,5 @@
-// A board: texts and charts that are shown anew with each update, each in its place. A place that an update does not
-// name stays as it is, or is emptied if the update is of the whole board; a card without anything to show is hidden.
+// A board: texts and charts, each in its place, replaced with each update. A place that an update does not name stays
+// as it is, or is emptied if the update covers the whole board; a card with nothing to show is hidden.
 
 class Board {
   constructor(element) {

@@ -1,4 +1,4 @@
-// A Plotly chart that is extended, never redrawn: zoom survives, and nothing is allocated anew.
+// A Plotly chart that is extended, never redrawn: zoom survives, and nothing is reallocated.
 
 const REDRAW_MS = 100; // at most ten times a second
 const REST = 15; // and at least this many times as long at rest as at work: the engine may need the processor
@@ -68,7 +68,7 @@ class Chart {
     this.redraw();
   }
 
-  // To be called when the chart has become visible.
+  // Call when the chart has become visible.
   resize() {
     Plotly.Plots.resize(this.element);
   }

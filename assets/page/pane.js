@@ -1,4 +1,4 @@
-// One side's text: rounds are appended as they come, tokens explain themselves on hover, focus and arrow keys.
+// One side's text: rounds are appended as they arrive; tokens show details on hover, focus and arrow keys.
 
 class Pane {
   constructor(element, tip) {
@@ -43,7 +43,7 @@ class Pane {
     this.show(rounds.at(-1));
   }
 
-  // Where what the model thinks before it answers is folded away.
+  // What the model thinks before it answers, folded away.
   thoughts() {
     if (!this.text.lastElementChild?.matches(".thinking")) {
       this.text.insertAdjacentHTML("beforeend", "<details class='thinking'><summary></summary></details>");

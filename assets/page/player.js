@@ -1,8 +1,8 @@
 // Playback of two recorded sides in step with each other, slowed by a factor.
 //
-// Position is in milliseconds of the sides' own clocks and never passes what both sides have reached. A run too
-// slow to need slowing is shown live: the same playback, always at the end of a recording that still grows. It
-// is drawn when something new arrives, which is when the engine pauses, so that drawing takes nothing from it.
+// Position is in milliseconds of the sides' own clocks and never passes what both sides have reached. A run slow
+// enough to follow is shown live: the same playback, always at the end of a growing recording. It is drawn when
+// something new arrives, which is when the engine pauses, so that drawing takes nothing from it.
 
 const WATCH_MS = 4000; // what a run should take to watch
 const DRAW_MS = { computing: 300, done: 33 }; // drawing takes time from an engine on the same machine
@@ -131,7 +131,7 @@ class Player {
     return Math.max(...Object.keys(this.sides).map((name) => this.offset(name) + this.end(name)));
   }
 
-  // How far playback may go: to the end, or to what both sides have reached.
+  // How far playback can go: to the end, or to what both sides have reached.
   horizon() {
     const running = Object.keys(this.sides).filter((name) => !this.sides[name].done);
     if (this.complete || !running.length || (this.sequential && this.live)) return this.total();

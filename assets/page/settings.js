@@ -1,11 +1,11 @@
-// Settings that survive a reload and travel in a link: those that differ from the default, behind the address's "#",
-// where the server does not see them and their length does not matter.
+// Settings that survive a reload and travel in a link: those that differ from the default, after the address's "#",
+// where the server does not see them and length does not matter.
 
 const STORE = "specdemo-settings";
 const PATIENCE = 5000; // milliseconds
 
 const settings = {
-  // What the address says: behind "#", or behind "?" as one would type it.
+  // What the address says after "#", or after "?" if typed by hand.
   linked() {
     return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
   },

@@ -1,1 +1,1 @@
-"""What follows from records, in numbers and in words. Pure functions of what was measured."""
+"""What follows from records, in numbers and words. Pure functions of what was measured."""

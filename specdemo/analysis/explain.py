@@ -28,7 +28,7 @@ def tone(comparison: Comparison) -> Literal["faster", "slower", "same"]:
 
 
 def reason(comparison: Comparison) -> str:
-    """Why: what a round commits against what it costs, and what that cost is made of."""
+    """Why: what a round commits compared with what it costs, and what makes up that cost."""
     length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
     if length is None or cost is None:
         return "Ask for more tokens to see a difference."
@@ -85,17 +85,27 @@ def divergence_reason(comparison: Comparison) -> str:
             "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
             "Both are drawn from the same distribution."
         )
-    precision = comparison.environment
+    precision, weights = comparison.environment, comparison.pair.target.weights
+    quantized = weights not in UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
     return (
         "Both sides use the same target, but a pass over several tokens runs different kernels than a pass over one "
         "and rounds differently, which decides where two tokens are almost equally likely. "
         f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
         "in f32 throughout, outputs diverge less often."
+        + (_QUANTIZED.format(weights=weights, groups=precision.dynamic_quantization) if quantized else "")
     )
 
 
+UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
+"""Stored precisions of weights, of folders and of GGUF files, with which activations are not quantized."""
+_QUANTIZED = (
+    " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "
+    "differences; with dynamic quantization off they stay as they are."
+)
+
+
 def walk_through(comparison: Comparison) -> Iterator[str]:
-    """The algorithm in a few sentences, by the example of a round of this run."""
+    """The algorithm in a few sentences, illustrated by a round of this run."""
     rounds = comparison.speculative.rounds
     known = [
         (number, step)

@@ -44,7 +44,7 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def _positions(run: Run) -> str:
-    """Shares by position, the many that no round accepted left out."""
+    """Shares by position, without the positions that no round accepted."""
     rates = metrics.per_position_acceptance(run)
     shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
     if len(shown) < len(rates):
@@ -67,7 +67,7 @@ def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Two decimals, or a dash where the figure is not known."""
+    """Two decimals, or a dash where the figure is unknown."""
     return "–" if value is None else f"{value:.2f}{unit}"
 
 
@@ -77,7 +77,7 @@ def percent(share: float) -> str:
 
 
 def parameters(count: int) -> str:
-    """A number of parameters for people: 1.1M, 7.0B."""
+    """A number of parameters in readable form: 1.1M, 7.0B."""
     return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
 
 

@@ -1,12 +1,12 @@
-"""Figures derived from records. Pure functions; None where a figure is not defined or not known.
+"""Figures derived from records. Pure functions; None where a figure is undefined or unknown.
 
-`FORMULAS` holds how each is computed, in words that are shown wherever the figure is.
+`FORMULAS` says how each is computed, in the words shown wherever the figure appears.
 """
 
 from collections.abc import Iterator
 from itertools import accumulate
 
-from specdemo.analysis.oracle import Passes, passes
+from specdemo.analysis.oracle import Passes, passes, runs
 from specdemo.records import Comparison, Costs, Round, Run, Verdict
 
 FORMULAS = {
@@ -32,13 +32,13 @@ def decoded_tokens(run: Run) -> int:
 
 
 def tokens_per_second(run: Run) -> float | None:
-    """Decoded tokens a second of the side's own clock, prefill excluded."""
+    """Decoded tokens per second on the side's own clock, prefill excluded."""
     seconds = decode_seconds(run)
     return decoded_tokens(run) / seconds if seconds > 0 else None
 
 
 def time_per_token(run: Run) -> float | None:
-    """Decode seconds for each token after the first."""
+    """Decode seconds per token after the first."""
     tokens = decoded_tokens(run)
     return decode_seconds(run) / tokens if tokens else None
 
@@ -46,8 +46,8 @@ def time_per_token(run: Run) -> float | None:
 def seconds_to(run: Run, tokens: int) -> float:
     """Decode seconds until `tokens` were committed after the first.
 
-    A round that commits more than are still wanted counts in proportion, so that two sides can be compared
-    at the same number of tokens.
+    A round that commits more tokens than needed counts proportionally, so that two sides can be compared at the
+    same number of tokens.
     """
     seconds = 0.0
     for step in run.rounds:
@@ -78,28 +78,29 @@ def acceptance_rate(run: Run) -> float | None:
 
 
 def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
-    """α over the rounds up to each one; None as long as nothing is known to have been proposed."""
+    """α over the rounds up to each one; None until something is known to have been proposed."""
     accepted = accumulate(0 if step.proposed is None else step.accepted for step in rounds)
     proposed = accumulate(0 if step.proposed is None else len(step.proposed) for step in rounds)
     return [a / p if p else None for a, p in zip(accepted, proposed, strict=True)]
 
 
 def mean_accepted_length(run: Run) -> float | None:
-    """τ: committed tokens for each target pass, prefill excluded."""
+    """τ: committed tokens per target pass, prefill excluded."""
     return decoded_tokens(run) / len(run.rounds) if run.rounds else None
 
 
 def per_position_acceptance(run: Run) -> list[float]:
     """For i = 1, 2, …: rounds that accepted at least i drafts / rounds, up to the longest proposal."""
     longest = max((len(step.proposed or ()) for step in run.rounds), default=0)
-    return [sum(step.accepted >= i for step in run.rounds) / len(run.rounds) for i in range(1, longest + 1)]
+    accepted = [step.accepted for step in run.rounds]
+    return [sum(count >= i for count in accepted) / len(accepted) for i in range(1, longest + 1)]
 
 
 def first_divergence(comparison: Comparison) -> int | None:
     """Index of the first token in which the outputs differ; None if they agree as far as both go.
 
-    Where one side ended and the other went on, the first token past the end differs, unless the shorter was
-    cancelled and may still have followed.
+    Where one side ended and the other continued, the first token past the end differs, unless the shorter was
+    cancelled and might have followed.
     """
     plain, speculative = comparison.plain, comparison.speculative
     for index, (a, b) in enumerate(zip(plain.token_ids, speculative.token_ids, strict=False)):
@@ -112,7 +113,7 @@ def first_divergence(comparison: Comparison) -> int | None:
 
 
 def identical(comparison: Comparison) -> bool:
-    """Whether the outputs agree in every token compared."""
+    """Whether the outputs agree in every compared token."""
     return first_divergence(comparison) is None
 
 
@@ -128,7 +129,7 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
 
 
 def draft_passes(comparison: Comparison) -> int | None:
-    """Draft steps of all rounds, one a proposal; None where that is not so, or their number is not known."""
+    """Draft steps of all rounds, one per proposal; None where that does not hold, or their number is unknown."""
     rounds = comparison.speculative.rounds
     if comparison.pair.translated or any(step.proposed is None for step in rounds):
         return None
@@ -136,7 +137,7 @@ def draft_passes(comparison: Comparison) -> int | None:
 
 
 def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
-    """Passes that this text would have taken with a constant lookahead of 5 and by the oracle, where known."""
+    """Passes this text would have taken with a constant lookahead of 5 and with the oracle, where known."""
     if comparison.draft_agreement is not None:
         room = comparison.settings.max_new_tokens - 1
         yield "constant 5", passes(comparison.draft_agreement, 5, room)
@@ -144,13 +145,13 @@ def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
-    """For each round, how many proposals the draft would have got right from its beginning on; None if not known."""
+    """For each round, how many proposals the draft would have got right from its start; None if unknown."""
     if comparison.draft_agreement is None:
         return None
-    lookaheads, position = [], 0
+    lookaheads, position, right = [], 0, runs(comparison.draft_agreement)
     for step in comparison.speculative.rounds:
-        room = comparison.settings.max_new_tokens - 1 - position
-        lookaheads.append(next(iter(passes(comparison.draft_agreement[position:], None, room).lookaheads), 0))
+        most = max(comparison.settings.max_new_tokens - 2 - position, 0)
+        lookaheads.append(min(right[position], most) if position < len(right) else 0)
         position += len(step.committed)
     return lookaheads
 
@@ -166,7 +167,7 @@ def verify_cost(costs: Costs, tokens: int) -> float | None:
 
 
 def round_cost(comparison: Comparison) -> float | None:
-    """Seconds of a mean speculative round in plain steps, both of this run."""
+    """Mean duration of a speculative round in plain steps, both from this run."""
     plain = time_per_token(comparison.plain)
     rounds = comparison.speculative.rounds
     return decode_seconds(comparison.speculative) / len(rounds) / plain if plain and rounds else None

@@ -1,42 +1,49 @@
-"""The oracle: how few passes could have decoded a text, had somebody known where the draft would be right."""
+"""The oracle: the fewest passes that could have decoded a text, knowing in advance where the draft is right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What a way of choosing lookaheads takes to decode a text: passes of the target and of the draft."""
+    """The passes of target and draft that a choice of lookaheads takes to decode a text."""
 
     lookaheads: tuple[int, ...]
 
     @property
     def target(self) -> int:
-        """Target passes, one a round."""
+        """Target passes, one per round."""
         return len(self.lookaheads)
 
     @property
     def draft(self) -> int:
-        """Draft passes, one a proposed token."""
+        """Draft passes, one per proposed token."""
         return sum(self.lookaheads)
 
 
 def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> Passes:
-    """Rounds that decode a text, given for each token whether the draft would have proposed it.
+    """The rounds that decode a text, given for each token whether the draft would have proposed it.
 
     `agrees[i]` is about the token after i decoded ones, given the text before it; `room` is how many tokens were
-    allowed, of which an end-of-text token may have left some unused. With a lookahead the rounds are those of a
-    constant one; without (None) those of the oracle: every round ends at the draft's first mismatch, so that nothing
-    is proposed in vain and no pass verifies less than it could. In greedy decoding both are exact, since all a draft
-    proposes before its first mismatch is text that was committed.
+    allowed, some of them perhaps unused after an end-of-text token. With a `lookahead` the rounds are those of a
+    constant one; without (None), those of the oracle: every round ends just before the draft's first mismatch, so no
+    proposal is rejected and no pass verifies fewer tokens than it could. In greedy decoding both are exact, since
+    everything a draft proposes before its first mismatch is committed text.
     """
     lookaheads: list[int] = []
-    position = 0
+    position, right = 0, runs(agrees)
     while position < len(agrees):
         most = max(room - position - 1, 0)
         limit = most if lookahead is None else min(most, lookahead)
-        accepted = len(list(takewhile(bool, agrees[position : position + limit])))
+        accepted = min(right[position], limit)
         lookaheads.append(accepted if lookahead is None else limit)
         position += accepted + 1
     return Passes(tuple(lookaheads))
+
+
+def runs(agrees: Sequence[bool]) -> list[int]:
+    """For each token, how many the draft would have proposed rightly from it on."""
+    lengths = [0]
+    for right in reversed(agrees):
+        lengths.append(lengths[-1] + 1 if right else 0)
+    return lengths[:0:-1]

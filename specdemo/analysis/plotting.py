@@ -22,7 +22,7 @@ AXIS: dict[str, Any] = {"gridcolor": "var(--sd-line)", "zeroline": False, "range
 
 
 def base_figure(**layout: Any) -> go.Figure:
-    """An empty figure in the page's style, without Plotly's default template, whose colours suit light pages only."""
+    """An empty figure in the page's style, without Plotly's default template, whose colours only suit light pages."""
     figure = go.Figure(layout=_LAYOUT | {"template": "none"} | layout)
     figure.update_xaxes(AXIS)
     figure.update_yaxes(AXIS)

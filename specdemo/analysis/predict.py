@@ -1,8 +1,8 @@
-"""What step costs and acceptance let one expect of each lookahead. Predictions, never measurements: label them so.
+"""The speedup of each lookahead, predicted from step costs and acceptance. Not a measurement: label it so.
 
 A round at lookahead γ takes γ draft steps and one target pass over γ + 1 tokens, and commits τ tokens, so that the
-speedup is τ / (γc + v(γ + 1)). The textbook takes v = 1 (Leviathan et al. 2023, theorem 3.8), as if verifying
-several tokens cost no more than one; they do cost more, so the best lookahead is shorter than the textbook's.
+speedup is τ / (γc + v(γ + 1)). The textbook sets v = 1 (Leviathan et al. 2023, theorem 3.8), as if verifying
+several tokens cost no more than one; since they cost more, the best lookahead is shorter than the textbook's.
 """
 
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ def expected_length(acceptance: float, lookahead: int) -> float:
 def predict(costs: Costs, acceptance: float, drafter: Drafter = "model") -> Prediction | None:
     """Speedups with acceptance α at every lookahead whose verification was measured.
 
-    None where the draft's cost is not known. Prompt lookup proposes at no cost; predicted is then what it would give
-    if it found something in every round.
+    None where the draft's cost is unknown. Prompt lookup proposes at no cost; the prediction then assumes that it
+    finds something in every round.
     """
     cost = 0.0 if drafter == "lookup" else metrics.draft_cost(costs)
     if cost is None:

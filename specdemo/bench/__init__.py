@@ -1,1 +1,1 @@
-"""The benchmark: suites of tasks, every way of decoding, and the reports that follow."""
+"""The benchmark: suites of tasks, every way of decoding, and the reports."""

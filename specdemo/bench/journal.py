@@ -1,7 +1,6 @@
-"""An append-only file of JSON lines: what it measures, then one finished row after another.
+"""An append-only file of JSON lines: what is measured, then one finished row per line.
 
-Each line is written out at once. A crash can cut short only the last line, which is dropped when the file is opened
-again.
+Each line is flushed at once. A crash can truncate only the last line, which is dropped when the file is reopened.
 """
 
 from abc import abstractmethod
@@ -18,11 +17,11 @@ R = TypeVar("R", bound=Record)
 
 
 class Heading(Record):
-    """What is measured. Its types know in what it can differ from what was begun in the same file."""
+    """What is measured. Subclasses know how it can differ from what was begun in the same file."""
 
     @abstractmethod
     def differences(self, begun: Self) -> list[str]:
-        """What is different there, in words."""
+        """How that one differs, in words."""
 
 
 class Journal:
@@ -33,7 +32,7 @@ class Journal:
         self.path = path
 
     def open(self, header: Heading, row: type[R]) -> list[R]:
-        """The rows that are there already; begins the file if there is none.
+        """The rows already in the file, which is created if there is none.
 
         Raises:
             FileError: the file holds rows of something else, or cannot be read.
@@ -64,7 +63,7 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _lines(self) -> list[str]:
-        """Whole lines; what was cut short is cut from the file too, so that what is appended begins a line."""
+        """Complete lines; a truncated one is removed from the file too, so that appending starts a new line."""
         if not self.path.exists():
             return []
         try:
@@ -74,7 +73,7 @@ class Journal:
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             self._write(whole, "w")
-        return whole.split("\n")[:-1]  # and not at the other ends of lines that a text in JSON may hold
+        return whole.split("\n")[:-1]  # not `splitlines`: text in JSON may hold other line separators
 
     def _differences(self, line: str, header: Heading) -> list[str]:
         try:

@@ -1,7 +1,7 @@
 """A benchmark as Markdown, CSV, JSON, and as one HTML file that opens offline, light or dark.
 
 The table is that of the article on dynamic speculation (Mamou et al. 2024): target, draft, task, and the speedup of
-each way of decoding; a speedup stands there only together with whether the outputs were identical.
+each way of decoding; a speedup is always shown together with whether the outputs were identical.
 """
 
 import csv
@@ -67,7 +67,7 @@ def to_markdown(result: Bench) -> str:
 
 
 def to_csv(result: Bench) -> str:
-    """The table's figures unrounded, one cell a line."""
+    """The table's figures unrounded, one cell per line."""
     names = [name for name in Cell.model_fields if name not in ("speedup", "speedups")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -81,7 +81,7 @@ def to_csv(result: Bench) -> str:
 
 
 def to_html(result: Bench) -> str:
-    """One file with plots, table and notes; it loads nothing."""
+    """One self-contained file with plots, table and notes."""
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_TEMPLATE.read_text(encoding="utf-8"))
     plots = [
         (chart.title, _plot(name, chart.figure, with_plotly=number == 0))
@@ -107,7 +107,7 @@ def _plot(name: str, figure: go.Figure, *, with_plotly: bool) -> Markup:
 
 
 def notes(result: Bench) -> Iterator[str]:
-    """What the table rests on, and memory and bandwidth where they were measured."""
+    """What the table is based on, and memory and bandwidth where they were measured."""
     if not result.complete:
         wanted = len(result.tasks) * result.repeats * len(result.header.methods)
         yield f"Unfinished: {len(result.rows)} of {wanted} runs."
@@ -145,12 +145,12 @@ def write(result: Bench, path: Path) -> list[Path]:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """Where a file goes that belongs to the JSON at `path`: an ending of its own for `.json`, or after the name.
+    """The path of a file that accompanies the JSON at `path`: `.json` is replaced by another ending, or one is added.
 
     Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file.
 
     Raises:
-        UsageError: the JSON has the name of another kind of file that is written beside it.
+        UsageError: the JSON's name is that of another kind of file written beside it.
     """
     if path.suffix.lower() in _BESIDE:
         raise UsageError(f"A file like {path.name!r} is written beside the JSON; choose a path that ends in .json.")
@@ -158,7 +158,7 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def _repeats(result: Bench) -> str:
-    """Of how many repeats the table's cells are: fewer than were asked for where it is not finished."""
+    """How many repeats the table's cells cover: fewer than requested if it is unfinished."""
     counts = {cell.repeats for cell in cells(result)} or {0}
     fewest, most = min(counts), max(counts)
     return f"{most} repeat{'' if most == 1 else 's'}" if fewest == most else f"{fewest} to {most} repeats"

@@ -1,6 +1,6 @@
 """What a benchmark found, and the table that follows from it.
 
-A row is one finished trial. A speedup is never told without whether the outputs were identical.
+A row is one finished trial. A speedup is never reported without whether the outputs were identical.
 """
 
 import hashlib
@@ -34,11 +34,11 @@ class Row(Record):
 
 
 class Cell(Summary):
-    """What one way of decoding gave on one kind of task.
+    """The results of one way of decoding on one kind of task.
 
-    `mean` and `deviation`, a sample standard deviation, are over the repeats, each of which gives the plain seconds
-    of all its trials / the speculative ones. `deviation` is None for a single repeat. Tokens a second
-    are of the speculative runs and of their plain neighbours.
+    `mean` and `deviation`, a sample standard deviation, are over the repeats, each of which contributes the plain
+    seconds of all its trials / the speculative ones. `deviation` is None for a single repeat. Tokens per second are
+    those of the speculative runs and of their plain neighbours.
     """
 
     engine: EngineName
@@ -54,14 +54,14 @@ class Cell(Summary):
 
 
 class EngineFacts(Record):
-    """What was found out about an engine apart from the trials."""
+    """What is known about an engine apart from the trials."""
 
     environment: Environment
     costs: Costs | None
 
 
 class JournalLine(Record):
-    """A finished row, or what was found out about an engine."""
+    """A finished row, or the facts about an engine."""
 
     row: Row | None = None
     engine: EngineName | None = None
@@ -69,9 +69,9 @@ class JournalLine(Record):
 
 
 class Header(Heading):
-    """What a benchmark measures; rows of another one must not be mixed in.
+    """What a benchmark measures; rows of a different one must not be mixed in.
 
-    `models` are digests of the files of target and draft, since folders of one name can hold other weights.
+    `models` are digests of the files of target and draft, since a folder of the same name can hold other weights.
     """
 
     pair: ModelPair
@@ -89,7 +89,7 @@ class Header(Heading):
         return cls(pair=pair, models=models, settings=settings, methods=tuple(methods), prompts=digest)
 
     def differences(self, begun: Self) -> list[str]:
-        """What is different there, in words; the order of methods makes no difference."""
+        """How that one differs, in words; the order of methods does not matter."""
         runtime, begun_runtime = self.pair.runtime, begun.pair.runtime
         pair, begun_pair = (each.pair.model_dump(mode="json", exclude={"runtime"}) for each in (self, begun))
         same = {
@@ -120,21 +120,24 @@ class Bench(Record):
 
 
 def cells(result: Bench) -> list[Cell]:
-    """The table: every way of decoding on every kind of task, then on all; those without a trial are left out."""
+    """The table: every way of decoding on every kind of task, then on all; cells without a trial are left out."""
     kinds = [*dict.fromkeys(task.task for task in result.tasks), ALL]
-    ways = dict.fromkeys((row.engine, row.method) for row in result.rows)
+    rows: dict[tuple[EngineName, str], dict[str, list[Row]]] = {}
+    for row in result.rows:
+        way = rows.setdefault((row.engine, row.method), {})
+        for kind in (row.task, ALL):
+            way.setdefault(kind, []).append(row)
     found = []
-    for engine, method in sorted(ways, key=lambda way: result.header.methods.index(" ".join(way))):
+    for engine, method in sorted(rows, key=lambda way: result.header.methods.index(" ".join(way))):
         for kind in kinds:
-            rows = [row for row in result.rows if (row.engine, row.method) == (engine, method)]
-            cell = _cell(engine, method, kind, [row for row in rows if kind in (ALL, row.task)])
+            cell = _cell(engine, method, kind, rows[engine, method].get(kind, []))
             if cell is not None:
                 found.append(cell)
     return found
 
 
 def problems(result: Bench) -> dict[str, list[Row]]:
-    """Rows without a trial, which the table lacks, by what hindered them."""
+    """Rows without a trial, which the table lacks, by the reason."""
     found: dict[str, list[Row]] = {}
     for row in result.rows:
         if row.problem is not None:
@@ -143,7 +146,7 @@ def problems(result: Bench) -> dict[str, list[Row]]:
 
 
 def headline(result: Bench) -> dict[str, Any]:
-    """The figures to quote: speedups over all tasks, each with whether outputs were identical."""
+    """The headline figures: speedups over all tasks, each with whether outputs were identical."""
     overall = [cell for cell in cells(result) if cell.task == ALL]
     return {
         "pair": result.header.pair.name,

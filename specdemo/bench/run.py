@@ -1,7 +1,6 @@
 """The benchmark: suites of tasks × ways of decoding, each speculative run between two plain runs of its engine.
 
-Rows are kept as they come, in a journal beside the output, so that a run that is stopped or crashes goes on where it
-was.
+Finished rows are kept in a journal beside the output, so that a run that was stopped or crashed resumes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,54 +10,25 @@ from time import perf_counter
 from typing import Any
 
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import ENGINES, available
 from specdemo.bench.results import Bench, EngineFacts, Header, JournalLine, Row
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.errors import FileError, PairError, PromptError, SettingsError
+from specdemo.errors import FileError, PromptError, SettingsError
 from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memory
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import Trial, can_run, trials, warm_up
-from specdemo.models.checks import check_way, compared
 from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import Costs, ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ways import ENGINES_OF, KINDS, EngineName, Tree, kinds
+from specdemo.ways import EngineName
 
-METHODS = {
-    kind.policy if kind.drafter == "model" else kind.drafter: kind for way, kind in KINDS.items() if way is not Tree
-}
-"""Every way of decoding by a short name; trees have settings of their own to try."""
-ENGINES: tuple[EngineName, ...] = ("genai", "traced")
 REPEATS = 3
 
 Batch = list[tuple[int, Task, list[str]]]
 """Repeats, prompts, and the methods to run, in their order."""
-
-
-def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
-    """Every way of decoding this pair, by a name such as `traced auto`.
-
-    Raises:
-        LoadError: OpenVINO refused a tokenizer.
-    """
-    ways, pair = {}, compared(pair)
-    for engine in ENGINES:
-        known = {name: value for name, value in settings if engine in ENGINES_OF.get(name, ENGINES)}
-        able = list(kinds(engine, pair.draft_kind))
-        for method, kind in METHODS.items():
-            if kind not in able:
-                continue
-            try:
-                chosen = GenerationSettings.checked(
-                    **{**known, "engine": engine, "drafter": kind.drafter, "policy": kind.policy}
-                )
-                check_way(pair, engine, chosen.way, Request.of("", chosen).sampling)
-            except (PairError, SettingsError):  # not with these settings
-                continue
-            ways[f"{engine} {method}"] = chosen
-    return ways
 
 
 def bench(
@@ -75,12 +45,12 @@ def bench(
 ) -> Iterator[Progress[Bench]]:
     """Run what the journal does not hold yet; yield a state before the first trial of an engine and after each trial.
 
-    Once `stop` says True, what is finished stands.
+    Once `stop` returns True, finished results stand.
 
     Raises:
-        FileError: the journal holds another benchmark, or one of another machine.
+        FileError: the journal holds a different benchmark, or one from another machine.
         SettingsError: there is no such method for this pair.
-        SpecdemoError: an engine failed. A prompt that cannot be run is no error but a row that says so.
+        SpecdemoError: an engine failed. A prompt that cannot be run is not an error, but a row that says so.
     """
     ways = available(pair, settings)
     chosen = tuple(dict.fromkeys(ways if methods is None else methods))
@@ -142,9 +112,9 @@ def bench_and_hardware(
 
 
 def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Bench:
-    """The same with memory use on every engine that ran, and the bound that memory's bandwidth sets.
+    """The same with memory use on every engine that ran, and the limit that memory bandwidth sets.
 
-    Once `stop` says True, it is as it was.
+    Once `stop` returns True, the result is unchanged.
 
     Raises:
         SpecdemoError: a model cannot be loaded, or a child process died.
@@ -174,9 +144,9 @@ def _batches(
     finished: dict[tuple[Any, ...], Row],
     random: Random,
 ) -> list[Batch]:
-    """Repeats, prompts and methods that are not finished, in the order in which to run them.
+    """Repeats, prompts and methods that are unfinished, in the order in which to run them.
 
-    In a batch for each drafter: GenAI keeps one kind of speculative pipeline, and another one begins cold.
+    One batch per drafter: GenAI keeps one kind of speculative pipeline, and a new one starts cold.
     """
     batches = []
     for drafter in dict.fromkeys(settings.drafter for settings in ways.values()):
@@ -199,7 +169,7 @@ def _rows(
     costs: Costs | None,
     stop: Callable[[], bool],
 ) -> Iterator[Row]:
-    """What is to be done, one after the other."""
+    """Run the batches; yield each finished row."""
     able = {way: settings for way, settings in ways.items() if can_run(engine.pair, settings, costs)}
     for batch in batches:
         used = sorted({way for _, _, order in batch for way in order} & able.keys())
@@ -228,7 +198,7 @@ def _tried(
     costs: Costs | None,
     stop: Callable[[], bool],
 ) -> Iterator[tuple[str, Trial | None, str | None]]:
-    """Every method with its trial, or with what hinders it."""
+    """Every method with its trial, or with why it has none."""
     ran, done = [way for way in order if way in able], 0
     yield from (
         (way, None, "It needs step costs, which are unknown for this pair.") for way in order if way not in able

@@ -1,28 +1,34 @@
-"""Prompts to measure on: the bundled suite, and files in formats that benchmarks come in.
+"""Prompts to measure on: the bundled suite, and files in the formats of common benchmarks.
 
-A file holds one JSON object a line, of any of these kinds:
+A file holds one JSON object per line, of any of these kinds:
 
-- Spec-Bench: `question_id`, `category`, `turns`, of which the first is used: no chat is kept up here;
+- Spec-Bench: `question_id`, `category`, `turns`, of which only the first is used;
 - HumanEval: `task_id`, `prompt`;
-- plain: `prompt`, and if wanted `task`.
+- plain: `prompt` and, optionally, `task`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field, ValidationError
 
-from specdemo.errors import FileError
+from specdemo.errors import FileError, quoted
+from specdemo.input import json_value, read_bytes
 from specdemo.records import Record
 from specdemo.resources import ASSETS
 
+MOST_BYTES = 8 * 2**20
+MOST_LINES = 10_000
+LONGEST_LINE = 2**18
+"""Limits of a file of prompts, each well above what Spec-Bench needs."""
 _KINDS = "an object with prompt, or with task_id and prompt, or with question_id, category and turns"
+_Name = Annotated[str, Field(max_length=200)]
 
 
 class Task(Record):
-    """A prompt, the kind of task it is, and a name that no other prompt of its suite has."""
+    """A prompt, its kind of task, and a name that is unique in its suite."""
 
     name: str
     task: str
@@ -34,8 +40,10 @@ class _Line(Record):
 
     prompt: str | None = None
     turns: list[str] | None = Field(None, min_length=1)
-    task: str | None = Field(None, validation_alias=AliasChoices("task", "category"))
-    name: str | int | None = Field(None, validation_alias=AliasChoices("task_id", "question_id"))
+    task: _Name | None = Field(None, validation_alias=AliasChoices("task", "category"))
+    name: _Name | Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = Field(
+        None, validation_alias=AliasChoices("task_id", "question_id")
+    )
 
 
 def bundled_tasks() -> list[Task]:
@@ -52,25 +60,25 @@ def read_tasks(path: Path) -> list[Task]:
     """The prompts of a file of JSON lines.
 
     Raises:
-        FileError: there is no such file, a line is none of the known kinds, or there is no line.
+        FileError: the file is missing or empty, or a line is none of the known kinds.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"Cannot read {str(path)!r} as text; choose a file of JSON lines.") from error
-    # a string in JSON may hold what `str.splitlines` takes for the end of a line
-    tasks = [_task(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        text = read_bytes(path, MOST_BYTES, "a file of JSON lines").decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(f"Cannot read {quoted(path.name)} as text; choose a file of JSON lines.") from error
+    tasks = [_task(path, number, line) for number, line in _lines(path, text)]
     if not tasks:
-        raise FileError(f"{path.name!r} holds no prompts; write one JSON object per line.")
-    names = [task.name for task in tasks]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise FileError(f"{path.name!r} names two prompts {twice!r}; give each its own name.")
+        raise FileError(f"{quoted(path.name)} holds no prompts; write one JSON object per line.")
+    seen: set[str] = set()
+    for task in tasks:
+        if task.name in seen:
+            raise FileError(f"{quoted(path.name)} names two prompts {quoted(task.name)}; give each its own name.")
+        seen.add(task.name)
     return tasks
 
 
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """At most so many prompts, taken from each kind of task in turn, so that all kinds stay."""
+    """At most `limit` prompts, taken from each kind of task in turn, so that all kinds remain."""
     if limit is None or limit >= len(tasks):
         return list(tasks)
     seen: dict[str, int] = {}
@@ -82,18 +90,32 @@ def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     return [tasks[index] for index in sorted(kept)]
 
 
+def _lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, numbered from 1."""
+    # not `splitlines`: text in JSON may hold other line separators
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if len(lines) > MOST_LINES:
+        raise FileError(f"{quoted(path.name)} holds more than {MOST_LINES:,} prompts; choose a file with fewer.")
+    for number, line in lines:
+        if len(line) > LONGEST_LINE:
+            raise FileError(
+                f"Line {number} of {quoted(path.name)} is longer than {LONGEST_LINE:,} characters; shorten it."
+            )
+        yield number, line
+
+
 def _task(path: Path, number: int, line: str) -> Task:
     try:
-        value: Any = json.loads(line)
+        value: Any = json_value(line)
     except ValueError as error:
-        raise FileError(f"Line {number} of {path.name!r} is not JSON; write {_KINDS}.") from error
+        raise FileError(f"Line {number} of {quoted(path.name)} is not JSON; write {_KINDS}.") from error
     try:
         read = _Line.model_validate(value)
     except ValidationError as error:
-        raise FileError(f"Line {number} of {path.name!r} does not fit; write {_KINDS}.") from error
+        raise FileError(f"Line {number} of {quoted(path.name)} does not fit; write {_KINDS}.") from error
     prompt = read.prompt or (read.turns[0] if read.turns else None)
     if prompt is None or not prompt.strip():
-        raise FileError(f"Line {number} of {path.name!r} has no prompt; write {_KINDS}.")
+        raise FileError(f"Line {number} of {quoted(path.name)} has no prompt; write {_KINDS}.")
     humaneval = isinstance(read.name, str) and read.name.startswith("HumanEval")
     task = read.task or ("HumanEval" if humaneval else "prompts")
     return Task(name=str(number if read.name is None else read.name), task=task, prompt=prompt)

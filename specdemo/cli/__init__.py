@@ -1,4 +1,4 @@
-"""The terminal: the page's features as commands, a module each.
+"""The terminal: the page's features as commands, one module each.
 
 Exit codes: 0, 2 for bad usage, 1 for a run that failed.
 """

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from specdemo.bench import report
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import ENGINES, METHODS
 from specdemo.bench.results import Bench, headline
-from specdemo.bench.run import ENGINES, METHODS, REPEATS, bench, with_hardware
+from specdemo.bench.run import REPEATS, bench, with_hardware
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.cli import terminal
 from specdemo.cli.options import Commands, add_json, add_pair, add_settings, check_json, chosen_pair, positive
@@ -62,12 +63,12 @@ def _bench(options: argparse.Namespace) -> None:
             raise KeyboardInterrupt
         if not options.no_hardware:
             if path is not None:
-                report.write(result, path)  # already, in case that this process dies
+                report.write(result, path)  # now, in case this process dies later
             with progress_bar() as show:  # Ctrl+C now breaks off at once: all rows are there
                 show("memory and bandwidth", len(result.rows), None, None)
                 result = with_hardware(result)
     finally:
-        if result is not None and result.rows:  # else what an earlier benchmark wrote there stays
+        if result is not None and result.rows:  # otherwise an earlier benchmark's file stays
             _tell(result, path, as_json=options.json == "-")
     if journal is not None:
         journal.delete()

@@ -1,4 +1,4 @@
-"""`compare`: one prompt, plainly and speculatively."""
+"""`compare`: one prompt, with plain and speculative decoding."""
 
 import argparse
 

@@ -1,6 +1,7 @@
-"""`models`: what there is, what of it is here, what fits, and getting the rest."""
+"""`models`: what exists, what is on this machine, what fits, and how to get more."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -9,13 +10,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from specdemo import progress as parts
 from specdemo.analysis.figures import parameters
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
 from specdemo.models.convert import convert, converted_folder
-from specdemo.models.download import download
+from specdemo.models.download import download, download_source
 from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
 from specdemo.output import write_json
@@ -39,6 +41,9 @@ def add_to(commands: Commands) -> None:
         _ARGUMENTS[name](command)
 
 
+_DOWNLOADED = "a pair from the catalogue, ORGANISATION/MODEL, or ORGANISATION/MODEL:FILE.gguf"
+
+
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "catalogue and models")
     add_models_dir(parser)
@@ -58,7 +63,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _download_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="a pair from the catalogue, or ORGANISATION/MODEL")
+    parser.add_argument("name", metavar="NAME", help=_DOWNLOADED)
     add_models_dir(parser)
 
 
@@ -129,7 +134,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _download(options: argparse.Namespace) -> None:
     if "/" in options.name:
-        _download_repository(options.name)
+        _show_download(options.name, download(options.name))
         return
     entry = find(options.name)
     if not entry.supported:
@@ -138,20 +143,20 @@ def _download(options: argparse.Namespace) -> None:
     for source, folder in zip(entry.sources, entry_folders(entry, options.models_dir), strict=True):
         if folder is None and source.format == "convert":
             missing.append(f"python -m specdemo models convert {source.conversion}")
-        elif source.repository is not None and source.format == "openvino":
-            _download_repository(source.repository)
+        elif folder is None and source.repository is not None:
+            _show_download(source.name or source.address, download_source(source))
     if missing:
         raise FetchError(f"The rest of this pair must be converted; run: {' && '.join(missing)}")
 
 
-def _download_repository(repository: str) -> None:
+def _show_download(name: str, progress_of: Iterator[parts.Progress[Path | None]]) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TextColumn("{task.fields[left]}"), console=Console(stderr=True)) as bar:
-        task = bar.add_task(repository, total=None, left="")
-        for progress in download(repository):
+        task = bar.add_task(name, total=None, left="")
+        for progress in progress_of:
             left = "" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s left"
             bar.update(task, completed=progress.done, total=progress.total, left=left)
-    print(f"{repository} is on this machine; use it as: --target {repository}")
+    print(f"{name} is on this machine; use it as: --target {name}")
 
 
 def _convert(options: argparse.Namespace) -> None:

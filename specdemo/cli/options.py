@@ -1,4 +1,4 @@
-"""Options that commands share: settings, one a field; the pair; where JSON goes."""
+"""Options that commands share: one per setting; the pair; where JSON goes."""
 
 import argparse
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from specdemo.records import Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import KINDS, SHAPING, shapes
 
-_OF_SAMPLING = ("temperature", "top_p", "top_k")  # and the seed, which does no harm in a script
+_OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
 
 Commands = Any
 """What `ArgumentParser.add_subparsers` returns; its type is private to argparse."""
@@ -37,7 +37,7 @@ def add_settings(
     settings: type[GenerationSettings | RuntimeSettings],
     without: Collection[str] = (),
 ) -> None:
-    """One option a field. Unset options stay out of the namespace, so that defaults live in the type alone."""
+    """One option per field. Unset options stay out of the namespace, so that defaults live only in the type."""
     for name, field in settings.model_fields.items():
         if name in without:
             continue
@@ -84,7 +84,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     """The pair that the options name: the bundled one, or one of models on this machine, converted if need be.
 
     Raises:
-        UsageError: the options do not go together, or there is no such model.
+        UsageError: the options contradict each other, or there is no such model.
         ModelError, FetchError: a model is not whole, or cannot be converted.
     """
     if options.target is None:
@@ -100,20 +100,20 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 
 def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
-    """Check that the pair has what the settings draft with, before anything is loaded.
+    """Check that the pair has the drafter that the settings name, before anything is loaded.
 
     Raises:
-        UsageError: it has not.
+        UsageError: it does not.
     """
     if pair.draft is None and settings.drafter == "model":
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
 
 
 def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:
-    """Check that each setting that was given has an effect on some run.
+    """Check that each given setting affects at least one run.
 
     Raises:
-        UsageError: one has none.
+        UsageError: one has no effect.
     """
     given = _chosen(options, GenerationSettings)
     effective = frozenset[str]().union(*(shapes(KINDS[type(settings.way)], settings.engine) for settings in variants))
@@ -128,7 +128,7 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
 
 
 def _where(name: str) -> str:
-    """The flags that choose a way which a setting shapes."""
+    """The flags that choose a way shaped by a setting."""
     kind = next(kind for kind in KINDS.values() if name in kind.settings)
     return "--drafter lookup" if kind.drafter == "lookup" else f"--policy {kind.policy}"
 
@@ -139,7 +139,7 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def check_json(path: str | None) -> None:
-    """Check that JSON can be written there: better now than after the run.
+    """Check that JSON can be written there, before the run rather than after it.
 
     Raises:
         UsageError: it cannot.
@@ -151,7 +151,7 @@ def check_json(path: str | None) -> None:
 def _kind(field: FieldInfo) -> dict[str, Any]:
     annotation = field.annotation
     if annotation is bool:
-        return {"action": argparse.BooleanOptionalAction}  # some are on to begin with
+        return {"action": argparse.BooleanOptionalAction}  # some are on by default
     if get_origin(annotation) is Literal:
         return {"choices": get_args(annotation)}
     if get_origin(annotation) in (Union, UnionType):

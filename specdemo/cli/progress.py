@@ -1,4 +1,4 @@
-"""What long commands share: a progress bar on standard error, and a Ctrl+C that keeps what is finished."""
+"""What long commands share: a progress bar on standard error, and a Ctrl+C that keeps finished results."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +13,12 @@ from specdemo.models.gguf_convert import convert_pair
 from specdemo.records import ModelPair
 
 Show = Callable[[str, int, int | None, float | None], None]
-"""Shows what is being done, how many runs are done, of how many, and the seconds left, as far as they are known."""
+"""Shows what is being done, how many runs are done, the total, and the seconds left, where known."""
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl+C was pressed. The first only asks to stop; the second stops at once."""
+    """A function that tells whether Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
     asked = Event()
 
     def ask(*_: Any) -> None:
@@ -45,7 +45,7 @@ def show_conversion(pair: ModelPair) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Show]:
-    """A bar that is gone in the end."""
+    """A bar that disappears at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("", total=None, left="")

@@ -1,8 +1,8 @@
-"""Ctrl+C beside OpenVINO.
+"""Ctrl+C together with OpenVINO.
 
-OpenVINO 2026.4's CPU plugin registers a stack of its own for signal handlers, on Linux. Where several plugins were
-loaded, the stack that stays registered can be one that was freed with its plugin. Python has its handlers run on that
-stack, so that Ctrl+C after an engine was freed ends in a segmentation fault.
+On Linux, OpenVINO 2026.4's CPU plugin registers its own stack for signal handlers. Where several plugins were loaded,
+the stack that stays registered can be one that was freed with its plugin. Python runs its handlers on that stack, so
+Ctrl+C after an engine was freed ends in a segmentation fault.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ class _Action(ctypes.Structure):
 
 
 def on_interrupt(handler: Any) -> Any:
-    """Have Ctrl+C handled by this function, on the thread's own stack; return what handled it before."""
+    """Handle Ctrl+C with this function, on the thread's own stack; return the previous handler."""
     before = signal.signal(signal.SIGINT, handler)
     if sys.platform == "linux":
         library, action = ctypes.CDLL(None), _Action()

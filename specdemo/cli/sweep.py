@@ -1,4 +1,4 @@
-"""`sweep`: which lookahead or threshold is fastest here, for these prompts."""
+"""`sweep`: which setting is fastest here, for these prompts."""
 
 import argparse
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def _sweep(options: argparse.Namespace) -> None:
             raise KeyboardInterrupt
         complete = True
     finally:
-        if result is not None and (result.points or complete):  # else what an earlier sweep wrote there stays
+        if result is not None and (result.points or complete):  # otherwise an earlier sweep's file stays
             _tell(result, options.json)
 
 
@@ -98,10 +98,10 @@ def _tell(result: Sweep, path: str | None) -> None:
 
 
 def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
-    """The numbers of a list such as `1-4,8`, or none of `none`.
+    """The numbers in a list such as `1-4,8`; `none` is an empty list.
 
     Raises:
-        UsageError: it is no such list.
+        UsageError: it is not such a list.
     """
     if text == "none":
         return []

@@ -21,7 +21,7 @@ STYLES = {
     Verdict.REJECTED: "strike dark_orange",
 }
 OWN = "bold blue"
-_PASSES = (2, 5, 17)  # tokens in a pass: at the least lookahead, the usual one, and the most
+_PASSES = (2, 5, 17)  # tokens per pass: at the shortest lookahead, the default, and the longest
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -38,7 +38,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def coloured(run: Run) -> Text:
-    """The run's text with each token in the style of its verdict; refused proposals stand where refused."""
+    """The run's text with each token in the style of its verdict; rejected proposals stand in their place."""
     text = Text()
     for token in run.prefill.committed:
         text.append(token.text, OWN)
@@ -71,7 +71,9 @@ def legend(comparison: Comparison) -> Text:
 
 def print_sweep(console: Console, sweep: Sweep) -> None:
     """A table of all settings, the recommendation, and what steps cost."""
-    columns = [Column(name, overflow="fold") for name in sweeps.COLUMNS]  # a figure that is cut off says another
+    columns = [
+        Column(name, overflow="fold") for name in sweeps.COLUMNS
+    ]  # a truncated figure would read as a different one
     rows = Table(*columns, box=None, padding=(0, 1, 0, 0))
     for row in sweeps.table(sweep):
         rows.add_row(*row)
@@ -85,7 +87,7 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
 
 
 def _steps(costs: Costs) -> str:
-    """What steps take, in a line."""
+    """What steps take, in one line."""
     steps = f"Step costs: plain step {milliseconds(costs.plain_step)}"
     if costs.draft_step is not None:
         steps += f", draft step {milliseconds(costs.draft_step)}, c = {number(metrics.draft_cost(costs))}"

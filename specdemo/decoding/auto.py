@@ -1,60 +1,54 @@
-"""The automatic lookahead: as many proposals as pay, given what steps cost here and how often drafts are accepted.
+"""The automatic lookahead: as many proposals as pay off, given step costs and how often drafts are accepted.
 
-A round that has k proposals, all of which are accepted with probability R, may add m more. That takes m draft steps
+A round with k proposals, all accepted with probability R, can add m more. That takes m draft steps
 and a target pass over k + 1 + m tokens instead of k + 1, and commits R · (a + a² + … + aᵐ) more tokens, where a is
 the acceptance of the proposals to come. Time has a price: what recent rounds committed in it, ρ tokens a second, or
-plain decoding if that is more. So another proposal pays where, for some m,
+plain decoding if that is more. So another proposal pays off where, for some m,
 
     R · (a + … + aᵐ) > ρ · (m · draft + pass(k + 1 + m) − pass(k + 1))
 
-as in any renewal process whose reward for its time is to be the highest; m above 1 looks past a cliff in the cost of
+as in any renewal process that maximizes its reward per unit of time; m above 1 looks past a cliff in the cost of
 passes. R is the product of the chances of the proposals so far, each learnt from the draft's own probability and the
 verdicts. Everything learnt fades, so that a change in the text is noticed.
 
-It begins with what the rounds taught in which draft steps were timed. Without any, rounds begin short, and each
-proposal that is accepted lets them grow, since a draft may be sure of itself and wrong.
+It starts from what was learnt in the rounds that timed draft steps. Without any, rounds start short and grow with
+each accepted proposal, since a draft can be confident and wrong.
 
-Passes keep their length where a change would cost more than superfluous tokens do (see `width`), so up to
-that length another proposal costs a draft step only.
+Passes keep their length where a change would cost more than padding does (see `width`), so up to that length another
+proposal costs only a draft step.
 
-Where not even a first proposal pays, rounds are plain, apart from probes of one proposal. A probe that loses time is
-followed by so many plain rounds that probing takes no more than a small share of the time.
+Where not even a first proposal pays off, rounds are plain, apart from probes of one proposal. A probe that loses time
+is followed by enough plain rounds to keep probing a small share of the time.
 
 Clocks are not read while decoding: lookaheads follow from step costs and verdicts alone, and can be reproduced.
-The constants were chosen on simulated costs with what the bundled draft proposes, as a compromise between what good
-pairs lose until they are trusted and useless ones until they are not.
+The constants were chosen on simulated costs with the bundled draft's proposals, as a compromise between what good
+pairs lose until they are trusted and what useless ones lose until they are not.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from specdemo.decoding.fading import Chance, FadingMean, log_odds
 from specdemo.decoding.width import rising
 from specdemo.records import Costs
 
-_OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: one plus so many times those of the draft's probability
-_OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # before anything is known, and at most
-_DRIFT = 1.01  # by which they grow with every verdict
-_TRUSTED = 1  # proposals in a round before any was accepted; each that is allows two more
-_SURE, _UNSURE = 0.999, 0.01  # the draft's probabilities beyond which it is not believed
-_NO_NEWS = 0.02  # a verdict so near to what was expected teaches nothing
-_MEMORY = 0.98  # of a verdict, that remains after the next one
-_ROUND_MEMORY = 0.95  # of a round's tokens and seconds
-_PROBING = 0.015  # of the time
-_GROWING = 0.5  # of what a change of the passes' length costs, that the proposal pays which asks for it
-_EVERY = 8  # rounds after which prices are computed anew, which takes time
+_TRUSTED = 1  # proposals in a round before any was accepted; each accepted one allows two more
+_ROUND_MEMORY = 0.95  # the same for a round's tokens and seconds
+_PROBING = 0.015  # share of the time spent on probes
+_GROWING = 0.5  # share of a length change's cost that is charged to the proposal causing it
+_EVERY = 8  # rounds between recomputations of the prices, which take time
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What steps take, in seconds: draft steps, and target passes by length, which never fall with length.
+    """What steps take, in seconds: draft steps, and target passes by length, never falling with length.
 
-    `change` is what a pass takes longer whose length differs from the one before; `cap` the most proposals to reckon
-    with.
+    `change`: how much longer a pass takes whose length differs from the one before; `cap`: the most proposals to
+    consider.
     """
 
     draft: float
@@ -65,7 +59,7 @@ class Steps:
 
     @classmethod
     def of(cls, costs: Costs, cap: int) -> Self:
-        """From measured step costs; proposals are no more than passes were measured for."""
+        """From measured step costs; capped at the longest pass that was measured."""
         assert costs.later_draft_step is not None, "checked when the policy was chosen"
         passes = rising(np.array(costs.verify))
         return cls(
@@ -101,9 +95,9 @@ def seconds_of_more(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
 
 
 def needed_chances(more: npt.NDArray[np.float64], learnt: "Learnt", plain: float) -> list[float]:
-    """For each number of proposals k, how likely they must all be accepted for more to pay.
+    """For each number of proposals k, how likely they must all be accepted for more to pay off.
 
-    `more` is of `seconds_of_more`, `plain` the seconds of a plain step. Above 1: more never pays.
+    `more` comes from `seconds_of_more`; `plain` is the seconds of a plain step. Above 1: more never pays off.
     """
     gains = (learnt.later.value ** np.arange(len(more))).cumsum()
     needed = (more / gains).min(axis=1) * max(learnt.earned.value, 1 / plain)
@@ -112,17 +106,17 @@ def needed_chances(more: npt.NDArray[np.float64], learnt: "Learnt", plain: float
 
 
 class Learnt:
-    """What verdicts taught: how likely proposals are accepted, and the tokens that rounds earned in their time."""
+    """What verdicts taught: how likely proposals are accepted, and how many tokens rounds earn per second."""
 
     def __init__(self, plain: float) -> None:
-        """`plain`: seconds of a plain step, with which it begins."""
-        self.chance = _Chance()
-        self.first, self.later = _Mean(1.4, 2), _Mean(3.2, 4)
-        self.earned = _Mean(1, plain, _ROUND_MEMORY)
+        """`plain`: seconds of a plain step, the initial estimate."""
+        self.chance = Chance()
+        self.first, self.later = FadingMean(1.4, 2), FadingMean(3.2, 4)
+        self.earned = FadingMean(1, plain, _ROUND_MEMORY)
         self.trusted = _TRUSTED
 
     def verdicts(self, confidences: Sequence[float], proposed: int, accepted: int) -> None:
-        """Of a round's proposals, the accepted ones and the first after them; confidences are log-odds."""
+        """Learn from a round's judged proposals, the accepted and the first after them; confidences are log-odds."""
         for index, confidence in enumerate(confidences[: accepted + 1]):
             self.chance.learn(confidence, index < accepted)
         self.first.add(min(accepted, 1), 1)
@@ -134,7 +128,7 @@ class AutoPolicy:
     """A `LookaheadPolicy` for one request."""
 
     def __init__(self, costs: Costs, cap: int) -> None:
-        """A policy that proposes at most `cap` tokens, nor more than passes were measured for."""
+        """A policy that proposes at most `cap` tokens, and no more than the longest measured pass holds."""
         self._steps = Steps.of(costs, cap)
         self._more = [seconds_of_more(self._steps, fed) for fed in range(self._steps.cap + 2)]
         self._learnt = Learnt(self._steps.plain)
@@ -145,9 +139,9 @@ class AutoPolicy:
         self._study(costs)
 
     def _study(self, costs: Costs) -> None:
-        """Learn from the rounds in which draft steps were timed, and price the first proposals."""
+        """Learn from the rounds that timed draft steps, and price the first proposals."""
         for step in costs.drafted:
-            self._confidences = [_log_odds(probability) for probability in step.probabilities]
+            self._confidences = [log_odds(probability) for probability in step.probabilities]
             self.learn(len(self._confidences), step.accepted, len(self._confidences) + 1)
         self._fed, self._rounds = 1, 0
         self._price()
@@ -155,12 +149,12 @@ class AutoPolicy:
             self._rest(self._steps.round(1, 2, changed=True) - self._steps.plain)
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """While another proposal pays."""
+        """While another proposal pays off."""
         if not proposed:
             return self._begins()
         if proposed >= min(self._steps.cap, self._learnt.trusted) or self._probing:
             return False
-        self._confidences.append(_log_odds(confidence()))
+        self._confidences.append(log_odds(confidence()))
         self._reach *= self._learnt.chance.of(self._confidences[-1])
         return self._reach > self._needed[proposed]
 
@@ -183,7 +177,7 @@ class AutoPolicy:
 
     def _rest(self, lost: float) -> None:
         """Stay plain until a probe that loses this many seconds is a small share of the time."""
-        # a draft that rested has text to read; plain passes are shorter
+        # after a rest the draft has text to read; plain passes are shorter
         lost += self._steps.first_draft + self._steps.change
         self._wait = max(lost, 0) / (_PROBING * self._steps.plain)
 
@@ -196,66 +190,3 @@ class AutoPolicy:
 
     def _price(self) -> None:
         self._needed = needed_chances(self._more[self._fed], self._learnt, self._steps.plain)
-
-
-@dataclass
-class _Mean:
-    """A ratio of sums, such as accepted / judged, in which what is old fades."""
-
-    above: float
-    below: float
-    memory: float = _MEMORY
-
-    @property
-    def value(self) -> float:
-        return self.above / self.below
-
-    def add(self, above: float, below: float) -> None:
-        self.above = above + self.memory * self.above
-        self.below = below + self.memory * self.below
-
-    def add_run(self, right: int, *, failed: bool) -> None:
-        """So many successes one after the other, and then a failure or not."""
-        kept = self.memory**right
-        added = (1 - kept) / (1 - self.memory)
-        self.above, self.below = added + kept * self.above, added + kept * self.below
-        if failed:
-            self.add(0, 1)
-
-
-@dataclass
-class _Chance:
-    """The chance that a proposal is accepted, by the log-odds of the draft's probability: a logistic curve.
-
-    It is learnt one verdict at a time by the extended Kalman filter: a Newton step for the curve's offset and slope,
-    scaled by how unsure both still are.
-    """
-
-    offset: float = _OFFSET
-    slope: float = _SLOPE
-    var_offset: float = _OFFSET_VARIANCE
-    var_slope: float = _SLOPE_VARIANCE
-    covariance: float = 0.0
-
-    def of(self, confidence: float) -> float:
-        return 1 / (1 + exp(-(self.offset + self.slope * confidence)))
-
-    def learn(self, confidence: float, accepted: bool) -> None:
-        chance = self.of(confidence)
-        if abs(accepted - chance) < _NO_NEWS:  # nearly always so where the draft is good, and this takes time
-            return
-        offset = self.var_offset + self.covariance * confidence
-        slope = self.covariance + self.var_slope * confidence
-        weight = chance * (1 - chance)
-        gain = 1 / (1 + weight * (offset + slope * confidence))
-        self.offset += gain * offset * (accepted - chance)
-        self.slope += gain * slope * (accepted - chance)
-        self.var_offset = min((self.var_offset - gain * weight * offset**2) * _DRIFT, _OFFSET_VARIANCE)
-        self.var_slope = min((self.var_slope - gain * weight * slope**2) * _DRIFT, _SLOPE_VARIANCE)
-        limit = 0.99 * (self.var_offset * self.var_slope) ** 0.5  # the variances' limits must not break this one
-        self.covariance = max(min((self.covariance - gain * weight * offset * slope) * _DRIFT, limit), -limit)
-
-
-def _log_odds(probability: float) -> float:
-    bounded = min(max(probability, _UNSURE), _SURE)
-    return log(bounded / (1 - bounded))

@@ -1,7 +1,7 @@
 """Lookahead policies: when a drafter stops proposing and lets the target verify.
 
-A longer proposal commits more tokens when it is accepted and costs more when it is not. What is best changes
-from one round to the next, since some words are easier to guess than others.
+A longer proposal commits more tokens when it is accepted and costs more when it is not. The best length
+changes from round to round, since some words are easier to guess than others.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,14 +21,14 @@ class LookaheadPolicy(Protocol):
     """Asked before every draft step of one request, told the outcome of every round."""
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Whether to propose one more token after so many in this round.
+        """Whether to propose another token after `proposed` ones in this round.
 
         `confidence` computes the draft's probability of what it last proposed, and is called only if needed.
         """
 
     def learn(self, proposed: int, accepted: int, fed: int) -> None:
-        """A round ended: how many tokens were proposed, if any, how many of them accepted, and how many the target's
-        pass fed, of which some may be superfluous. The first is the prefill's.
+        """A round ended: how many tokens were proposed, how many of those were accepted, and how many tokens the
+        target's pass fed, padding included. The first round is the prefill.
         """
 
 
@@ -64,9 +64,9 @@ class ConfidencePolicy(_Fixed):
 
 @dataclass
 class PlannedPolicy(_Fixed):
-    """A lookahead for each round, known beforehand; once they are used up, nothing is proposed.
+    """A lookahead for each round, planned in advance; once they are used up, nothing is proposed.
 
-    With those of the oracle, speculation takes as long as the draft's agreement with the target allows.
+    With the oracle's lookaheads, speculation is as fast as the draft's agreement with the target allows.
     """
 
     lookaheads: Sequence[int]
@@ -81,12 +81,12 @@ class PlannedPolicy(_Fixed):
 
 @dataclass
 class HeuristicPolicy:
-    """Two more after a round that was accepted whole, one fewer after any other, as in transformers."""
+    """Two more after a fully accepted round, one fewer after any other, as in transformers."""
 
     lookahead: int = HEURISTIC_START
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Until the present lookahead is reached."""
+        """Until the current lookahead is reached."""
         return proposed < self.lookahead
 
     def learn(self, proposed: int, accepted: int, fed: int) -> None:
@@ -103,7 +103,7 @@ def policy_for(way: Way, costs: Costs | None = None) -> LookaheadPolicy:
     """The policy of a way in which a draft proposes, at the beginning of a request.
 
     Raises:
-        SettingsError: the automatic lookahead was asked for, and the costs that it needs are not known.
+        SettingsError: the automatic lookahead was requested, but the step costs it needs are unknown.
     """
     match way:
         case Constant(lookahead):
@@ -130,7 +130,7 @@ def propose(
     choose: Callable[[Sequence[Proposed]], Proposed],
     confidence: Callable[[Proposed], float],
 ) -> list[Proposed]:
-    """The draft loop: proposals until the policy has enough, at most `limit`.
+    """The draft loop: propose until the policy has enough, at most `limit` tokens.
 
     `choose` makes the next one after those of this round; `confidence` is the draft's probability of one.
     """

@@ -1,4 +1,4 @@
-"""Prompt lookup: the rule of openvino-genai 2026.4, which both engines follow and a test compares with it."""
+"""Prompt lookup: the rule of openvino-genai 2026.4, which both engines follow; a test compares them with it."""
 
 from collections.abc import Sequence
 

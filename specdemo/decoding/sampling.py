@@ -31,10 +31,10 @@ def penalised(logits: Logits, seen: Collection[int], penalty: float) -> Logits:
 
 
 def resized(logits: Logits, vocabulary: int) -> Logits:
-    """A copy of logits for exactly so many tokens; those that are missing cannot be chosen."""
+    """A copy of the logits resized to `vocabulary` tokens; added ones cannot be chosen."""
     missing = vocabulary - len(logits)
     if missing <= 0:
-        return logits[:vocabulary].copy()  # `np.pad` takes ten times as long even for nothing
+        return logits[:vocabulary].copy()  # `np.pad` takes ten times as long even when there is nothing to add
     return np.pad(logits, (0, missing), constant_values=-np.inf)
 
 

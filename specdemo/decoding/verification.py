@@ -17,7 +17,7 @@ class Uniform(Protocol):
 
 
 class Verified(NamedTuple):
-    """How many proposals were accepted, and the token of the target's own that follows them."""
+    """How many proposals were accepted, and the target's own token that follows them."""
 
     accepted: int
     own: int
@@ -36,22 +36,24 @@ def rejection_sample(
         proposed: n token ids, each drawn from its draft distribution.
         drafts: n distributions q.
         targets: n + 1 distributions p, each given the proposals before it; read only as far as needed.
-        random: where random numbers come from.
+        random: the source of random numbers.
     """
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
         if random.random() * q[token] >= p[token]:
             residual = np.maximum(p - q, 0)
-            return Verified(index, draw(residual if residual.any() else p, random.random()))  # none: by rounding
+            return Verified(
+                index, draw(residual if residual.any() else p, random.random())
+            )  # all zero through rounding
     return Verified(len(proposed), draw(next(remaining), random.random()))
 
 
 def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Verdict] | None:
     """Verdicts of proposals when the target committed these tokens in the same round.
 
-    The target accepts a beginning of the proposals; the first refused is rejected, and those after it are
-    discarded. The round then commits one token of the target's own, which differs from the rejected one: by
+    The target accepts a prefix of the proposals; the next one is rejected, and those after it are discarded.
+    The round then commits one of the target's own tokens, which differs from the rejected one: by
     definition in greedy decoding, and in sampling because max(0, p − q) is 0 where a proposal can be rejected.
     An accepted end-of-text token ends the round without one.
 
@@ -61,12 +63,12 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
         ended: whether the run ended with this round.
 
     Returns:
-        One verdict a proposal, or None where these proposals cannot have led to these tokens.
+        One verdict per proposal, or None if these proposals cannot have led to these tokens.
     """
     accepted = 0
     while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:
         accepted += 1
-    if accepted == len(committed) and ended:  # by an accepted token: what follows it was never judged
+    if accepted == len(committed) and ended:  # an accepted token ended it: what follows was never judged
         return [Verdict.ACCEPTED] * accepted + [Verdict.DISCARDED] * (len(proposed) - accepted)
     if accepted != len(committed) - 1:
         return None
@@ -74,6 +76,6 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
 
 
 def verdicts_from_counts(proposed: int, accepted: int) -> list[Verdict]:
-    """Verdicts of a round of which only the numbers are known: accepted ones, one rejected, the rest discarded."""
+    """Verdicts of a round of which only the counts are known: accepted ones, one rejected, the rest discarded."""
     left = proposed - accepted
     return [Verdict.ACCEPTED] * accepted + [Verdict.REJECTED] * min(left, 1) + [Verdict.DISCARDED] * max(left - 1, 0)

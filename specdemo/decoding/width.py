@@ -1,8 +1,8 @@
-"""How many tokens the target's passes feed, where a change from one pass to the next costs time.
+"""How many tokens target passes feed, where a change of length from one pass to the next costs time.
 
 OpenVINO prepares every operation anew for a pass whose length differs from the one before: on a CPU that can take
-a third of a small model's step and more. A round that proposes less than the one before may therefore be made up to
-the same length with tokens that do not count.
+a third of a small model's step or more. A round that proposes less than the one before can therefore be padded to the
+same length with tokens that do not count.
 """
 
 import numpy as np
@@ -13,19 +13,19 @@ from specdemo.records import Costs
 class Width:
     """Lengths of the passes of one request, one after the other.
 
-    They grow at once, and shrink when what superfluous tokens took since all were needed would have paid for a change
-    (the rule of ski rental), to the most that was needed meanwhile.
+    They grow at once. They shrink once the padding since the last full pass has cost as much as a change (the
+    ski-rental rule), to the longest length needed since then.
     """
 
     def __init__(self, costs: Costs | None) -> None:
-        """Without costs, or where a change costs nothing, every pass feeds just what is needed."""
+        """Without costs, or where a change costs nothing, every pass feeds exactly what is needed."""
         self._passes = rising(np.array(costs.verify)) if costs is not None else np.zeros(0)
         self._change = costs.length_change or 0.0 if costs is not None else 0.0
         self._width = self._most = 0
         self._wasted = 0.0
 
     def of(self, needed: int) -> int:
-        """How many tokens the next pass feeds, of which so many are needed."""
+        """How many tokens the next pass feeds, given how many it needs."""
         if needed >= self._width or self._width > len(self._passes):
             self._set(needed)
         else:
@@ -40,8 +40,8 @@ class Width:
 
 
 def rising(passes: np.ndarray) -> np.ndarray:
-    """Seconds of passes made to rise with their length: none takes longer than a longer one.
+    """Seconds of passes, made non-decreasing in their length.
 
-    A pass could be padded to that, and whatever else the machine does only adds to what is measured.
+    A shorter pass could be padded to a longer one, and other load on the machine only adds to a measurement.
     """
     return np.minimum.accumulate(passes[::-1])[::-1]

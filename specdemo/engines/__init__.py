@@ -1,4 +1,4 @@
-"""Engines: what turns a prompt into rounds. All speak `Decoder`."""
+"""Engines: what turns a request into rounds. All implement `Engine` and `Decoder`."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ ENGINES: dict[EngineName, Callable[[ModelPair], Engine]] = {"genai": GenAIEngine
 def load_engine(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
     """Load a pair in the engine of this name.
 
-    With a `side`, no more than that side decodes with, as a program would that does nothing else.
+    With a `side`, only what that side decodes with, as a program would that does nothing else.
 
     Raises:
         SpecdemoError: the pair cannot be loaded; the message says why.

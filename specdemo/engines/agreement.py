@@ -1,4 +1,4 @@
-"""Where a draft agrees with a text: what an oracle would need to know, found off the clock."""
+"""Where a draft agrees with a text: what an oracle needs to know, found off the clock."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from specdemo.decoding.sampling import greedy_choice, resized
 from specdemo.engines.language_model import ModelSequence
 from specdemo.records import Sampling
 
-_CHUNK = 256  # tokens whose logits are looked at together, which bounds the memory that they take
+_CHUNK = 256  # tokens whose logits are computed together, which bounds their memory
 
 
 def draft_agreement(

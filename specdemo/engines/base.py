@@ -1,7 +1,7 @@
 """The seam between engines and everything else.
 
 A request is decoded by one generator of rounds. Rounds, rather than a callback, give each its own clock, let a run
-stop within one round, and make a race possible: two generators, advanced by turns.
+stop within one round, and make a race possible: two generators, advanced alternately.
 """
 
 from collections.abc import Generator, Sequence
@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 from specdemo.records import Costs, DraftRound, Environment, FinishReason, ModelPair, Request, Round, TraceSource
 
 PREFILL_CHUNK = 512
-"""Tokens of a long prompt that are read at once. Larger parts were not faster, and give coarser progress."""
+"""Tokens of a long prompt that are prefilled at once. Larger parts were not faster, and give coarser progress."""
 
 
 class Prefilling(NamedTuple):
-    """How many of a prompt's tokens are read."""
+    """How many of a prompt's tokens have been prefilled."""
 
     done: int
     total: int
@@ -40,16 +40,16 @@ class Decoder(Protocol):
 
         Raises:
             PromptError: the prompt is empty, or too long for the model.
-            RunError: the engine could not go on.
+            RunError: the engine could not continue.
         """
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
-        """The request's next rounds, in order, with all the engine can find out about them off the clock."""
+        """The request's next rounds, in order, with everything the engine can find out about them off the clock."""
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """For each token after the prefill's, whether the draft would have proposed it given the text before it.
 
-        Found off the clock. None where a draft has no one choice: in sampling, and without a draft model.
+        Found off the clock. None where a draft has no single choice: when sampling, and without a draft model.
         """
 
 
@@ -62,7 +62,7 @@ class Engine(Protocol):
 
     @property
     def environment(self) -> Environment:
-        """What figures are measured on."""
+        """What the figures are measured on."""
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         """A decoder of the request. The automatic lookahead needs the pair's step costs.
@@ -75,15 +75,15 @@ class Engine(Protocol):
         """Number of the target's tokens in a text."""
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of target passes over this number of tokens, one after another, after a text like the prompt.
+        """Seconds of consecutive target passes over this number of tokens, after a text like the prompt.
 
-        Several numbers take turns; an engine that cannot do that yields nothing then.
+        Several numbers alternate; an engine that cannot do that yields nothing.
         """
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """What the draft takes in each of some rounds with this lookahead; empty without a draft.
+        """What the draft takes in each of several rounds with this lookahead; empty without a draft.
 
-        A draft on its own is faster: there no target pass evicts its weights from the caches.
+        A draft on its own would be faster: no target pass would evict its weights from the caches.
         """
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Engine(Protocol):
 
 
 def rounds_of(decoder: Decoder) -> Generator[Round]:
-    """The rounds of a decoder on its own, the prefill first, without its progress; closing it frees the request."""
+    """The rounds of one decoder, prefill first, without prefill progress; closing it frees the request."""
     with closing(decoder.rounds()) as steps:
         for step in steps:
             if isinstance(step, Round):

@@ -1,12 +1,12 @@
 """A decoder-only model run directly on `openvino`: token ids in, logits out, with or without a KV cache.
 
-One compiled model serves any number of sequences, each with a cache of its own. A sequence is asked for the
-logits of a whole text; it feeds only what its cache lacks, after taking back what the text no longer contains.
-Taking back copies nothing:
+One compiled model serves any number of sequences, each with its own cache. A sequence is asked for the
+logits of a whole text; it feeds only what its cache lacks, after rolling back what the text no longer contains.
+Rolling back copies nothing:
 
-- paged attention on CPU, as in GenAI: the cache lies in blocks that we own, and the model is told how many of their
+- paged attention on CPU, as in GenAI: the cache is in blocks that we own, and the model is told how many of their
   positions count. Rejected ones are simply overwritten. The transformation that gives a model these inputs is
-  OpenVINO's own but not public, so a model for which it fails is run the other way:
+  OpenVINO's own but not public, so a model for which it fails runs the other way:
 - stateful, the public way: the cache is inside the model. Rejected positions stay in it, their entries in the
   attention mask become 0, and position ids continue from the accepted length.
 """
@@ -25,7 +25,7 @@ from specdemo.decoding.sampling import Logits
 from specdemo.engines.sequences import Paged, Stateful, Uncached
 from specdemo.errors import LoadError
 
-_READ, _FED, _CYCLES = 16, 5, 8  # of the trial that decides how to feed: tokens before it and in it, repetitions
+_READ, _FED, _CYCLES = 16, 5, 8  # of the trial that decides how to feed: context tokens, tokens fed, repetitions
 
 
 class ModelSequence(Protocol):
@@ -34,11 +34,11 @@ class ModelSequence(Protocol):
     def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
         """Logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call.
 
-        A pass may be made to feed as many tokens as the one before, `width`, where a change of length costs time.
+        A pass may be padded to `width` tokens, the length of the one before, where a change of length costs time.
         """
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
-        """Take in most of a long text; yields in between how many of its tokens are read."""
+        """Prefill most of a long text, yielding how many of its tokens have been read."""
 
     def shared(self, ids: Sequence[int]) -> int:
         """How many of a text's first tokens are in the cache."""
@@ -53,7 +53,7 @@ class LanguageModel:
         Raises:
             LoadError: OpenVINO cannot load the model on this device.
         """
-        self.paged = paged and device.startswith("CPU")  # elsewhere blocks have other sizes and layouts
+        self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         try:
             self._compiled = self._compile(folder, device, properties)
         except RuntimeError as error:
@@ -71,15 +71,15 @@ class LanguageModel:
         return core.compile_model(core.read_model(file), device, properties)
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> ModelSequence:
-        """A new, empty sequence with room for so many tokens; it grows if that is not enough."""
+        """A new, empty sequence with room for `capacity` tokens; it grows if that is not enough."""
         cached = Paged(self._compiled, capacity) if self.paged else Stateful(self._compiled)
         return cached if kv_cache else Uncached(cached)
 
     @cached_property
     def feeds_singly(self) -> bool:
-        """Whether amid passes over one token, two tokens take longer in one pass than in two; measured at first use.
+        """Whether two tokens amid single ones take longer in one pass than in two; measured at first use.
 
-        They can, since for another length than before every operation is prepared anew.
+        They can, since every operation is prepared anew when the length changes.
         """
         if not self.paged:
             return False

@@ -1,7 +1,7 @@
-"""An engine without weights: it says given words on a given clock.
+"""An engine without weights: it generates given words on a given clock.
 
-Logic that sits on decoders is tested on it, exactly and in milliseconds. Its tokens are words, its seconds are
-arithmetic and pass only on paper, unless `real_time` makes it sleep them.
+Logic built on decoders is tested with it, exactly and in milliseconds. Its tokens are words; its seconds are
+arithmetic and do not really pass, unless `real_time` makes it sleep.
 """
 
 from collections.abc import Generator, Sequence
@@ -28,13 +28,13 @@ from specdemo.records import (
 from specdemo.ways import Constant, Lookup, Plain, Tree, Way
 
 WRONG = " um"
-_OTHER_LOOKAHEAD = 4  # of policies that would choose it
+_OTHER_LOOKAHEAD = 4  # for policies that would choose it
 _ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}
 
 
 @dataclass
 class ScriptedEngine:
-    """Says `words`, then the end of text; its draft knows them too, but is wrong at `wrong` positions.
+    """Generates `words`, then the end of text; its draft knows them too, but is wrong at `wrong` positions.
 
     Seconds: a plain step takes `step`, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`.
     `fails_at` makes the round that begins at this position fail, once.
@@ -59,11 +59,11 @@ class ScriptedEngine:
         self.environment = Environment.model_validate(_ENVIRONMENT)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """A decoder of the request; whatever proposes knows the words as the draft does."""
+        """A decoder of the request; every drafter knows the words as the draft does."""
         return _ScriptedDecoder(self, request)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of passes over so many tokens."""
+        """Seconds of passes over each number of tokens."""
         for count in cycle(tokens):
             yield self.step + (count - 1) * self.extra
 
@@ -72,7 +72,7 @@ class ScriptedEngine:
         return len(text.split())
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """A round of so many draft steps."""
+        """A round of `lookahead` draft steps."""
         return [DraftRound(seconds=lookahead * self.draft)]
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class _ScriptedDecoder:
 
 
 def _lookahead(way: Way) -> int:
-    """Tokens proposed in each round; every policy is taken for a constant one."""
+    """Tokens proposed per round; every policy is treated as constant."""
     if isinstance(way, Plain):
         return 0
     return way.lookahead if isinstance(way, Constant | Lookup | Tree) else _OTHER_LOOKAHEAD

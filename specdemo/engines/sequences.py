@@ -1,4 +1,4 @@
-"""Texts and their caches on one compiled model: finding what a cache holds, feeding the rest, taking back."""
+"""Texts and their caches on one compiled model: finding what a cache holds, feeding the rest, rolling back."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ import openvino
 
 from specdemo.decoding.sampling import Logits
 
-_CHUNK = 256  # tokens fed in one pass, which bounds the memory that logits of a long prompt take
+_CHUNK = 256  # tokens fed in one pass, which bounds the memory of a long prompt's logits
 _BLOCK = 32  # positions in a block of OpenVINO's paged attention on CPU
 
 
 class Cached(ABC):
-    """Finds what of a text is in the cache already. Subclasses feed the rest."""
+    """Finds how much of a text is in the cache already. Subclasses feed the rest."""
 
     def __init__(self) -> None:
         self._fed: list[int] = []
@@ -31,7 +31,7 @@ class Cached(ABC):
         return result[-last:]
 
     def read(self, ids: Ids[int], last: int = 1) -> Iterator[int]:
-        """Take back what the text does not contain, then feed it until what is left fits one pass."""
+        """Roll back what the text does not contain, then feed it until the rest fits one pass."""
         kept = min(self.shared(ids), len(ids) - last)
         self._rollback(kept)
         self._fed = list(ids[:kept])
@@ -56,7 +56,7 @@ class Cached(ABC):
 
     @abstractmethod
     def _rollback(self, kept: int) -> None:
-        """Keep only so many tokens."""
+        """Keep only the first `kept` tokens."""
 
     @abstractmethod
     def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
@@ -75,7 +75,7 @@ class Uncached:
         return self._sequence.logits(ids, last)
 
     def read(self, ids: Ids[int]) -> Iterator[int]:
-        """Nothing that is read is kept."""
+        """Nothing is kept."""
         return iter(())
 
     def shared(self, ids: Ids[int]) -> int:
@@ -91,7 +91,7 @@ class Stateful(Cached):
         self._names = {name for port in compiled.inputs for name in port.get_names()}
         self._request = compiled.create_infer_request()
         self._mask = np.zeros(0, np.int64)
-        self._live = np.zeros(0, np.int64)  # where each token that counts lies in the cache
+        self._live = np.zeros(0, np.int64)  # the cache position of each token that counts
 
     def _rollback(self, kept: int) -> None:
         if kept:
@@ -117,11 +117,11 @@ class Stateful(Cached):
 
 
 class Paged(Cached):
-    """The cache lies in blocks that belong to this sequence.
+    """The cache is in blocks that belong to this sequence.
 
-    Inputs are set once and share memory with arrays that are written to before each pass: setting a tensor
-    takes longer than writing a number, and a draft step is short. OpenVINO does not own that memory, so every
-    such array is an attribute.
+    Inputs are set once and share memory with arrays that are written before each pass: setting a tensor takes
+    longer than writing a number, and a draft step is short. OpenVINO does not own that memory, so every such array
+    is an attribute.
     """
 
     def __init__(self, compiled: openvino.CompiledModel, capacity: int) -> None:
@@ -136,10 +136,10 @@ class Paged(Cached):
         self._reserve(capacity)
 
     def _rollback(self, kept: int) -> None:
-        """Nothing to do: what lies past the kept positions is overwritten."""
+        """Nothing to do: everything past the kept positions is overwritten."""
 
     def _reserve(self, capacity: int) -> None:
-        """Make room for so many tokens, keeping what is cached."""
+        """Make room for `capacity` tokens, keeping what is cached."""
         cached, blocks = self._capacity // _BLOCK, -(-capacity // _BLOCK)
         self._capacity = blocks * _BLOCK
         for port in self._ports:
@@ -154,7 +154,7 @@ class Paged(Cached):
         self._block_ends = self._share("block_indices_begins", [0, blocks], np.int32)
 
     def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
-        """What is fed beyond the text, to make up the width, is overwritten by what comes next."""
+        """Padding fed beyond the text is overwritten by what comes next."""
         count = max(len(ids), width)
         if past + count > self._capacity:
             self._reserve(2 * (past + count))
@@ -166,7 +166,7 @@ class Paged(Cached):
             self._request.set_tensor("position_ids", positions.tensor)
             self._length = count
         tokens.array[: len(ids)] = ids
-        # not beyond the text's last position, which may be the last that the model knows
+        # not beyond the text's last position, which may be the model's last
         positions.array[:] = np.minimum(np.arange(past, past + count), past + len(ids) - 1)
         self._past[0], self._end[1], self._context[...] = past, count, past + count
         self._request.infer(share_outputs=True)

@@ -1,4 +1,4 @@
-"""Text of tokens as they come.
+"""The text of tokens as they arrive.
 
 A byte-level token can end in the middle of a character. Its bytes are held back, and the whole character is
 credited to the token that completes it, so that the texts of all tokens always join to the text of the run.
@@ -13,7 +13,7 @@ _CONTEXT = 8  # tokens before the new ones: enough for detokenizers that treat a
 
 
 class IncrementalText:
-    """Detokenises one token at a time, decoding only a short window each time."""
+    """Detokenises one token at a time, decoding only a short window."""
 
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
         """`context` is what comes before, usually the prompt; its text is not returned."""
@@ -50,6 +50,6 @@ class IncrementalText:
 
 
 def texts(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
-    """Text of each token were it to follow `context`; part of a character is U+FFFD, a special token empty."""
+    """Text of each token if it followed `context`; part of a character is U+FFFD, a special token empty."""
     text = IncrementalText(decode, context)
     return [text.push(token) or text.held() for token in tokens]

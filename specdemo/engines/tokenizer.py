@@ -26,9 +26,9 @@ class Tokenizer:
             raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
 
     def encode_prompt(self, request: Request) -> list[int]:
-        """Ids of a request's prompt, after which there is room for its new tokens.
+        """Ids of a request's prompt, checked to leave room for its new tokens.
 
-        With a chat template the prompt is a message after those of earlier turns.
+        With a chat template, the prompt is a message after those of earlier turns.
 
         Raises:
             PromptError: it is empty, or too long.
@@ -55,7 +55,7 @@ class Tokenizer:
         return ids
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, with what the model wants before it."""
+        """Ids of a text, with the special tokens the model expects before it."""
         return [int(token) for token in self._tokenizer.encode(text).input_ids.data[0]]
 
     def _encode_chat(self, request: Request) -> list[int]:
@@ -73,11 +73,11 @@ class Tokenizer:
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; bytes that make no character become U+FFFD."""
+        """Text of ids; bytes that form no character become U+FFFD."""
         return str(self._tokenizer.decode(list(ids))) if ids else ""
 
     def check_fits(self, draft: "Tokenizer") -> None:
-        """Check that what a draft with that tokenizer proposes means the same here.
+        """Check that the proposals of a draft with that tokenizer mean the same here.
 
         Raises:
             PairError: it does not.

@@ -1,1 +1,1 @@
-"""What runs engines against a clock: the race, step costs, trials and sweeps, the machine itself."""
+"""What runs engines against a clock: the race, step costs, trials, sweeps, the hardware."""

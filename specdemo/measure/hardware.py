@@ -1,8 +1,8 @@
-"""Memory: how much of it decoding takes, and how fast it is, which is the limit of every target pass.
+"""Memory: how much of it decoding takes, and its bandwidth, which limits every target pass.
 
-A step of plain decoding reads all weights to make one token. So no implementation that does can be faster than the
-memory's bandwidth / the bytes of a pass; a speculative round reads them once for several tokens, and may be. A model
-that fits into the processor's caches may be faster, too.
+A plain step reads all weights to produce one token, so plain decoding cannot be faster than memory bandwidth / bytes
+per pass. A speculative round reads them once for several tokens and can exceed that limit, as can a model that fits
+in the processor's caches.
 """
 
 import os
@@ -34,15 +34,15 @@ _REPEATS = 5
 
 SIDES: tuple[Side, Side] = ("plain", "speculative")
 Loader = Callable[[EngineName, ModelPair, Side], Engine]
-"""Loads of a pair what one side decodes with."""
+"""Loads the part of a pair that one side decodes with."""
 
 
 class MemoryUse(Record):
-    """Bytes that a process of its own took to load the models and decode one prompt.
+    """Bytes that a separate process took to load the models and decode one prompt.
 
-    It loads what its side decodes with and nothing else, so with GenAI a single pipeline. Counted is its resident set
-    beyond what it was before loading: weights, caches, tokenizers, compiled code and work space; `resident` at the
-    end, `peak` at the most.
+    It loads only what its side decodes with, so a single pipeline with GenAI. Counted is the growth of its resident
+    set from before loading: weights, caches, tokenizers, compiled code and work space; `resident` at the end, `peak`
+    at the maximum.
     """
 
     engine: EngineName
@@ -52,11 +52,11 @@ class MemoryUse(Record):
 
 
 class Bound(Record):
-    """The limit that memory sets to plain decoding.
+    """The limit that memory bandwidth sets for plain decoding.
 
-    `read_bandwidth` and `copy_bandwidth` are bytes a second, of all cores together; a copy, from one array of
-    `array_bytes` to another, counts each byte twice, read and written. `weights` are the bytes that every target pass
-    reads, `cache_per_token` those for each token before.
+    `read_bandwidth` and `copy_bandwidth` are bytes per second, all cores together; a copy from one array of
+    `array_bytes` to another counts each byte twice, read and written. `weights` are the bytes that every target pass
+    reads, `cache_per_token` those for each preceding token.
     """
 
     read_bandwidth: float
@@ -78,12 +78,12 @@ class Bound(Record):
         return max(self.read_bandwidth, self.copy_bandwidth) / self.bytes_per_pass
 
     def share(self, tokens_per_second: float) -> float:
-        """Of that limit; speculation, or a model that fits into the caches, can exceed 1."""
+        """Share of that limit; speculation, or a model that fits in the caches, can exceed 1."""
         return tokens_per_second / self.tokens_per_second
 
 
 def measure_bound(pair: ModelPair, environment: Environment, context: int) -> Bound:
-    """Measure the memory's bandwidth; count what a pass reads after so many tokens of text.
+    """Measure memory bandwidth; count the bytes a pass reads after `context` tokens.
 
     Raises:
         FolderError: the target cannot be read.
@@ -104,10 +104,10 @@ def measure_bound(pair: ModelPair, environment: Environment, context: int) -> Bo
 
 
 def measure_bandwidth(array_bytes: int, threads: int) -> tuple[float, float]:
-    """Bytes a second of reading an array of so many bytes, and of copying it to another; the best of several.
+    """Bytes per second of reading an array of this size and of copying it to another; the best of several.
 
-    Each thread has its part of the arrays; numpy lets go of Python's lock while it computes. The best, not the
-    median, since whatever else the machine does only takes from what memory could give.
+    Each thread has its part of the arrays; numpy releases Python's lock while it computes. The best, not the median,
+    since other load on the machine can only take bandwidth away.
     """
     source, target = np.ones(array_bytes // 8, np.int64), np.empty(array_bytes // 8, np.int64)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
@@ -136,7 +136,7 @@ def measure_memory(
     load: Loader = load_engine,
     stop: Callable[[], bool] = lambda: False,
 ) -> MemoryUse | None:
-    """What one side takes, in a child process, where nothing else counts; None if `stop` said True meanwhile.
+    """What one side takes, in a child process of its own; None if `stop` returned True meanwhile.
 
     Raises:
         SpecdemoError: what loading or decoding raised there, or the child died.
@@ -152,9 +152,9 @@ def measure_memory(
 
 
 def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["resident", "peak"]) -> int | None:
-    """Bytes that a process that speculates takes beyond one that decodes plainly on this engine.
+    """Extra bytes of a speculating process compared with one that decodes plainly on this engine.
 
-    They are for the draft, its cache, and the work space of its steps and of longer target passes.
+    They go to the draft, its cache, and the work space of its steps and of longer target passes.
     """
     found = {use.side: getattr(use, what) for use in uses if use.engine == engine}
     return found["speculative"] - found["plain"] if len(found) == 2 else None
@@ -163,18 +163,18 @@ def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["re
 def _used(
     pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader
 ) -> Iterator[tuple[int, int]]:
-    """Bytes resident at the end and at the most; runs in the child."""
+    """Resident bytes at the end and at the peak; runs in the child."""
     process = psutil.Process()
     before = process.memory_info().rss
     engine = load(settings.engine, pair, side)
     request = Request.of(prompt, settings)
     decoder = engine.decoder(request.plain if side == "plain" else request)
-    deque(decoder.rounds(), maxlen=0)  # a replay of what was proposed would load the draft again
+    deque(decoder.rounds(), maxlen=0)  # replaying proposals would load the draft again
     yield process.memory_info().rss - before, _peak(process) - before
 
 
 def _peak(process: psutil.Process) -> int:
-    """The most that was ever resident, as Linux and Windows keep count of it; elsewhere what is resident now."""
+    """The peak resident size, where the system reports it (Linux, Windows); elsewhere the current one."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

@@ -19,7 +19,7 @@ from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
-"""No word twice, so that prompt lookup finds little."""
+"""No word occurs twice, so prompt lookup finds little."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def race(
 ) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
 
-    In a chat, `history` holds the turns before.
+    In a chat, `history` holds the earlier turns.
 
-    `stop` is asked between any two rounds. Once it says True the comparison ends with what there is, or, if
-    it comes before both sides have their first token, there is none.
+    `stop` is checked between any two rounds. Once it returns True the comparison ends with what there is; if that
+    happens before both sides have their first token, there is none.
 
     Raises:
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
@@ -91,7 +91,7 @@ def race(
 
 
 def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
-    """What the draft would have proposed; a failure in this afterthought must not cost the finished runs."""
+    """What the draft would have proposed; a failure here must not cost the finished runs."""
     try:
         return decoder.draft_agreement()
     except (RunError, RuntimeError):
@@ -136,7 +136,7 @@ class _Lane:
 
 
 def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
-    """One decoder undisturbed: to its end, for a number of rounds, or until `stop` says True after a round."""
+    """One decoder on its own: to its end, for a number of rounds, or until `stop` returns True after a round."""
     done: list[Round] = []
     with closing(rounds_of(decoder)) as all_rounds:
         for step in islice(all_rounds, rounds and rounds + 1):

@@ -7,11 +7,11 @@ from specdemo.measure.trials import Summary
 from specdemo.records import Record
 from specdemo.settings import GenerationSettings
 
-_NAMED = 4  # of the settings that are not surely slower
+_NAMED = 4  # of the settings within measurement error
 
 
 class Candidate(Record):
-    """A setting to try: a lookahead of so many tokens, a confidence threshold, or a policy without a number."""
+    """A setting to try: a lookahead, a confidence threshold, or a policy without a value."""
 
     kind: Literal["lookahead", "threshold", "policy"]
     name: str
@@ -20,20 +20,20 @@ class Candidate(Record):
 
 
 class Point(Summary):
-    """What the trials of one candidate gave; of the speedups there are as many as finished trials."""
+    """The results of one candidate; one speedup per finished trial."""
 
     candidate: Candidate
 
 
 class Recommendation(Record):
-    """What to do, in a sentence. `candidate` is the best; None where no setting is sure to beat plain decoding."""
+    """What to do, in a sentence. `candidate` is the best; None where no setting clearly beats plain decoding."""
 
     candidate: Candidate | None
     sentence: str
 
 
 def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommendation:
-    """The fastest setting, if its fresh runs say that it beats plain decoding."""
+    """The fastest setting, if its fresh runs clearly beat plain decoding."""
     if not points:
         return Recommendation(candidate=None, sentence="Nothing has been measured yet.")
     best = fresh or max(points, key=lambda point: point.speedup.middle)
@@ -53,7 +53,7 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
 
 
 def _equals(others: Sequence[Point], speedup: float) -> str:
-    """Those that may be as fast, the fastest first."""
+    """The settings that may be as fast, fastest first."""
     reaching = [point for point in others if (point.speedup.high or max(point.speedups)) >= speedup]
     names = [point.candidate.name for point in sorted(reaching, key=lambda point: -point.speedup.middle)]
     if not names:

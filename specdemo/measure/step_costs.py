@@ -1,9 +1,9 @@
-"""What a step costs, measured apart from any run, and the speedup that follows from it.
+"""What a step costs, measured apart from any run.
 
 A pass over n tokens reads the weights once, as a pass over one does; it costs more only once arithmetic, not
 memory, is the limit. So v(n) grows slowly at first and then faster, with cliffs where another kernel takes
-over. Together with the draft's cost c it decides whether speculation can pay. Both grow with the text before them,
-since attention reads all of it.
+over. Together with the draft's cost c it decides whether speculation can pay off. Both grow with the context, since
+attention reads all of it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +24,14 @@ MAX_LOOKAHEAD = 16
 CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
 _WORDS = WARM_UP_PROMPT.split()
-_ROOM = 200  # tokens that an engine may decode to time its passes
-_TURNS = (4, 5)  # lengths of passes that take turns, to see what a change costs
+_ROOM = 200  # tokens an engine may decode to time its passes
+_TURNS = (4, 5)  # alternating lengths of passes, to measure what a change costs
 _REPEATS = 3
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
 _WARM_UP = 2
-_PASSES = 8  # of each length, where lengths take turns
-_VISITS, _AT_LEAST = 6, 2  # of all lengths, with a few passes each time; fewer where that takes so many seconds
+_PASSES = 8  # passes of each length, where lengths alternate
+_VISITS, _AT_LEAST = 6, 2  # visits to each length, a few passes each; fewer once they take this many seconds
 _FEW = 2
 _ENOUGH = 1.5
 
@@ -45,10 +45,10 @@ def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -
 def measure_contexts(
     engine: Engine, contexts: Sequence[int] = CONTEXTS, *, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Progress[Costs | None]]:
-    """Measure plain, draft and verification steps after texts of several lengths; nothing for those too long.
+    """Measure plain, draft and verification steps after texts of several lengths that fit the models' contexts.
 
-    Passes over 1 to 17 tokens are visited again and again, each time in another order, so that a machine that grows
-    faster or slower meanwhile favours none. Once `stop` says True, what is finished stands.
+    Passes over 1 to 17 tokens are visited repeatedly, each time in a different order, so that drift of the machine
+    favours none. Once `stop` returns True, finished results stand.
     """
     shortest, *longer = (_text(engine, tokens) for tokens in contexts)
     texts = [shortest, *(text for text in longer if _fits(engine, text))]
@@ -98,7 +98,7 @@ def _costs(finished: Sequence[StepCosts]) -> Costs | None:
 
 
 def _text(engine: Engine, tokens: int) -> str:
-    """A text of about so many tokens."""
+    """A text of about `tokens` tokens."""
     each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
     return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
 
@@ -119,7 +119,7 @@ def _order() -> Iterator[int]:
 
 
 def _length_change(engine: Engine, text: str) -> float | None:
-    """What passes take longer in turns than apart, each measured next to the other, again and again."""
+    """How much longer passes take when lengths alternate than when they do not, measured side by side, repeatedly."""
     turns, apart = list[float](), list[float]()
     for _ in range(_REPEATS):
         for index, tokens in enumerate(_TURNS):
@@ -132,6 +132,6 @@ def _length_change(engine: Engine, text: str) -> float | None:
 
 
 def _seconds(engine: Engine, text: str, *tokens: int, passes: int) -> list[float]:
-    """Seconds of so many passes, after others that warm up."""
+    """Seconds of `passes` passes, after others for warm-up."""
     with closing(engine.pass_seconds(text, *tokens)) as seconds:
         return list(islice(seconds, _WARM_UP, _WARM_UP + passes))

@@ -1,9 +1,9 @@
-"""The sweep: which lookahead or threshold decodes fastest here, for these prompts, with what certainty.
+"""The sweep: which setting decodes fastest here, for these prompts, and with what certainty.
 
-Every setting is run on every prompt several times, in an order that is shuffled anew each time, each run between two
-plain ones. So neither a machine that warms up nor a setting's neighbours favour anyone. The fastest of many is partly
-the luckiest, so it is run again, and only these fresh runs are quoted. What comes out is one recommendation; that no
-setting beats plain decoding is one, too.
+Every setting runs on every prompt several times, in an order that is reshuffled each time, each run between two plain
+ones. So neither a drifting machine nor a setting's neighbours favour any of them. The fastest of many is partly the
+luckiest, so it runs again, and only these fresh runs are quoted. The result is one recommendation, which may be plain
+decoding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +28,15 @@ THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
 REPEATS = 3
 _TRIED = {"num_assistant_tokens", "assistant_confidence_threshold"}  # whose values are candidates themselves
-FRESH = 8  # runs of the fastest setting, at least, as many on each prompt
+FRESH = 8  # fresh runs of the fastest setting, at least, equally many per prompt
 
 
 class Sweep(Record):
     """Everything measured so far. `prediction` is not measured: it follows from `costs` and `acceptance`.
 
-    `acceptance` is α as accepted / judged, over all trials of lookaheads. Nothing is predicted of prompt lookup,
-    which finds something in some rounds only, nor without a KV cache, with which the costs were measured. `fresh` is
-    of the fastest setting's runs after all others.
+    `acceptance` is accepted / judged over all trials of lookaheads. Nothing is predicted for prompt lookup, which
+    finds something only in some rounds, nor without a KV cache, since the costs were measured with one. `fresh` holds
+    the runs of the fastest setting after all others.
     """
 
     pair: ModelPair
@@ -56,7 +56,7 @@ def candidates(
     lookaheads: Sequence[int] = LOOKAHEADS,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> list[Candidate]:
-    """What can be tried with this engine and drafter; the policies of the traced engine among it.
+    """What can be tried with this engine and drafter, including the traced engine's policies.
 
     Raises:
         SettingsError: a lookahead or a threshold is out of its range, or there is none.
@@ -65,7 +65,7 @@ def candidates(
         raise SettingsError("There is nothing to try; give at least one lookahead or threshold.")
     if settings.drafter == "lookup" and not lookaheads:
         raise SettingsError("Prompt lookup has no thresholds; give at least one lookahead.")
-    lookaheads = [n for n in lookaheads if n >= settings.tree_depth]  # a tree is as deep at least
+    lookaheads = [n for n in lookaheads if n >= settings.tree_depth]  # the lookahead is at least the tree's depth
     found = [_candidate(settings, "lookahead", f"lookahead {n}", n, num_assistant_tokens=n) for n in lookaheads]
     if settings.drafter == "lookup" or settings.tree_depth:
         return found
@@ -91,7 +91,7 @@ def sweep(
 ) -> Iterator[Progress[Sweep]]:
     """Measure the candidates on the prompts, then the fastest again; yield a state first, and after each trial.
 
-    Candidates that this pair cannot do are left out. Once `stop` says True, what is finished stands.
+    Candidates that this pair does not support are left out. Once `stop` returns True, finished results stand.
 
     Raises:
         SpecdemoError: a prompt or the settings cannot be run, or the engine failed.
@@ -110,7 +110,7 @@ def sweep(
     for repeat in range(repeats + again):
         if repeat == repeats:
             fastest = results.fastest()
-            if fastest is None:  # every text ended at once
+            if fastest is None:  # every text ended at its first token
                 return
             tried = [fastest]
         for prompt in random.sample(prompts, len(prompts)):
@@ -183,7 +183,7 @@ class _Results:
             self._points[candidate.name] = point
 
     def fastest(self) -> Candidate | None:
-        """Of equals the one that was named first, whatever the order of the runs."""
+        """Among equals, the one named first, whatever the order of the runs."""
         best = max(self._measured(), key=lambda point: point.speedup.middle, default=None)
         return best.candidate if best is not None else None
 

@@ -1,7 +1,7 @@
-"""Trials: speculative runs, each between two plain runs of the same prompt, so that a drifting machine cancels.
+"""Trials: speculative runs, each between two plain runs of the same prompt, so that drift of the machine cancels out.
 
-Whether the machine grows warmer, or busier, from one minute to the next, a run and its neighbours have seen nearly
-the same of it. What is compared over many runs is therefore never seconds, but the ratio of neighbours.
+If the machine gets warmer or busier from one minute to the next, a run and its neighbours are affected almost
+equally. So what is compared over many runs is never seconds, but the ratio between neighbours.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,8 +27,8 @@ class Trial(Record):
     """One speculative run and its plain neighbours.
 
     `seconds` and `plain_seconds`, the mean of both neighbours, are for the same number of new `tokens`, prefill
-    excluded. `draft_seconds` and `verify_seconds` are None where the engine does not tell them; `accepted` and
-    `proposed` where it does not tell proposals.
+    excluded. `draft_seconds` and `verify_seconds` are None where the engine does not report them; `accepted`
+    and `proposed` where it does not report proposals.
     """
 
     tokens: int
@@ -51,23 +51,23 @@ class Trial(Record):
 
 
 class Interval(Record):
-    """A median and its percentile-bootstrap interval; no interval where runs are too few for one."""
+    """A median and its percentile-bootstrap interval; no interval where there are too few runs for one."""
 
     middle: float
     low: float | None = None
     high: float | None = None
 
     def __str__(self) -> str:
-        """The median, and the interval in brackets."""
+        """The median, with the interval in parentheses."""
         if self.low is None or self.high is None:
             return f"{self.middle:.2f}×"
         return f"{self.middle:.2f}× ({LEVEL:.0%} interval {self.low:.2f}–{self.high:.2f})".replace("%", " %")
 
 
 def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
-    """The median of at least one value; from six on with its bootstrap interval (Efron 1979), seeded.
+    """The median of at least one value; from six values on, with a seeded bootstrap interval (Efron 1979).
 
-    Of fewer values not even the least and the greatest hold the median between them so often.
+    With fewer, not even the range from least to greatest covers the median at this level.
     """
     middle = float(np.median(values))
     if len(values) < ENOUGH:
@@ -78,7 +78,7 @@ def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
 
 
 def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
-    """Whether the pair can draft so, and the step costs that a policy reckons with are known."""
+    """Whether the pair supports these settings, and the step costs that the policy needs are known."""
     way = settings.way
     try:
         check_way(pair, settings.engine, way, Request.of("", settings).sampling)
@@ -94,7 +94,7 @@ def warm_up(
     costs: Costs | None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """A few rounds of everything, since the first pass of each length compiles its kernels."""
+    """A few rounds of each variant, since the first pass of each length compiles its kernels."""
     requests = [Request.of(prompt, settings) for settings in variants]
     for request in [*(first.plain for first in requests[:1]), *requests]:
         if stop():
@@ -111,7 +111,7 @@ def trials(
 ) -> Iterator[Trial | None]:
     """One trial for each of the variants, in their order, plain runs before, between and after.
 
-    None instead of a trial where the text ended with its first token. Once `stop` says True, the trial that goes on
+    None instead of a trial where the text ended at its first token. Once `stop` returns True, the unfinished trial
     is dropped.
 
     Raises:
@@ -173,7 +173,7 @@ def _total(seconds: Sequence[float | None]) -> float | None:
 
 
 class Summary(Record):
-    """What some trials of the same settings have in common. Shares are of the seconds of the speculative runs."""
+    """A summary of trials with the same settings. Shares are of the speculative runs' seconds."""
 
     speedup: Interval
     speedups: tuple[float, ...]
@@ -187,7 +187,7 @@ class Summary(Record):
 
 
 def summarise(done: Sequence[Trial]) -> Summary:
-    """The figures of at least one trial; sums over the trials are divided, not their ratios averaged."""
+    """The figures of at least one trial: ratios of sums over the trials, not averages of their ratios."""
     speedups = tuple(trial.speedup for trial in done)
     seconds = sum(trial.run_seconds for trial in done)
     draft = _total([trial.draft_seconds for trial in done])

@@ -1,4 +1,4 @@
-"""Warm-up: the beginning of a run, again and again, until it takes no less time than before.
+"""Warm-up: the beginning of a run, repeated until it gets no faster.
 
 In a fresh process everything is slow at first: kernels are compiled for each length of a pass, memory is touched for
 the first time, threads start, the replay's draft is loaded. A fixed number of rounds was too few: the first race
@@ -16,7 +16,7 @@ from specdemo.records import Costs, Request, Side, WarmUp
 
 _REPETITION_SECONDS = 0.15  # on the side's own clock, or
 _LEAST_ROUNDS = 4
-_GAIN = 0.97  # of the best before: a repetition that takes less shows that there is more to gain
+_GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
 _STEADY = 2  # repetitions in a row without such a gain
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
 
@@ -40,7 +40,7 @@ class _Side:
                 decoding = sum(each.seconds for each in done[1:])
                 if stop() or (self.rounds is None and len(done) > _LEAST_ROUNDS and decoding >= _REPETITION_SECONDS):
                     break
-            decoder.trace(done)  # a replay's draft must be warm, too
+            decoder.trace(done)  # the replay's draft must be warm, too
         self.rounds = max(len(done) - 1, 1)
         self.repetitions += 1
         self.spent += sum(step.seconds for step in done)
@@ -65,7 +65,7 @@ def warm_up(
     costs: Costs | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
-    """Repeat the beginnings of these requests by turns until each is steady, or has taken three seconds.
+    """Repeat the beginnings of these requests alternately until each is steady or has taken three seconds.
 
     Yields a phase before each repetition; returns what each side took.
 

@@ -1,1 +1,1 @@
-"""Model pairs: where they are, whether they are whole, whether they fit each other and this machine."""
+"""Model pairs: where they are, whether they are complete, whether they fit each other and this machine."""

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from specdemo.errors import UnknownNameError
 from specdemo.models.memory import memory_needed
@@ -21,21 +21,33 @@ WeightFormat = Literal["int4", "int8", "fp16"]
 
 
 class Source(Record):
-    """Where a model comes from. `repository` is on the Hub, or None where `path` leads to a folder that came along.
+    """Where a model comes from. `repository` is on the Hub; None where `path` is a bundled folder.
 
-    `format` says whether it is OpenVINO IR already, or is to be converted; `weights` the precision then. `disk_bytes`
-    is an estimate.
+    `format` says whether it is OpenVINO IR already, needs conversion, or is a GGUF `file` of the repository's
+    `revision`; `weights` is the resulting precision. `disk_bytes` is an estimate, unless there is a file. A file with
+    this `sha256` may come in a `package` of the Python package index, too. `name` is what the model is listed as.
     """
 
     repository: str | None
-    format: Literal["openvino", "convert"]
-    weights: Literal["int4", "int8", "fp16", "fp32"]
+    format: Literal["openvino", "convert", "gguf"]
+    weights: Literal["int4", "int8", "fp16", "fp32", "Q4_1"]
     disk_bytes: int
     confirmed: bool
     license: str
     gated: bool = False
     trust_remote_code: bool = False
     path: Path | None = None
+    name: str | None = None
+    file: str | None = None
+    revision: str | None = None
+    sha256: str | None = None
+    package: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The name by which it is downloaded from the Hub."""
+        assert self.repository is not None
+        return f"{self.repository}:{self.file}" if self.file is not None else self.repository
 
     @property
     def conversion(self) -> str:
@@ -45,10 +57,17 @@ class Source(Record):
 
 
 class Published(Record):
-    """What somebody else has measured, in words, and where."""
+    """What someone else measured, in words, and the source."""
 
     text: str
     url: str
+
+
+class Beginning(Record):
+    """Settings to begin with: how the pair is loaded, and how it decodes, as far as that is not the usual."""
+
+    runtime: RuntimeSettings = RuntimeSettings()
+    generation: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
 
 class Entry(Record):
@@ -64,6 +83,7 @@ class Entry(Record):
     reason: str | None = None
     published: Published | None = None
     notes: str = ""
+    begin: Beginning = Beginning()
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -84,7 +104,7 @@ class Entry(Record):
 
 @cache
 def catalogue() -> tuple[Entry, ...]:
-    """Every pair, the bundled one first."""
+    """Every pair, those of which something is bundled first."""
     return TypeAdapter(tuple[Entry, ...]).validate_json((ASSETS / "catalogue.json").read_bytes())
 
 
@@ -101,6 +121,6 @@ def find(name: str) -> Entry:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """What to choose instead of a name that is not known."""
+    """What to choose instead of an unknown name."""
     near = get_close_matches(name, known, cutoff=0.4)
     return f"choose {' or '.join(near)}" if near else f"choose one of {', '.join(known)}"

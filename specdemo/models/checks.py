@@ -1,4 +1,4 @@
-"""Whether a pair can run here, and with which engine, told before anything heavy is loaded."""
+"""Whether a pair can run here, and with which engine, before anything heavy is loaded."""
 
 from functools import lru_cache
 
@@ -20,7 +20,7 @@ _TRANSLATED = (
 class EngineReport(Record):
     """Whether an engine can run the pair. `memory_needed` is an upper estimate in bytes.
 
-    `reason` says why not, or what to mind: too little memory by that estimate refuses nothing.
+    `reason` says why not, or what to watch out for: too little memory by that estimate is not a refusal.
     """
 
     engine: EngineName
@@ -39,8 +39,8 @@ class PairReport(Record):
     """What is known of a pair without loading it.
 
     `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file that is not
-    converted yet. `fits`: some engine can run it; `reason`: why not, or what to mind. `memory_free` is in bytes, at
-    the time of the check.
+    converted yet. `fits`: some engine can run it; `reason`: why not, or what to watch out for. `memory_free` is in
+    bytes, at the time of the check.
     """
 
     target: Model
@@ -60,7 +60,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     """Compare the tokenizers, and the memory that the pair needs with what is free; `cache_size` is in GB.
 
     Raises:
-        FolderError, PairError: the target cannot write.
+        FolderError, PairError: the target cannot generate text.
         LoadError: OpenVINO refused a tokenizer.
     """
     check_target(target)
@@ -86,7 +86,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
-    """Check that an engine can load a pair of which it is known whether it is `translated`.
+    """Check that an engine can load a pair whose `translated` is set.
 
     Raises:
         PairError: it cannot.
@@ -122,7 +122,7 @@ def check_way(pair: ModelPair, engine: EngineName, way: Way, sampling: Sampling)
 
 
 def compared(pair: ModelPair) -> ModelPair:
-    """The pair with `translated` as its tokenizers on this machine say.
+    """The pair with `translated` set by comparing its tokenizers.
 
     Raises:
         LoadError: OpenVINO refused a tokenizer.
@@ -149,7 +149,7 @@ def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> 
         return None
     if engine not in ENGINES_OF_DRAFTS["translated"]:
         return difference
-    return None if draft.detokenizer else difference  # to translate takes text
+    return None if draft.detokenizer else difference  # translation needs the draft's text
 
 
 def _translated(difference: str | None) -> str | None:
@@ -161,7 +161,7 @@ def _translated(difference: str | None) -> str | None:
 def _unread(model: Model | None) -> str | None:
     if model is None:
         return None
-    return f"{model.name!r} is converted when it is first used; whether the tokenizers agree is told then."
+    return f"{model.name!r} is converted when it is first used; the tokenizers are compared then."
 
 
 def _too_large(needed: int, free: int) -> str | None:

@@ -1,7 +1,7 @@
-"""Conversion of Hugging Face models to OpenVINO IR, by optimum-intel in a process of its own.
+"""Conversion of Hugging Face models to OpenVINO IR, by optimum-intel in a separate process.
 
-optimum-intel needs PyTorch, so nobody has to have it who does not convert. What is converted gathers in a hidden
-folder beside its final place and moves there when it is whole.
+optimum-intel needs PyTorch, so it is required only for conversion. A model is converted in a hidden folder beside its
+final place and moves there when it is complete.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.2
 
 
 def converted_folder(model: str, weights: str, directory: Path | None = None) -> Path:
-    """Where the converted model lies, or would: `<models directory>/<name>-<weights>-ov`."""
+    """Where the converted model is, or would be: `<models directory>/<name>-<weights>-ov`."""
     name = Path(model).resolve().name if Path(model).is_dir() else model.rpartition("/")[-1]
     return models_dir(directory) / f"{name}-{weights}-ov"
 
@@ -40,7 +40,7 @@ def convert(
     trust_remote_code: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Model | None:
-    """Convert a repository of the Hub, or a local folder, to OpenVINO IR; None if `stop` said True meanwhile.
+    """Convert a repository of the Hub, or a local folder, to OpenVINO IR; None if `stop` returned True meanwhile.
 
     Raises:
         ConversionError: optimum-intel is not installed, or could not convert it; the message says what to do.
@@ -51,7 +51,7 @@ def convert(
         raise ConversionError(f"{str(folder)!r} already exists; use it, delete it, or choose another with --output.")
     check_installed()
     options = ["--trust-remote-code"] if trust_remote_code else []
-    if weights == "int4":  # some matrices do not divide into groups of the usual size
+    if weights == "int4":  # the usual group size does not divide some matrices
         options += ["--group-size-fallback", "adjust"]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch:
@@ -64,7 +64,7 @@ def convert(
 
 
 def check_installed() -> None:
-    """Check that optimum-intel is here.
+    """Check that optimum-intel is installed.
 
     Raises:
         ConversionError: it is not; the message has the commands that install it.
@@ -87,10 +87,10 @@ def export(
 ) -> bool:
     """Export a model with tokenizer and detokenizer; keep only the files that OpenVINO GenAI reads.
 
-    False if `stop` said True meanwhile; `options` are those of `optimum-cli export openvino`.
+    False if `stop` returned True meanwhile; `options` are those of `optimum-cli export openvino`.
 
     Raises:
-        ConversionError: optimum-intel could not; the message has what it said last.
+        ConversionError: optimum-intel failed; the message quotes its last line.
     """
     task = ["--task", "text-generation-with-past", "--weight-format", weights, *options]
     with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".exporting-") as scratch:

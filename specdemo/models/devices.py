@@ -1,4 +1,4 @@
-"""OpenVINO devices of this machine, and what a model on one of them is asked for."""
+"""OpenVINO devices of this machine, and the properties a model is compiled with."""
 
 import re
 from collections.abc import Sequence
@@ -19,12 +19,16 @@ _MEMBER = re.compile(r"-?(?P<device>[^()-]+)(?:\((?P<requests>\d{1,9})\))?")
 _MOST_REQUESTS = 16  # of a member: OpenVINO makes them all with the model, and each takes memory
 _NPU = (
     "GenAI decodes speculatively on an NPU only in a pipeline that cannot be stepped, adapts the lookahead by itself "
-    "and takes no confidence threshold, and the traced engine needs shapes that change"
+    "and takes no confidence threshold, and the traced engine needs dynamic shapes"
 )
+
+_TOLD = (
+    "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
+)  # fmt: skip
 
 
 class Device(NamedTuple):
-    """A device: OpenVINO's name of it, its full name, and why it cannot be used here if it cannot."""
+    """A device: its name in OpenVINO, its full name, and why it cannot be used here, if so."""
 
     name: str
     full_name: str
@@ -80,7 +84,7 @@ def _check_real(name: str, text: str, available: Sequence[str]) -> str:
 
 
 def check_head_device(device: str) -> None:
-    """Check that an EAGLE-3 head's target can run there: GenAI asks its model for what only a real device tells.
+    """Check that an EAGLE-3 head's target can run there: GenAI queries it for what only a real device has.
 
     Raises:
         DeviceError: the device is one that chooses among others.
@@ -90,7 +94,7 @@ def check_head_device(device: str) -> None:
 
 
 def draft_device(runtime: RuntimeSettings) -> str:
-    """The device of the draft, which is the target's unless it has its own."""
+    """The device of the draft, the target's unless it has its own."""
     return runtime.draft_device or runtime.device
 
 
@@ -105,13 +109,15 @@ def device_name(device: str) -> str:
 def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     """OpenVINO properties that a model on this device is compiled with; empty leaves all to the device.
 
-    Compiled models are kept without their weights, which are read from the model's own folder again.
+    Compiled models are cached without their weights, which are read from the model's folder.
     """
     chosen: dict[str, str] = {}
     if runtime.precision != "default":
         chosen["INFERENCE_PRECISION_HINT"] = chosen["KV_CACHE_PRECISION"] = runtime.precision
     if runtime.kv_cache_precision != "default":
         chosen["KV_CACHE_PRECISION"] = runtime.kv_cache_precision
+    if runtime.dynamic_quantization == "off":
+        chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if runtime.inference_num_threads and device.startswith("CPU"):
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
     if runtime.model_cache:
@@ -120,16 +126,16 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
 
 
 def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
-    """What a model compiled with these properties reports of itself; a device may use another than asked.
+    """The properties a model compiled this way reports; a device may use others than requested.
 
-    Read off a model of one operation, so that it takes no time.
+    Read from a model of one operation, which takes no time.
     """
     tokens = opset.parameter([1, 1], np.float32)
     model = openvino.Model([opset.result(opset.relu(tokens))], [tokens], "probe")
     asked = properties(runtime.model_copy(update={"model_cache": False}), device)
     compiled = openvino.Core().compile_model(model, device, asked)
     known = {}
-    for name in ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "INFERENCE_NUM_THREADS", "EXECUTION_DEVICES"):
+    for name in (*_TOLD, "EXECUTION_DEVICES"):
         with suppress(RuntimeError):
             value = compiled.get_property(name)
             text = value.to_string() if isinstance(value, openvino.Type) else value

@@ -1,15 +1,15 @@
-"""GGUF files that other programs keep on this machine, under the names that those programs give them.
+"""GGUF files that other programs keep on this machine, under the names those programs use.
 
 - The Hub's cache: files of a repository's snapshots.
-- LM Studio: `models` in its home, as publisher/repository/file. The home is where `~/.lmstudio-home-pointer` says,
+- LM Studio: `models` in its home, as publisher/repository/file. The home is what `~/.lmstudio-home-pointer` names,
   else `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
 - llama.cpp: files in LLAMA_CACHE, else in `llama.cpp` in the user's cache; newer versions use the Hub's cache, and
-  lay out LLAMA_CACHE as that.
+  lay out LLAMA_CACHE the same way.
 - Ollama: blobs named by digest in OLLAMA_MODELS, else in `~/.ollama/models`, or in that of its Linux service; a
   manifest for each tag tells which blob is the model.
 
-Looking must not take long: folders are searched to a fixed depth, for at most so long, and what cannot be read is
-passed over.
+The search must not take long: folders are searched to a fixed depth, within a time limit, and what cannot be read is
+skipped.
 """
 
 import json
@@ -28,7 +28,7 @@ from specdemo.models.places import expanded, hub_cache
 _MOST_FILES = 200
 _SECONDS = 0.5  # for each program's folder
 _PASSED_OVER = re.compile(r"mmproj|-(?!00001-)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
-"""Projectors of images are no language models; of a model in several parts, the first stands for it."""
+"""Image projectors are not language models; a model in several parts is represented by the first."""
 _OLLAMA_MODEL = "application/vnd.ollama.image.model"
 _OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
@@ -114,7 +114,7 @@ def _ollama() -> Iterator[tuple[str, Path]]:
 
 
 def _ollama_digest(manifest: Path) -> str | None:
-    """Which blob is the model; None for what is no manifest of one."""
+    """Which blob is the model; None if this is not a model's manifest."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         for layer in json.loads(manifest.read_bytes())["layers"]:
             if layer["mediaType"] == _OLLAMA_MODEL and re.fullmatch(r"sha256:[0-9a-f]{64}", layer["digest"]):
@@ -123,7 +123,7 @@ def _ollama_digest(manifest: Path) -> str | None:
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
-    """The files exactly so many levels down."""
+    """The files exactly `depth` levels down."""
     for path in _listed(folder):
         if depth > 1:
             yield from _files(path, depth - 1)
@@ -132,7 +132,7 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """What is in a folder, by name; nothing where that cannot be told."""
+    """What is in a folder, by name; nothing where that cannot be read."""
     with suppress(OSError):
         return sorted(folder.iterdir())
     return []

@@ -1,9 +1,10 @@
-"""Models from the Hugging Face Hub: what of them is on this machine, and fetching the rest.
+"""Models from the Hugging Face Hub: which are on this machine, and downloading the others.
 
-A model counts as here only when it is whole: a folder of the cache is inspected as any other, and its weights enter
-it last of all.
+A model counts as present only when it is complete: a folder of the cache is inspected like any other, and its weights
+arrive last.
 """
 
+import glob
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -11,11 +12,13 @@ from pathlib import Path
 from time import perf_counter
 
 from specdemo.child import follow
-from specdemo.errors import FolderError, NetworkError
+from specdemo.errors import FetchError, FolderError, NetworkError
 from specdemo.models.catalogue import Source
 from specdemo.models.convert import converted_folder
 from specdemo.models.folder import inspect_folder
+from specdemo.models.gguf import inspect_gguf
 from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fetch, partial_of, storage_of
+from specdemo.models.packages import download_package, is_right, packaged_file
 from specdemo.models.places import hub_cache
 from specdemo.progress import Progress
 from specdemo.resources import ASSETS
@@ -24,22 +27,33 @@ from specdemo.resources import ASSETS
 def download(
     repository: str, *, revision: str | None = None, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Progress[Path | None]]:
-    """Fetch what of a repository OpenVINO GenAI needs; the progress is in bytes, and finds the folder at the end.
+    """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
-    `stop` is asked five times a second. Once it says True, no more comes, and what was fetched stays for the next
-    time; so it does when the caller goes away, or the connection is cut.
+    A name such as ORGANISATION/MODEL:FILE.gguf stands for that file, and progress ends with the file.
+
+    `stop` is checked five times a second. Once it returns True, the download ends, and what was fetched stays for the
+    next attempt; so it does when the caller goes away or the connection is lost.
 
     Raises:
         FetchError: the model could not be fetched; the message says why and what to do.
         FolderError: the repository lacks a file that is needed to run the model.
     """
+    repository, _, gguf = repository.partition(":")
     cache = hub_cache()
     free = shutil.disk_usage(existing(cache)).free
     died = NetworkError("The download ended unexpectedly; download again to resume.")
     plan: Plan | None = None
     began, before, file = perf_counter(), 0, ""
     messages = follow(
-        fetch, repository, revision or "main", cache, free, name="specdemo download", died=died, stop=stop
+        fetch,
+        repository,
+        gguf or None,
+        revision or "main",
+        cache,
+        free,
+        name="specdemo download",
+        died=died,
+        stop=stop,
     )
     with closing(messages):
         for message in messages:
@@ -52,12 +66,26 @@ def download(
                 continue
             total, seconds = sum(each.size for each in plan.files), perf_counter() - began
             if isinstance(message, Path):
-                inspect_folder(message, draft=True)
+                _ = inspect_gguf(message) if gguf else inspect_folder(message, draft=True)
                 yield Progress(total, total, 0, message, file)
                 return
             done = sum(_bytes_here(plan.blobs, each) for each in plan.files)
             left = (total - done) * seconds / (done - before) if done > before else None
             yield Progress(done, total, left, None, file)
+
+
+def download_source(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
+    """Download a model of the catalogue: from the Hub, or, where that fails, in its package, if it comes in one.
+
+    Raises:
+        FetchError, ModelError: what `download` raises, or `download_package`.
+    """
+    try:
+        yield from download(source.address, revision=source.revision, stop=stop)
+    except FetchError:
+        if source.package is None:
+            raise
+        yield from download_package(source, stop)
 
 
 def _bytes_here(blobs: Path, file: RemoteFile) -> int:
@@ -70,7 +98,7 @@ def _bytes_here(blobs: Path, file: RemoteFile) -> int:
 
 
 def cached_folders(cache: Path | None = None) -> dict[str, Path]:
-    """The whole OpenVINO models in the Hub's cache, by repository; asks nobody."""
+    """The complete OpenVINO models in the Hub's cache, by repository; works offline."""
     found = {}
     for storage in sorted((cache or hub_cache()).glob("models--*")):
         repository = storage.name.removeprefix("models--").replace("--", "/")
@@ -81,9 +109,9 @@ def cached_folders(cache: Path | None = None) -> dict[str, Path]:
 
 
 def cached_folder(repository: str, revision: str = "main", cache: Path | None = None) -> Path | None:
-    """Where the Hub's cache has this model whole, else None; asks nobody.
+    """Where the Hub's cache holds this model, if complete, else None; works offline.
 
-    The revision's own snapshot comes first. While a newer one is still being fetched, an older one will do.
+    The revision's own snapshot comes first. While a newer one is still being downloaded, an older one will do.
     """
     storage = storage_of(repository, cache or hub_cache())
     snapshots = storage / "snapshots"
@@ -101,8 +129,23 @@ def cached_folder(repository: str, revision: str = "main", cache: Path | None = 
     return None
 
 
+def cached_file(repository: str, file: str, cache: Path | None = None) -> Path | None:
+    """Where the Hub's cache holds this file of a repository, else None; works offline."""
+    snapshots = storage_of(repository, cache or hub_cache()) / "snapshots"
+    return next((path for path in sorted(snapshots.glob(f"*/{glob.escape(file)}")) if path.is_file()), None)
+
+
+def local_file(source: Source) -> Path | None:
+    """The GGUF file of a catalogue model if it is on this machine, in its package or in the Hub's cache."""
+    assert source.repository is not None
+    assert source.file is not None
+    packaged = packaged_file(source) if source.package is not None else None
+    cached = cached_file(source.repository, source.file)
+    return packaged or (cached if cached is not None and is_right(source, cached) else None)
+
+
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
-    """The folder of a catalogue's model if it is on this machine, and whole; asks nobody.
+    """The folder, or GGUF file, of a catalogue model if it is on this machine and complete; works offline.
 
     Converted models are looked for in the user's own models directory, or the one given.
     """
@@ -111,6 +154,8 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
     assert source.repository is not None, "a source has a repository or a path"
     if source.format == "openvino":
         return cached_folder(source.repository)
+    if source.format == "gguf":
+        return local_file(source)
     folder = converted_folder(source.repository, source.weights, directory)
     try:
         inspect_folder(folder, draft=True)

@@ -25,11 +25,19 @@ def describe_environment(pair: ModelPair) -> Environment:
         inference_precision=target.get("INFERENCE_PRECISION_HINT", "unknown"),
         kv_cache_precision=target.get("KV_CACHE_PRECISION", "unknown"),
         draft_inference_precision=draft.get("INFERENCE_PRECISION_HINT", "unknown"),
+        dynamic_quantization=_groups(target.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")),
         threads=int(target["INFERENCE_NUM_THREADS"]) if "INFERENCE_NUM_THREADS" in target else None,
     )
 
 
+def _groups(size: str | None) -> str:
+    """How activations are quantized before they meet compressed weights."""
+    if size is None:
+        return "unknown"
+    return f"groups of {size}" if int(size) else "off"
+
+
 def _full_name(device: str, used: dict[str, str]) -> str:
-    """The device's full name; of one that chooses, also what it chose."""
+    """The device's full name; for one that chooses, also what it chose."""
     chosen = used.get("EXECUTION_DEVICES", device).strip("()")
     return device_name(device) if chosen == device else f"{device}: {device_name(chosen)}"

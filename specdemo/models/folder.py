@@ -1,7 +1,7 @@
-"""What a folder of OpenVINO IR holds, read from its XML without loading a weight.
+"""What a folder of OpenVINO IR holds, read from its XML without loading any weights.
 
-The XML names, for each constant, where its bytes lie in the .bin file. From that follow the number of
-parameters, the stored precision, and whether the copy is whole.
+The XML names, for each constant, where its bytes are in the .bin file. From that follow the number of
+parameters, the stored precision, and whether the copy is complete.
 """
 
 import hashlib
@@ -11,12 +11,12 @@ from collections import Counter
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from specdemo.errors import FolderError
 from specdemo.records import Model
 
-_MODEL = ("config.json", "openvino_model.xml", "openvino_model.bin")
+_MODEL = ("openvino_model.xml", "openvino_model.bin")
 REQUIRED = (
     *_MODEL,
     "openvino_tokenizer.xml",
@@ -35,22 +35,23 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
 def inspect_folder(path: Path, *, draft: bool = False) -> Model:
-    """Describe the model in a folder. A draft may lack a detokenizer, since only the target writes.
+    """Describe the model in a folder. A draft may lack a detokenizer, since only the target generates text.
 
-    An EAGLE-3 head needs no tokenizer at all: it has that of its target.
+    Without `config.json` the context length is not known, and the vocabulary is the network's number of logits.
+    An EAGLE-3 head needs no tokenizer at all: it uses its target's.
 
     Raises:
-        FolderError: the folder is missing, empty, half copied or not OpenVINO IR; the message says which.
+        FolderError: the folder is missing, empty, incomplete or not OpenVINO IR; the message says which.
     """
     stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
     return _inspected(path, draft, stamps)
 
 
 def files_digest(path: Path) -> str:
-    """A digest of a folder's model, tokenizer and configuration that costs little however large they are.
+    """A digest of a folder's model, tokenizer and configuration that is cheap however large they are.
 
-    Of a file go in its name, its size, and short pieces from its beginning to its end: weights that were trained
-    further differ nearly everywhere.
+    It covers each file's name, size, and short pieces spread over its length: weights that were trained further
+    differ nearly everywhere.
     """
     digest = hashlib.sha256()
     for file in (file for file in _files(path) if file.suffix in _DIGESTED):
@@ -71,7 +72,7 @@ def _files(path: Path) -> list[Path]:
 
 @lru_cache(maxsize=512)
 def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model:
-    """The model, read anew only when a file of its folder has changed: a large network's XML takes a second."""
+    """The model, re-read only when a file of its folder has changed: a large network's XML takes a second."""
     if not path.is_dir():
         raise FolderError(f"There is no folder {str(path)!r}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():
@@ -89,10 +90,10 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
     if config.get("is_encoder_decoder"):
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     for stem in () if eagle3 else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
-        _read_constants(path, stem)
-    constants = _read_constants(path, "openvino_model")
+        _read_network(path, stem)
+    network = _read_network(path, "openvino_model")
     sizes: Counter[str] = Counter()
-    for kind, shape, _ in constants:
+    for kind, shape, _ in network.constants:
         if len(shape) > 1:  # matrices only: biases, scales and masks are not what a precision is named after
             sizes[kind] += prod(shape)
     text_config = config.get("text_config", config)  # multimodal exports nest the language model's settings
@@ -104,7 +105,7 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
         weights=_name_precision(sizes),
         context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
         weight_bytes=(path / "openvino_model.bin").stat().st_size,
-        vocabulary=text_config.get("vocab_size"),
+        vocabulary=text_config.get("vocab_size", network.logits),
         chat_template=not eagle3 and _has_chat_template(path),
         detokenizer=detokenizer,
         eagle3=eagle3,
@@ -112,7 +113,7 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
 
 
 def _has_chat_template(path: Path) -> bool:
-    """Whether any of the places where GenAI looks for one has it."""
+    """Whether there is one in any of the places where GenAI looks."""
     if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
         return True
     settings = path / "tokenizer_config.json"
@@ -122,7 +123,7 @@ def _has_chat_template(path: Path) -> bool:
 
 
 def _is_eagle3(config: dict[str, Any]) -> bool:
-    """Whether the exporter took it for an EAGLE-3 head: by the name of its architecture."""
+    """Whether the exporter treated it as an EAGLE-3 head, by the name of its architecture."""
     return any("eagle3" in str(name).lower() for name in config.get("architectures") or ())
 
 
@@ -136,11 +137,20 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _read_constants(path: Path, stem: str) -> list[tuple[str, tuple[int, ...], int]]:
-    """Element type, shape and end offset of each constant; checks that the .bin file is long enough."""
-    constants = []
+class _Network(NamedTuple):
+    """What a network's XML tells: element type, shape and end offset of each constant; how many logits come out."""
+
+    constants: list[tuple[str, tuple[int, ...], int]]
+    logits: int | None
+
+
+def _read_network(path: Path, stem: str) -> _Network:
+    """Read a network's XML, and check that its .bin file is long enough."""
+    constants, logits = [], None
     try:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
+            if layer.tag == "port" and "logits" in layer.get("names", "").split(","):
+                logits = int(layer[-1].text or 0) if len(layer) else None
             if layer.tag == "layer" and layer.get("type") == "Const":
                 data = layer.find("data")
                 if data is not None:
@@ -154,7 +164,7 @@ def _read_constants(path: Path, stem: str) -> list[tuple[str, tuple[int, ...], i
         raise FolderError(
             f"{stem}.bin in {path.name!r} has {present} of {needed} bytes; the copy is incomplete, copy it again."
         )
-    return constants
+    return _Network(constants, logits if logits is not None and logits > 0 else None)
 
 
 def _name_precision(sizes: Counter[str]) -> str:

@@ -1,8 +1,8 @@
-"""GGUF files, the format of llama.cpp: what one holds, from its own header, without reading a weight.
+"""GGUF files, the format of llama.cpp: what one holds, from its header alone, without reading any weights.
 
 A file begins with metadata (keys and values) and a table of tensors; their data follow. The `gguf` package reads this
-too, but makes an object of every token: 4 s for a vocabulary of 49,000, where a listing of models has a fraction
-of one. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+too, but makes an object of every token: 4 s for a vocabulary of 49,000, where listing models should take a
+fraction of one. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import mmap
@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.errors import GGUFError
+from specdemo.models.folder import inspect_folder
 from specdemo.records import Model
 
 FAMILIES = ("llama", "qwen2", "qwen3")
-"""The architectures that the reader of openvino-genai 2026.4 takes."""
+"""The architectures that the reader of openvino-genai 2026.4 supports."""
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_BLOCKS = {  # weights in a block, and its bytes
+_BLOCKS = {  # weights per block, and bytes per block
     "F32": (1, 4),
     "F16": (1, 2),
     "BF16": (1, 2),
@@ -41,16 +42,16 @@ _NAMES = (
     "IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16"
 )
 _TYPES = dict(enumerate(_NAMES.split(" "))) | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"}
-"""Types of tensors, by their numbers in files."""
+"""Types of tensors, by their number in files."""
 
 
 def type_number(name: str) -> int:
-    """The number that a type of tensors has in files."""
+    """The number of a tensor type in files."""
     return next(number for number, known in _TYPES.items() if known == name)
 
 
 class Tensor(NamedTuple):
-    """A row of the table: `type` as llama.cpp names it; `shape` begins with a row's length; `offset` in the data."""
+    """A tensor: `type` as llama.cpp names it; `shape` starts with a row's length; `offset` is in the data."""
 
     name: str
     type: str
@@ -59,15 +60,15 @@ class Tensor(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Its size in the file; of types that the reader takes only."""
+        """Its size in the file; only for types that the reader supports."""
         weights, size = _BLOCKS[self.type]
         return -(-prod(self.shape) // weights) * size
 
 
 class Header(NamedTuple):
-    """A file's header. Of an array in the metadata only the length is kept, as an int.
+    """A file's header. For an array in the metadata, only its length is kept, as an int.
 
-    `table` is where the table of tensors begins, `data` where their data do, in bytes from the file's beginning.
+    `table` and `data` are the offsets of the table of tensors and of their data, in bytes from the file's start.
     """
 
     metadata: dict[str, Any]
@@ -77,12 +78,12 @@ class Header(NamedTuple):
 
     @property
     def alignment(self) -> int:
-        """Bytes of which every offset is a multiple."""
+        """The alignment of offsets, in bytes."""
         return int(self.metadata.get("general.alignment", 0)) or _ALIGNMENT
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file begins as a GGUF file does; False for what cannot be read."""
+    """Whether a file starts like a GGUF file; False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -94,10 +95,10 @@ def read_header(path: Path) -> Header:
     """Read a file's metadata and table of tensors.
 
     Raises:
-        GGUFError: it cannot be read, is no GGUF file, or ends before its header does.
+        GGUFError: it cannot be read, is not a GGUF file, or ends before its header does.
     """
     if not is_gguf(path):
-        raise GGUFError(f"{path.name!r} is not a GGUF file that can be read here; choose another file.")
+        raise GGUFError(f"{path.name!r} is not a readable GGUF file; choose another file.")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         try:
             return _Parser(content).header(path.name)
@@ -106,7 +107,7 @@ def read_header(path: Path) -> Header:
 
 
 class _Parser:
-    """Reads one value after another; `struct` complains where the file ends first."""
+    """Reads one value after another; `struct` raises where the file ends first."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
@@ -115,7 +116,7 @@ class _Parser:
     def header(self, name: str) -> Header:
         version = self._number(_U32)
         if version not in _VERSIONS:
-            raise GGUFError(f"{name!r} is in version {version} of GGUF, which is not read here; choose a newer file.")
+            raise GGUFError(f"{name!r} is in version {version} of GGUF, which is not supported; choose a newer file.")
         tensors, entries = self._number(_U64), self._number(_U64)
         metadata = {}
         for _ in range(entries):
@@ -155,7 +156,7 @@ class _Parser:
 
     def _skip_strings(self, count: int) -> None:
         content, place, length_at = self._content, self._place, _U64.unpack_from
-        for _ in range(count):  # vocabularies: some 100,000 times
+        for _ in range(count):  # vocabularies call this some 100,000 times
             place += 8 + length_at(content, place)[0]
         self._place = place
 
@@ -170,7 +171,8 @@ def inspect_gguf(path: Path) -> Model:
     """Describe the model in a GGUF file, from its own metadata.
 
     Raises:
-        GGUFError: it is no GGUF file, is cut short, or is of a kind that openvino-genai's reader cannot take.
+        GGUFError: it is not a GGUF file, is incomplete, or is of a kind that openvino-genai's reader does not
+        support.
     """
     try:
         state = path.stat()
@@ -179,9 +181,18 @@ def inspect_gguf(path: Path) -> Model:
     return _inspected(path, state.st_size, state.st_mtime_ns)
 
 
+def inspect_model(path: Path) -> Model:
+    """Describe the model in a folder of OpenVINO IR, or in a GGUF file.
+
+    Raises:
+        ModelError: it cannot be used.
+    """
+    return inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
+
+
 @lru_cache(maxsize=512)
 def _inspected(path: Path, size: int, modified: int) -> Model:
-    """The model, read anew only when its file has changed."""
+    """The model, re-read only when its file has changed."""
     header = read_header(path)
     check_readable(path.name, header)
     needed = max((header.data + tensor.offset + tensor.bytes for tensor in header.tensors), default=0)
@@ -191,7 +202,7 @@ def _inspected(path: Path, size: int, modified: int) -> Model:
     family = metadata["general.architecture"]
     sizes: Counter[str] = Counter()
     for tensor in header.tensors:
-        if len(tensor.shape) > 1:  # matrices only, as in a folder
+        if len(tensor.shape) > 1:  # matrices only, as for a folder
             sizes[tensor.type] += prod(tensor.shape)
     return Model(
         name=path.name,
@@ -212,16 +223,16 @@ def vocabulary_of(header: Header) -> int | None:
 
 
 def check_readable(name: str, header: Header) -> None:
-    """Check that openvino-genai's reader takes a model like this.
+    """Check that openvino-genai's reader supports such a model.
 
     Raises:
-        GGUFError: it does not; the message names what it cannot take.
+        GGUFError: it does not; the message names what is unsupported.
     """
     family = header.metadata.get("general.architecture", "unknown")
     if family not in FAMILIES:
         raise GGUFError(
-            f"{name!r} is of the {family} architecture, which OpenVINO GenAI does not read from GGUF; "
-            f"choose a model of one of {_listed(FAMILIES)}, or convert the original with: models convert."
+            f"{name!r} has the {family} architecture, which OpenVINO GenAI does not read from GGUF; "
+            f"choose one of {_listed(FAMILIES)}, or convert the original with: models convert."
         )
     if header.metadata.get("split.count", 1) > 1:
         raise GGUFError(f"{name!r} is one of several parts; join them with llama-gguf-split --merge.")
@@ -237,7 +248,7 @@ def check_readable(name: str, header: Header) -> None:
 
 
 def _cut(name: str, how: str = "") -> GGUFError:
-    return GGUFError(f"{name!r}{how} is cut short; download or copy it again.")
+    return GGUFError(f"{name!r}{how} is incomplete; download or copy it again.")
 
 
 def _listed(names: Iterable[str]) -> str:

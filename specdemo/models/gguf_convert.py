@@ -1,8 +1,8 @@
-"""GGUF files to OpenVINO IR: each once, by openvino-genai's own reader, into our cache.
+"""GGUF files to OpenVINO IR: each is converted once, by openvino-genai's own reader, into our cache.
 
-The reader writes beside the file that it reads. So it is given a link to the file, in a hidden folder of the cache;
-when everything is written, that folder takes its place, named by the file's SHA-256 digest. It runs in a process of
-its own: reading can be broken off, may need more memory than there is, and prints what would spoil JSON.
+The reader writes beside the file it reads, so it gets a link to the file, in a hidden folder of the cache. Once
+everything is written, that folder is renamed to the file's SHA-256 digest. It runs in a separate process: reading can
+be interrupted, may need more memory than there is, and prints text that would corrupt JSON output.
 """
 
 import hashlib
@@ -21,23 +21,24 @@ from specdemo.child import follow
 from specdemo.errors import ConversionError, DiskError, LoadError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, inspect_gguf, read_header
+from specdemo.models.gguf_exact import restore_minima
 from specdemo.models.gguf_write import configuration, ends, with_halves
 from specdemo.models.memory import in_units
 from specdemo.models.places import own_cache
 from specdemo.records import Model, ModelPair
 
-_GROWTH = 1.5  # bytes of IR for a byte of GGUF at the most: 6 bits are kept as 8, with scales
+_GROWTH = 1.5  # bytes of IR per byte of GGUF, at most: 6 bits are stored as 8, with scales
 _STALE_SECONDS = 24 * 3600
 
 
 def folder_of(model: Model) -> Path:
-    """The folder of OpenVINO IR that an engine loads: the model's own, or what its GGUF file was converted to.
+    """The folder of OpenVINO IR that an engine loads: the model's own, or the conversion of its GGUF file.
 
     Raises:
-        LoadError: it is not converted yet, or it was read from JSON, which never holds paths.
+        LoadError: it is not converted yet, or the model was read from JSON, which never holds paths.
     """
     if model.path is None:
-        raise LoadError(f"It is not known where {model.name!r} lies on this machine; choose its folder.")
+        raise LoadError(f"The folder of {model.name!r} on this machine is unknown; choose it.")
     folder = converted_folder(model.path) if model.path.is_file() else model.path
     if folder is None:
         raise LoadError(f"The GGUF file {model.name!r} is not converted yet; choose it as a target or draft again.")
@@ -45,14 +46,14 @@ def folder_of(model: Model) -> Path:
 
 
 def awaits_conversion(model: Model) -> bool:
-    """Whether a model is a GGUF file that has no conversion yet."""
+    """Whether a model is a GGUF file without a conversion."""
     return model.path is not None and model.path.is_file() and converted_folder(model.path) is None
 
 
 def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
-    """Convert what of a pair is GGUF and not converted yet; yields the model under way and its seconds.
+    """Convert the GGUF files of a pair that are not converted yet; yields the current model and its seconds.
 
-    Once the caller goes away, nothing more is converted.
+    Stops when the caller goes away.
 
     Raises:
         SpecdemoError: what `convert_gguf` raises.
@@ -64,9 +65,9 @@ def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
 
 
 def convert_gguf(path: Path) -> Iterator[float]:
-    """Convert a file that is not converted yet; yields the seconds so far, five times a second.
+    """Convert a file that is not converted yet; yields the elapsed seconds, five times a second.
 
-    When the caller goes away the conversion ends, and nothing is left behind.
+    When the caller goes away the conversion ends and leaves nothing behind.
 
     Raises:
         GGUFError: the file cannot be read.
@@ -77,12 +78,12 @@ def convert_gguf(path: Path) -> Iterator[float]:
         return
     _check_disk(inspect_gguf(path))
     _conversions().mkdir(parents=True, exist_ok=True)
-    for left in _conversions().glob(".converting-*"):  # by a process that was killed
+    for left in _conversions().glob(".converting-*"):  # left by a process that was killed
         if time() - left.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
     began = monotonic()
     died = ConversionError(
-        f"The conversion of {path.name!r} ended unexpectedly, perhaps for lack of memory; free some, and try again."
+        f"The conversion of {path.name!r} ended unexpectedly, perhaps for lack of memory; free some and try again."
     )
     with (
         tempfile.TemporaryDirectory(prefix=".converting-", dir=_conversions()) as scratch,
@@ -93,7 +94,7 @@ def convert_gguf(path: Path) -> Iterator[float]:
 
 
 def converted_folder(path: Path) -> Path | None:
-    """Where a file's conversion is, if there is one; takes no time, since no file is converted that has no digest."""
+    """Where a file's conversion is, if there is one; instant, since converted files have a stored digest."""
     record = _record_of(path)
     if record is None or not record.is_file():
         return None
@@ -102,7 +103,7 @@ def converted_folder(path: Path) -> Path | None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, computed anew only once its size or its time has changed.
+    """SHA-256 of a file's content, recomputed only when its size or time has changed.
 
     Raises:
         OSError: it cannot be read.
@@ -121,7 +122,7 @@ def file_digest(path: Path) -> str:
 
 
 def _record_of(path: Path) -> Path | None:
-    """Where the digest of a file of this size and time is kept."""
+    """Where the digest of a file of this size and time is stored."""
     try:
         state = path.stat()
     except OSError:
@@ -139,14 +140,14 @@ def _check_disk(model: Model) -> None:
     needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(place).free
     if needed > free:
         raise DiskError(
-            f"The conversion of {model.name!r} may need {in_units(needed)}, and {place} has {in_units(free)} free; "
-            "free some space, or set XDG_CACHE_HOME to a larger disk."
+            f"The conversion of {model.name!r} may need {in_units(needed)}, but {place} has only {in_units(free)} "
+            "free; free some space, or set XDG_CACHE_HOME to a larger disk."
         )
 
 
 def _convert(path: Path, scratch: Path) -> Iterator[None]:
-    """The child: convert in the scratch folder, then move what was made to its place."""
-    os.dup2(2, 1)  # what the reader prints is no output of ours
+    """The child: convert in the scratch folder, then move the result to its place."""
+    os.dup2(2, 1)  # the reader's prints are not our output
     folder = _conversions() / file_digest(path)
     if folder.is_dir():  # the same content under another name
         return
@@ -160,11 +161,12 @@ def _convert(path: Path, scratch: Path) -> Iterator[None]:
         _link(path, link)
     try:
         openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
-    except Exception as error:  # whatever a file makes the reader stumble over
+    except Exception as error:  # whatever makes the reader fail
         said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
         raise ConversionError(
-            f"OpenVINO GenAI could not read {path.name!r} (it said: {said}); choose another file."
+            f"OpenVINO GenAI could not read {path.name!r} (its last message: {said}); choose another file."
         ) from error
+    restore_minima(work, path, header)
     link.unlink()
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -174,7 +176,7 @@ def _convert(path: Path, scratch: Path) -> Iterator[None]:
 
 
 def _link(source: Path, link: Path) -> None:
-    """A link to a file, by whatever this system and these disks allow; else a copy."""
+    """A link to a file, of whatever kind this system and these disks allow, else a copy."""
     for how in (os.symlink, os.link):
         with suppress(OSError):
             how(source, link)

@@ -1,4 +1,4 @@
-"""What a converted GGUF file needs beside its network: configuration files, and halves in place of wider weights."""
+"""What a converted GGUF file needs besides its network: configuration files, and F16 in place of wider weights."""
 
 import struct
 from math import prod
@@ -11,11 +11,11 @@ from specdemo.models.gguf import Header, Tensor, type_number, vocabulary_of
 
 _WIDE = ("F32", "BF16")
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_STEP = 2**24  # bytes converted at a time
+_STEP = 2**24  # bytes converted at once
 
 
 def configuration(header: Header) -> dict[str, Any]:
-    """The model's `config.json`, with the keys of Hugging Face's own; what the file does not tell is left out."""
+    """The model's `config.json`, with Hugging Face's keys; what the file does not say is left out."""
     metadata = header.metadata
     family = metadata["general.architecture"]
     heads, width = metadata.get(f"{family}.attention.head_count"), metadata.get(f"{family}.embedding_length")
@@ -40,7 +40,7 @@ def configuration(header: Header) -> dict[str, Any]:
 
 
 def ends(header: Header) -> dict[str, Any]:
-    """The model's `generation_config.json`: a turn can end with another token than the text does."""
+    """The model's `generation_config.json`: a turn can end with a different token than the text."""
     metadata = header.metadata
     named = (metadata.get(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom"))
     found = {
@@ -54,7 +54,7 @@ def ends(header: Header) -> dict[str, Any]:
 def with_halves(path: Path, header: Header, copy: Path) -> bool:
     """Write a copy of a file whose F32 and BF16 matrices are F16, if it has any; False where there are none.
 
-    The reader of openvino-genai 2026.4 takes vectors in F32, but no matrices, and fails on BF16.
+    The reader of openvino-genai 2026.4 supports F32 vectors but not F32 matrices, and fails on BF16.
     """
     if not any(_halved(tensor) for tensor in header.tensors):
         return False
@@ -85,7 +85,7 @@ def _size(tensor: Tensor) -> int:
 
 
 def _row(tensor: Tensor, offset: int) -> bytes:
-    """The tensor's row in the table, as the format has it."""
+    """The tensor's row in the table, in the file's format."""
     name = tensor.name.encode()
     form = f"<Q{len(name)}sI{len(tensor.shape)}QIQ"
     kind = type_number("F16" if _halved(tensor) else tensor.type)

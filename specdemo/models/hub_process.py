@@ -1,18 +1,20 @@
-"""The process that talks to the Hub for `download`: it can be ended at any moment, and what it wrote is gone on with.
+"""The process that talks to the Hub for `download`: it can be ended at any moment, and downloads resume.
 
-A process of its own, because a connection that stalls can only be cancelled by ending who waits for it, and because
-`huggingface_hub` reads its environment once, when it is imported.
+It is a separate process because a stalled connection can only be cancelled by ending the process that waits for it,
+and because `huggingface_hub` reads its environment once, when imported.
 
-`huggingface_hub` deletes what an interrupted download of a file has fetched (2.4, and 1.21 too). So the bytes of a
-file are fetched here, with the library's own `http_get`, into a file beside its final place in the library's cache.
-Only when it is whole, and its hash is right, does it take that place; the rest of the cache is left to the library.
+`huggingface_hub` (1.21 and 2.4) deletes what an interrupted download of a file has fetched. So files are fetched
+here, with the library's own `http_get`, into a file beside its final place in the library's cache. Only once it is
+complete and its hash is right does it move there; the rest of the cache is left to the library.
 """
 
 import errno
 import fnmatch
 import hashlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO, NamedTuple
 
 from specdemo.errors import AccessError, DiskError, FetchError, MissingError, NetworkError
@@ -31,11 +33,11 @@ NEEDED = (
 )
 """The files that OpenVINO GenAI reads; a repository's other weights and its pictures stay where they are."""
 _SPARE = 64 * 2**20  # bytes of the disk that a download leaves free
-_CHUNK = 2**18  # the library's own 10 MiB are lost when a connection is cut, and make a slow download look stuck
+_CHUNK = 2**18  # the library's own 10 MiB are lost with the connection, and make a slow download look stuck
 
 
 class RemoteFile(NamedTuple):
-    """A file of a repository; `etag` is what the Hub calls its content by, `have` the bytes of it that are here."""
+    """A file of a repository; `etag` is the Hub's name for its content, `have` its bytes on this machine."""
 
     name: str
     size: int
@@ -63,32 +65,38 @@ def storage_of(repository: str, cache: Path) -> Path:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the closest one above it that is there."""
+    """The folder, or its closest ancestor that exists."""
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
 def partial_of(blobs: Path, file: RemoteFile) -> Path:
-    """Where the bytes of a file gather until it is whole."""
+    """Where a file is kept until it is complete."""
     return blobs / f"{file.etag}.incomplete"
 
 
-def fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[Plan | Started | Path]:
-    """A `Plan`, each file that is `Started`, then the folder. No more than `free` bytes may be fetched.
+def fetch(
+    repository: str, gguf: str | None, revision: str, cache: Path, free: int
+) -> Iterator[Plan | Started | Path]:
+    """A `Plan`, each file that is `Started`, then the folder, or the GGUF file if one was named.
+
+    No more than `free` bytes may be fetched.
 
     Raises:
         FetchError: whatever went wrong.
     """
     try:
-        yield from _fetch(repository, revision, cache, free)
+        yield from _fetch(repository, gguf, revision, cache, free)
     except Exception as error:
         raise _explained(error, repository) from error
 
 
-def _fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[Plan | Started | Path]:
+def _fetch(
+    repository: str, gguf: str | None, revision: str, cache: Path, free: int
+) -> Iterator[Plan | Started | Path]:
     from huggingface_hub import HfApi, constants, hf_hub_download
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity(logging.ERROR)  # a cut connection is gone on with, and needs no words
+    logging.set_verbosity(logging.ERROR)  # a lost connection is resumed, silently
     constants.HF_HUB_DISABLE_PROGRESS_BARS = True
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
@@ -96,18 +104,15 @@ def _fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[P
     blobs = storage_of(repository, cache) / "blobs"
     files = []
     for sibling in info.siblings or ():
-        if not any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in NEEDED):
+        if not any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED)):
             continue
         etag = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
         assert etag is not None, "asked for with the files' metadata"
         here = [path.stat().st_size for path in (blobs / etag, blobs / f"{etag}.incomplete") if path.is_file()]
         files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, here[0] if here else 0))
-    if not any(file.name.endswith(WEIGHTS) for file in files):
-        raise MissingError(
-            f"The repository {repository!r} contains no OpenVINO model; "
-            f"convert it with: python -m specdemo models convert {repository} --weight-format int8."
-        )
-    # The weights come last: a snapshot that has them has everything.
+    if not any(file.name == gguf or (gguf is None and file.name.endswith(WEIGHTS)) for file in files):
+        raise _nothing(repository, gguf, [sibling.rfilename for sibling in info.siblings or ()])
+    # Weights come last: a snapshot that has them is complete.
     files.sort(key=lambda file: (file.name == WEIGHTS, file.size))
     plan = Plan(info.sha, tuple(files), blobs)
     _check_disk(plan, cache, free)
@@ -117,8 +122,26 @@ def _fetch(repository: str, revision: str, cache: Path, free: int) -> Iterator[P
         yield Started(file)
         _fetch_file(repository, info.sha, file, blobs)
         path = hf_hub_download(repository, file.name, revision=info.sha, cache_dir=cache)
-    hf_hub_download(repository, "config.json", revision=revision, cache_dir=cache)  # the revision's name, last of all
-    yield Path(path).parent
+    # the revision's name, last of all
+    path = hf_hub_download(repository, gguf or "config.json", revision=revision, cache_dir=cache)
+    yield Path(path) if gguf else Path(path).parent
+
+
+def _nothing(repository: str, gguf: str | None, there: list[str]) -> MissingError:
+    """What there is instead of what was asked for."""
+    files = [name for name in there if name.lower().endswith(".gguf")]
+    if gguf:
+        return MissingError(
+            f"The repository {repository!r} has no file {gguf!r}; choose one of {', '.join(files) or 'another'}."
+        )
+    if files:
+        return MissingError(
+            f"The repository {repository!r} contains GGUF files; name one of them, as {repository}:{files[0]}."
+        )
+    return MissingError(
+        f"The repository {repository!r} contains no OpenVINO model; "
+        f"convert it with: python -m specdemo models convert {repository} --weight-format int8."
+    )
 
 
 def _check_disk(plan: Plan, cache: Path, free: int) -> None:
@@ -131,7 +154,7 @@ def _check_disk(plan: Plan, cache: Path, free: int) -> None:
 
 
 def _fetch_file(repository: str, commit: str, file: RemoteFile, blobs: Path) -> None:
-    """Fetch a file from where an earlier attempt ended, again and again for as long as bytes arrive."""
+    """Fetch a file from where an earlier attempt ended, retrying for as long as bytes arrive."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock, build_hf_headers
 
@@ -158,8 +181,15 @@ def _gather(url: str, headers: dict[str, str], file: RemoteFile, stream: BinaryI
         try:
             http_get(url, stream, resume_size=have, headers=headers, expected_size=file.size)
         except Exception as error:
-            if "TransportError" not in _kinds(error) or stream.tell() == have:
+            if not isinstance(error, _client().TransportError) or stream.tell() == have:
                 raise
+
+
+def _client() -> ModuleType:
+    """The library's HTTP client: `httpx` in one version and `httpx2` in the next."""
+    from huggingface_hub import errors
+
+    return sys.modules[errors.HTTPError.__module__]
 
 
 def _hash(path: Path, file: RemoteFile) -> str:
@@ -169,40 +199,35 @@ def _hash(path: Path, file: RemoteFile) -> str:
         return hashlib.file_digest(stream, lambda: digest).hexdigest()
 
 
-def _kinds(error: BaseException) -> set[str]:
-    """Names of an error's types: the library's HTTP client is `httpx` in one version and `httpx2` in the next."""
-    return {kind.__name__ for kind in type(error).__mro__}
-
-
 def _explained(error: Exception, repository: str) -> FetchError:
-    """The one sentence for whatever went wrong."""
-    from huggingface_hub import constants
+    """One sentence for whatever went wrong."""
+    from huggingface_hub import constants, errors
 
-    kinds, host = _kinds(error), constants.ENDPOINT
+    host = constants.ENDPOINT
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, FetchError):
         return error
-    if "GatedRepoError" in kinds:
+    if isinstance(error, errors.GatedRepoError):
         return AccessError(
             f"{repository} is gated; accept its licence at {host}/{repository}, and set HF_TOKEN to your token."
         )
-    if "RepositoryNotFoundError" in kinds or "RevisionNotFoundError" in kinds:
+    if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
         return MissingError(
             f"{host} does not show you {repository}; check its name, or set HF_TOKEN if it is private."
         )
     if status in (401, 403):
         return AccessError(f"{host} refused your token; set HF_TOKEN to one that can read {repository}.")
-    if "OfflineModeIsEnabled" in kinds:
+    if isinstance(error, errors.OfflineModeIsEnabled):
         return NetworkError(f"HF_HUB_OFFLINE is set, and {repository} is not on this machine; unset it to download.")
-    if "ConnectError" in kinds or "ConnectTimeout" in kinds:
+    if isinstance(error, _client().ConnectError | _client().ConnectTimeout):
         return NetworkError(f"{host} cannot be reached; check the network, or set HF_ENDPOINT to a mirror.")
-    if "TransportError" in kinds or isinstance(error, ConnectionError):
+    if isinstance(error, _client().TransportError | ConnectionError):
         return NetworkError(f"The connection to {host} was lost too often; download again to resume.")
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return DiskError("The disk is full; free some space and download again to resume.")
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
         return DiskError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
-    if "HFValidationError" in kinds:
+    if isinstance(error, errors.HFValidationError):
         return MissingError(f"{repository!r} is not a repository name; write it as ORGANISATION/MODEL.")
     if status == 404:
         return MissingError(f"{host} has no {repository}; check the name, which is ORGANISATION/MODEL.")

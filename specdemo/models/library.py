@@ -1,6 +1,6 @@
 """Every model on this machine by a name of its own: bundled, of the Hub's cache, the user's, and of other programs.
 
-The page chooses from these names and nothing else: a name is compared with what was found, never made into a path.
+The page can choose only from these names: a name is compared with what was found, never turned into a path.
 """
 
 import os
@@ -8,25 +8,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specdemo.errors import FolderError, ModelError, UnknownNameError
-from specdemo.models.catalogue import Entry, suggestion
+from specdemo.models.catalogue import Entry, catalogue, suggestion
 from specdemo.models.discovery import found_files, gguf_files
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf import inspect_gguf
+from specdemo.models.gguf import inspect_gguf, inspect_model
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import MODELS_VARIABLE, models_dir
 from specdemo.records import Model, Record
 
 
 class Unusable(Record):
-    """A folder or a file among the user's models that is no model that can run, and why."""
+    """A folder or file among the user's models that cannot be run as a model, and why."""
 
     name: str
     reason: str
 
 
 class Library(Record):
-    """What there is. Every model's name is its own."""
+    """What there is. Model names are unique."""
 
     models: tuple[Model, ...]
     unusable: tuple[Unusable, ...] = ()
@@ -38,12 +38,18 @@ def library(directory: Path | None = None) -> Library:
     Raises:
         FolderError: the directory that was named does not exist.
     """
+    offered = [
+        _named(path, source.name)
+        for entry in catalogue()
+        for source in entry.sources
+        if source.name is not None and (path := local_folder(source)) is not None
+    ]
     cached = [_named(folder, repository) for repository, folder in cached_folders().items()]
     named = directory or os.environ.get(MODELS_VARIABLE)
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
-    mine = {model.path and model.path.resolve() for model in own}
+    mine = {model.path and model.path.resolve() for model in (*offered, *own)}
     found, refused = _usable((name, file) for name, file in found_files() if file.resolve() not in mine)
-    models = distinct([*bundled_models(), *cached, *own, *found])
+    models = distinct([*bundled_models(), *offered, *cached, *own, *found])
     return Library(models=tuple(models), unusable=(*unusable, *refused))
 
 
@@ -52,7 +58,7 @@ def resolve(name: str, directory: Path | None = None) -> Model:
 
     Raises:
         FolderError: the folder holds no whole model.
-        GGUFError: the file is no GGUF file, or not one that can be read.
+        GGUFError: the file is not a GGUF file, or an unsupported one.
         UnknownNameError: there is neither.
     """
     path = Path(name)
@@ -71,7 +77,7 @@ def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
 
     GGUF files may lie three levels deep, as `organisation/name/file`.
 
-    Hidden folders are passed over: a conversion that is under way gathers in one.
+    Hidden folders are skipped: a conversion in progress uses one.
 
     Raises:
         FolderError: there is no such directory.
@@ -116,7 +122,7 @@ def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _holds_gguf(folder: Path) -> bool:
-    """Whether a folder is there for the GGUF files in it."""
+    """Whether a folder exists only for the GGUF files in it."""
     return not any(folder.glob("openvino_*")) and any(gguf_files(folder, depth=0))
 
 
@@ -135,12 +141,11 @@ def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[U
 
 
 def _named(path: Path, name: str) -> Model:
-    model = inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
-    return model.model_copy(update={"name": name})
+    return inspect_model(path).model_copy(update={"name": name})
 
 
 def distinct(models: Iterable[Model]) -> Iterator[Model]:
-    """The same models with a number after a name that came before."""
+    """The same models, with a number added to a name that is already taken."""
     seen: dict[str, int] = {}
     for model in models:
         seen[model.name] = seen.get(model.name, 0) + 1

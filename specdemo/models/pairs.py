@@ -1,20 +1,26 @@
 """The bundled pair, and pairs from a user's own folders."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from specdemo.errors import FolderError, PairError
+from specdemo.models.catalogue import Beginning, catalogue, find
+from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder
+from specdemo.models.gguf import inspect_model
 from specdemo.records import Model, ModelPair
 from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 
 BUNDLED = ASSETS / "story-pair"
+PAIR_VARIABLE = "SPECDEMO_PAIR"
+_FIRST_CHOICE = "smollm2"
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:
-    """The pair that comes with the project; in f32 unless asked otherwise, where its outputs are identical.
+    """The bundled pair, in f32 by default, where its outputs are identical.
 
     Raises:
         SettingsError: a runtime setting is out of its range.
@@ -24,7 +30,7 @@ def bundled_pair(**runtime: Any) -> ModelPair:
 
 
 def bundled_models() -> tuple[Model, Model]:
-    """The target and the draft that come with the project."""
+    """The bundled target and draft."""
     target, draft = (
         inspect_folder(BUNDLED / role).model_copy(update={"name": f"{BUNDLED.name}/{role}"})
         for role in ("target", "draft")
@@ -33,13 +39,40 @@ def bundled_models() -> tuple[Model, Model]:
 
 
 def suited(target: Model) -> RuntimeSettings:
-    """Where to begin with a target. The bundled one is compiled anew each time: that is faster for one so small."""
-    bundled = target.path is not None and target.path.parent == BUNDLED
-    return RuntimeSettings(precision="f32", model_cache=False) if bundled else RuntimeSettings()
+    """The runtime settings to begin with for a target."""
+    return beginning(target).runtime
+
+
+def beginning(target: Model) -> Beginning:
+    """The settings to begin with for a target: the catalogue's for one of its own, else the usual."""
+    if target.path is None:
+        return Beginning()
+    listed = (entry for entry in catalogue() if local_folder(entry.target) == target.path)
+    return next((entry.begin for entry in listed), Beginning())
+
+
+def default_pair() -> ModelPair:
+    """The pair to begin with: that of the catalogue's name in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
+
+    What is not on this machine is passed over; what is a GGUF file may not be converted yet.
+
+    Raises:
+        UnknownNameError: the catalogue has no pair of the name in SPECDEMO_PAIR.
+    """
+    entry = find(os.environ.get(PAIR_VARIABLE) or _FIRST_CHOICE)
+    paths = [local_folder(source) for source in entry.sources]
+    if None in paths or entry.target.name is None:
+        return bundled_pair()
+    target, *draft = (
+        inspect_model(path).model_copy(update={"name": source.name})
+        for source, path in zip(entry.sources, paths, strict=True)
+        if path is not None
+    )
+    return pair_of(target, *draft, runtime=entry.begin.runtime)
 
 
 def bundled_prompts() -> list[str]:
-    """Beginnings of texts that the bundled pair can go on with."""
+    """Beginnings of texts that the bundled pair can continue."""
     prompts: list[str] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
     return prompts
 
@@ -48,7 +81,7 @@ def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings
     """A pair from two folders of OpenVINO IR, or a target alone for prompt lookup.
 
     Raises:
-        FolderError: a folder is missing, empty, half copied or not OpenVINO IR.
+        FolderError: a folder is missing, empty, incomplete or not OpenVINO IR.
         PairError: the target is an EAGLE-3 head.
     """
     drafted = inspect_folder(draft, draft=True) if draft is not None else None
@@ -62,7 +95,7 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
         FolderError, PairError: what `check_target` raises.
     """
     check_target(target)
-    if draft is not None and draft.name == target.name and draft.path != target.path:  # folders called alike
+    if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
     models = [model for model in (target, draft) if model is not None]
     bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
@@ -71,7 +104,7 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
 
 
 def check_target(model: Model) -> None:
-    """Check that a model can write.
+    """Check that a model can generate text.
 
     Raises:
         FolderError: it has no detokenizer.

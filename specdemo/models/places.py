@@ -1,6 +1,6 @@
-"""Where models lie on this machine: the Hub's cache, our own, and a directory of the user's.
+"""Where models are on this machine: the Hub's cache, our own, and a directory of the user's.
 
-The environment is read at every call, as the user set it, and not once when a module is imported.
+The environment is read at every call, not once at import.
 """
 
 import os
@@ -12,7 +12,7 @@ MODELS_VARIABLE = "SPECDEMO_MODELS"
 
 
 def hub_cache() -> Path:
-    """The cache that `huggingface_hub` keeps, by its own rules: HF_HUB_CACHE, else `hub` in HF_HOME."""
+    """The cache of `huggingface_hub`, by its own rules: HF_HUB_CACHE, else `hub` in HF_HOME."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
             return expanded(os.environ[name])

@@ -1,6 +1,6 @@
-"""Whether two tokenizers are one: by every token they know, or by example where one of them does not tell.
+"""Whether two tokenizers are the same: by every token they know, or by examples where one cannot be listed.
 
-GenAI reads a vocabulary off the detokenizer. Drafts are published without one, since only the target writes.
+GenAI reads a vocabulary from the detokenizer. Some drafts are published without one, since only the target needs it.
 """
 
 from contextlib import suppress

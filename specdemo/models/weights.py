@@ -1,8 +1,8 @@
 """What a target pass must read from memory: the weights that take part in it, and the cache of the text so far.
 
-Read off the model's graph. Every matrix product reads its whole constant; an embedding reads one row of its table a
-token, which is nothing beside it. Weights stored in f32 are converted when the model is compiled for a narrower
-inference precision, and are then read in that one.
+Read from the model's graph. Every matrix product reads its whole constant; an embedding reads one row of its table
+per token, which is negligible. Weights stored in f32 are converted when the model is compiled for a narrower
+inference precision, and are then read in that precision.
 """
 
 from math import prod
@@ -49,7 +49,7 @@ def pass_bytes(folder: Path, inference_precision: str, cache_precision: str) -> 
 
 
 def _constants(product: Any) -> list[Any]:
-    """The weights of a matrix product: constants that reach it through conversions and scales alone."""
+    """The weights of a matrix product: constants that reach it through conversions and scales only."""
     found, open_ = [], [product.input_value(index).get_node() for index in range(product.get_input_size())]
     while open_:
         node = open_.pop()

@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from specdemo.records.base import MOST as MOST
+from specdemo.records.base import Count, Probability, Seconds, Share
 from specdemo.records.base import Record as Record
 from specdemo.records.costs import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
 from specdemo.records.costs import Costs as Costs
@@ -24,8 +26,8 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import DraftKind
 
 TraceSource = Literal["measured", "replayed", "counts only"]
-"""How the proposals of a run are known: seen as they were made; found again afterwards by running the drafter
-over the committed text, off the clock; or not at all beyond their number."""
+"""How the proposals of a run are known: recorded as they were made; replayed afterwards by running the drafter
+over the committed text, off the clock; or only by their number."""
 
 FinishReason = Literal["stop", "length", "cancelled"]
 """End-of-text token, token limit, or the user's Stop."""
@@ -42,35 +44,35 @@ class Verdict(StrEnum):
 
 
 class Alternative(Record):
-    """A token that the target might have chosen, and its probability of it."""
+    """A token that the target might have chosen, and the probability it gave that token."""
 
-    id: int
+    id: Count
     text: str
-    probability: float
+    probability: Probability
 
 
 class Token(Record):
-    """A committed token. `probability` is the target's, if the engine told it.
+    """A committed token. `probability` is the target's, if the engine reports it.
 
-    `entropy` is that of the target's distribution here, in bits; `alternatives` are its likeliest tokens, the
-    likeliest first, if they were asked for.
+    `entropy` is that of the target's distribution here, in bits; `alternatives` are its likeliest tokens,
+    likeliest first, if requested.
     """
 
-    id: int
+    id: Count
     text: str
-    probability: float | None = None
-    entropy: float | None = None
-    alternatives: tuple[Alternative, ...] = ()
+    probability: Probability | None = None
+    entropy: float | None = Field(None, ge=-0.01, le=64)  # rounded, like a probability
+    alternatives: tuple[Alternative, ...] = Field((), max_length=5)
 
 
 class DraftToken(Record):
     """A proposed token. `id` is None where only the number of proposals is known."""
 
-    id: int | None
+    id: Count | None
     text: str
     verdict: Verdict
-    draft_probability: float | None = None
-    target_probability: float | None = None
+    draft_probability: Probability | None = None
+    target_probability: Probability | None = None
 
 
 class Round(Record):
@@ -79,11 +81,11 @@ class Round(Record):
     `proposed` is None where not even the number of proposals is known. Seconds are of the side's own clock.
     """
 
-    committed: tuple[Token, ...]
-    seconds: float = Field(ge=0)
-    proposed: tuple[DraftToken, ...] | None = ()
-    draft_seconds: float | None = None
-    verify_seconds: float | None = None
+    committed: tuple[Token, ...] = Field(max_length=MOST)
+    seconds: Seconds
+    proposed: tuple[DraftToken, ...] | None = Field((), max_length=MOST)
+    draft_seconds: Share | None = None
+    verify_seconds: Share | None = None
 
     @property
     def accepted(self) -> int:
@@ -97,7 +99,7 @@ class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token."""
 
     prefill: Round
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[Round, ...] = Field((), max_length=MOST)
     finish_reason: FinishReason
 
     @property
@@ -119,18 +121,18 @@ class Run(Record):
 class Model(Record):
     """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
 
-    `vocabulary` is the number of tokens, `chat_template` says that there is one. Without a `detokenizer` a model can
-    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states and is no
-    model by itself. What is None was not known when the record was written.
+    `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
+    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states and is not
+    a model in its own right. None means unknown when the record was written.
     """
 
     name: str
     architecture: str
-    parameters: int
+    parameters: Count
     weights: str
-    context_length: int | None = None
-    weight_bytes: int | None = None
-    vocabulary: int | None = None
+    context_length: Count | None = None
+    weight_bytes: Count | None = None
+    vocabulary: Count | None = None
     chat_template: bool = False
     detokenizer: bool = True
     eagle3: bool = False
@@ -140,7 +142,7 @@ class Model(Record):
 class ModelPair(Record):
     """A target, its draft (None: prompt lookup only), and how they are loaded.
 
-    `translated` says that their tokenizers differ, so that what the draft proposes is encoded again for the target.
+    `translated`: their tokenizers differ, so the draft's proposals are re-encoded for the target.
     """
 
     name: str
@@ -165,7 +167,10 @@ class ModelPair(Record):
 
 
 class Environment(Record):
-    """What the figures were measured on. `threads` of inference are known on CPU only."""
+    """What the figures were measured on. `threads` of inference are known for CPUs only.
+
+    `dynamic_quantization` is that of the target's activations: "off", or the size of a group, as in "groups of 32".
+    """
 
     specdemo: str
     python: str
@@ -177,17 +182,18 @@ class Environment(Record):
     inference_precision: str
     kv_cache_precision: str
     draft_inference_precision: str = "unknown"
-    threads: int | None
+    dynamic_quantization: str = "unknown"
+    threads: Count | None
 
 
 class WarmUp(Record):
     """What preceded a side's run, off the record: `rounds` in `seconds`, prefills included.
 
-    Not `steady`: time was up before a repetition of the same rounds took no less time than the ones before.
+    Not `steady`: time ran out while repetitions of the same rounds were still getting faster.
     """
 
-    rounds: int
-    seconds: float
+    rounds: Count
+    seconds: Share
     steady: bool
 
 
@@ -195,7 +201,7 @@ class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
     `draft_agreement[i]`, found off the clock after a greedy run, says whether the draft would have proposed the
-    speculative side's token i + 1 given the text before it. It is what an oracle would need to know.
+    speculative side's token i + 1 given the text before it. It is what an oracle needs to know.
     """
 
     pair: ModelPair
@@ -206,7 +212,7 @@ class Comparison(Record):
     speculative: Run
     trace_source: TraceSource
     costs: Costs | None = None
-    draft_agreement: tuple[bool, ...] | None = None
+    draft_agreement: tuple[bool, ...] | None = Field(None, max_length=MOST)
     history: tuple[Turn, ...] = ()
     warm_up: dict[Side, WarmUp] | None = None
 

@@ -5,29 +5,29 @@ from typing import Self
 
 from pydantic import Field
 
-from specdemo.records.base import Record
+from specdemo.records.base import MOST, Count, Probability, Record, Seconds, Share
 
 TIMED_LOOKAHEAD = 4
-"""Proposals in the rounds whose mean draft step is called the draft's step cost."""
+"""Proposals per round in the rounds whose mean draft step counts as the draft's step cost."""
 
 
 class Spread(Record):
     """Lower quartile, median and upper quartile of something measured several times."""
 
-    low: float
-    middle: float
-    high: float
+    low: Share
+    middle: Seconds
+    high: Seconds
 
 
 class DraftRound(Record):
-    """What the draft did in a round: its seconds and, where the engine knows, how sure it was of its proposals.
+    """What the draft did in a round: its seconds and, where the engine reports it, how confident it was.
 
     `probabilities` are the draft's, of every proposal, or empty; `accepted` is how many proposals were.
     """
 
-    seconds: float
-    probabilities: tuple[float, ...] = ()
-    accepted: int = 0
+    seconds: Share
+    probabilities: tuple[Probability, ...] = Field((), max_length=MOST)
+    accepted: Count = 0
 
 
 class StepCosts(Record):
@@ -35,16 +35,16 @@ class StepCosts(Record):
 
     `passes[i]` is of a target pass over `i + 1` tokens; `draft` of one draft step, the mean of a round with four, and
     `first_draft` of a round with a single one. Both are None where the pair has no draft. `rounds` are
-    those with four. `length_change` is what a pass takes longer if the pass before had another length; None where
-    the engine cannot tell.
+    those with four. `length_change`: how much longer a pass takes if the one before had a different length; None
+    where the engine cannot tell.
     """
 
-    context: int
-    passes: tuple[Spread, ...] = Field(min_length=1)
+    context: Count
+    passes: tuple[Spread, ...] = Field(min_length=1, max_length=MOST)
     draft: Spread | None
     first_draft: Spread | None = None
-    rounds: tuple[DraftRound, ...] = ()
-    length_change: float | None = None
+    rounds: tuple[DraftRound, ...] = Field((), max_length=MOST)
+    length_change: float | None = Field(None, ge=-1e6, le=1e6)
 
 
 class Costs(Record):
@@ -57,11 +57,11 @@ class Costs(Record):
     measured after texts of several lengths, with the spread of each figure.
     """
 
-    plain_step: float = Field(gt=0)
-    draft_step: float | None = Field(gt=0)
-    verify: tuple[float, ...] = Field(min_length=1)
-    first_draft_step: float | None = None
-    contexts: tuple[StepCosts, ...] = ()
+    plain_step: Seconds
+    draft_step: Seconds | None
+    verify: tuple[Seconds, ...] = Field(min_length=1, max_length=MOST)
+    first_draft_step: Seconds | None = None
+    contexts: tuple[StepCosts, ...] = Field((), max_length=16)
 
     @property
     def later_draft_step(self) -> float | None:
@@ -69,16 +69,16 @@ class Costs(Record):
         if self.draft_step is None or self.first_draft_step is None:
             return self.draft_step
         later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
-        return max(later, 0.1 * self.draft_step)  # two medians, so their difference may be too small by noise
+        return max(later, 0.1 * self.draft_step)  # the difference of two medians, so noise can make it too small
 
     @property
     def length_change(self) -> float | None:
-        """Seconds that a target pass takes longer if the one before had another length; None if not known."""
+        """Extra seconds of a target pass if the one before had a different length; None if unknown."""
         return self.contexts[0].length_change if self.contexts else None
 
     @property
     def drafted(self) -> tuple[DraftRound, ...]:
-        """Rounds of which the verdicts are known."""
+        """Rounds whose verdicts are known."""
         return tuple(step for context in self.contexts[:1] for step in context.rounds if step.probabilities)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What an engine is asked for: handed over once, and all it gets."""
+"""What an engine is asked to do: handed over once, and complete."""
 
 from dataclasses import dataclass, replace
 from typing import Self

@@ -1,1 +1,1 @@
-"""The page. Tabs, views and callbacks import gradio; the rest turns records into what the page shows."""
+"""The page. Tabs, views and callbacks import gradio; the rest turns records into HTML and charts."""

@@ -1,4 +1,4 @@
-"""What the page's widgets call: widgets' values in, updates out."""
+"""What the page's widgets call: widget values in, updates out."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ class Callbacks:
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message, anatomy, the turn to go on from, and buttons."""
+        """Compare; updates of race view, message, anatomy, the turn to continue from, and buttons."""
         check_known(known)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
@@ -43,7 +43,7 @@ class Callbacks:
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
             news = [*_outputs(update), *buttons("running")]
-            # what has not changed is skipped: each update of a widget takes time from an engine on this machine
+            # unchanged widgets are skipped: each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
 
@@ -92,7 +92,7 @@ def check_known(known: bool) -> None:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Values of race view, message, anatomy and the turn to go on from."""
+    """Values of race view, message, anatomy and the turn to continue from."""
     feed, message, anatomy, turn = update
     return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy, turn]
 
@@ -133,7 +133,7 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
     }
     if pair.draft is None and drafter == "model":
         updates["drafter"]["value"] = "lookup"
-    # a choice that is hidden must not stay in force
+    # a hidden choice must not stay in force
     if not updates["engine"]["visible"]:
         updates["engine"]["value"] = engines_for(pair)[0]
     if not updates["policy"]["visible"] or policy not in policies(engine):
@@ -143,11 +143,11 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
 
 
 def continued(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
-    """History, shown history, prompt and both chat buttons when a chat goes on from its last turn."""
+    """History, shown history, prompt and both chat buttons when a chat continues from its last turn."""
     longer = (*history, turn) if turn is not None else history
     return [longer, conversation_html(longer), "", gr.update(visible=False), gr.update(visible=True)]
 
 
 def begun_anew() -> list[Any]:
-    """History, shown history, and both chat buttons when a chat begins anew."""
+    """History, shown history, and both chat buttons when a new chat begins."""
     return [(), "", gr.update(visible=False), gr.update(visible=False)]

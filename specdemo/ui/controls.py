@@ -1,4 +1,4 @@
-"""Controls for the settings: one a field, with the field's own title, description and limits."""
+"""Controls for the settings: one per field, with the field's own title, description and limits."""
 
 from typing import Any, Literal, get_args, get_origin
 
@@ -32,7 +32,7 @@ Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Text
 
 
 def control(name: str, *, typed: bool = False, **options: Any) -> Control:
-    """The control of one setting: choices as radio buttons, yes or no as a box, numbers as a slider or typed."""
+    """The control of one setting: radio buttons, a checkbox, a slider or a number field."""
     field = (FIELDS | RUNTIME)[name]
     common: dict[str, Any] = {
         "value": field.default,
@@ -47,7 +47,7 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
     if get_origin(field.annotation) is Literal:
         return gr.Radio([(_CHOICES.get(choice, choice), choice) for choice in get_args(field.annotation)], **common)
     low, high = _limits(field)
-    if typed or high - low > 10_000:  # a seed is typed, not slid to
+    if typed or high - low > 10_000:  # a seed is typed rather than found with a slider
         return gr.Number(minimum=low, maximum=high, precision=0, **common)
     step = 1 if field.annotation is int else 0.05
     return gr.Slider(low, high, step=step, **common)
@@ -59,10 +59,10 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
 
 
 def visibility(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Policy) -> dict[str, bool]:
-    """Which controls have a meaning for this pair, engine, drafter and policy."""
+    """Which controls have an effect for this pair, engine, drafter and policy."""
     able = list(kinds(engine, pair.draft_kind, drafter))
     known = {kind.policy for kind in able}
-    chosen = policy if policy in known else "constant"  # a hidden control keeps what it was set to
+    chosen = policy if policy in known else "constant"  # a hidden control keeps its value
     shaping = {name for kind in able if kind.policy == chosen for name in shapes(kind, engine)}
     return {
         "engine": len(engines_for(pair)) > 1,
@@ -76,17 +76,17 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
 
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
-    """The engines that can load the pair; its target alone, any."""
+    """The engines that can load the pair; any of them, for a target alone."""
     return ENGINES_OF_DRAFTS["model" if pair.draft_kind is None else pair.draft_kind]
 
 
 def policies(engine: EngineName) -> set[Policy]:
-    """The policies that an engine knows."""
+    """The policies that an engine supports."""
     return {kind.policy for kind in kinds(engine, "model")}
 
 
 def choices_css() -> str:
-    """Rules that hide what an engine lacks among the policies, by the engine's name as a class of the control.
+    """CSS rules that hide the policies an engine lacks, by the engine's name as a class of the control.
 
     The choices themselves stay: Gradio refuses a restored value that is not among a control's choices yet.
     """
@@ -105,12 +105,12 @@ def initially(pair: ModelPair) -> dict[str, bool]:
 
 
 def first_drafter(pair: ModelPair) -> Drafter:
-    """The drafter to begin with."""
+    """The default drafter."""
     return "model" if pair.draft is not None else "lookup"
 
 
 def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
-    """The settings that controls hold; one that has no meaning for pair or drafter is left at its default.
+    """The settings that the controls hold; one without effect for the pair or drafter is left at its default.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -128,14 +128,16 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
 
 
 def settings_from_link(pair: ModelPair, values: dict[str, str]) -> tuple[GenerationSettings, SettingsError | None]:
-    """The settings that a link or the browser's store names, all as text, and what is wrong with the first bad one.
+    """The settings that a link or the browser's storage names, as text, and what is wrong with a bad one.
 
     What cannot be used is left at its default.
     """
     chosen, wrong = dict(zip(NAMES, DEFAULTS, strict=True)), None
     for name in values.keys() & chosen.keys():
         try:
-            settings_from(pair, {**chosen, "engine": "traced", name: values[name]})  # on the engine that can do most
+            settings_from(
+                pair, {**chosen, "engine": "traced", name: values[name]}
+            )  # on the engine that supports most
             chosen[name] = values[name]
         except SettingsError as error:
             wrong = SettingsError(f"One of the link's settings cannot be used. {error}")

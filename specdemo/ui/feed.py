@@ -1,8 +1,8 @@
-"""What the page is sent of a run: numbered events, a line of JSON each.
+"""What the page receives of a run: numbered events, one line of JSON each.
 
-An update carries what is new since the one before the last, so that a browser too busy to see each may miss one
-and the cost of an update does not grow with the run; the last one carries all. The page plays the rounds on the
-clocks they carry; all figures are computed here, none in the browser.
+An update carries everything since the second-to-last one, so that a busy browser may miss one and the cost of an
+update does not grow with the run; the final one carries everything. The page plays the rounds on the clocks they
+carry; all figures are computed here, none in the browser.
 """
 
 import json
@@ -32,7 +32,7 @@ class Feed:
         self._append("start", prompt=prompt, **settings.model_dump(include={"max_new_tokens", "sequential"}))
 
     def news(self) -> str:
-        """The events since the call before the last."""
+        """The events since the second-to-last call."""
         start, self._seen = self._seen[0], (self._seen[1], len(self._lines))
         return "".join(self._lines[start:])
 
@@ -55,10 +55,10 @@ class Feed:
 
     def _append(self, kind: str, **event: Any) -> None:
         line = json.dumps({"run": self._run, "at": len(self._lines), "kind": kind, **event}, ensure_ascii=False)
-        self._lines.append(line.replace("<", "\\u003c") + "\n")  # no text of a user looks like markup on the way
+        self._lines.append(line.replace("<", "\\u003c") + "\n")  # no user text looks like markup in transit
 
     def _lap(self, lap: Lap) -> list[dict[str, Any]]:
-        """The lap's rounds with the figures reached at the end of each."""
+        """The lap's rounds, each with the figures at its end."""
         rounds = self._rounds[lap.side]
         number = len(rounds)
         rounds += lap.rounds

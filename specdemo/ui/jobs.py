@@ -26,7 +26,7 @@ class Measured(NamedTuple):
 def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callable[[Any], str]) -> Iterator[Measured]:
     """What to show of a job while it runs, and of its end.
 
-    What is finished when the job is stopped, or fails, stays on the board.
+    Results that are finished when the job stops or fails stay on the board.
     """
     state: Progress[Any] | None = None
     due = 0.0

@@ -1,4 +1,4 @@
-"""The page. Callbacks read widgets into settings, iterate, and hand on what to show; there is no arithmetic here."""
+"""The page. Callbacks read widgets into settings, iterate, and pass on what to show; there is no arithmetic here."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import DEFAULTS, choices_css
+from specdemo.ui.entrance import Page
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gate import FILE_BYTES, gate
 from specdemo.ui.html.header import header_html
@@ -89,21 +90,10 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
     }
 
 
-class _Page(gr.Blocks):
-    """A page without Gradio's heartbeat, a connection that each open tab would keep.
-
-    A browser opens six to a host, so that a sixth tab would stall them all. That a visitor has gone is seen by the
-    connection that a run's news go through: Gradio then closes the run's generator.
-    """
-
-    def get_config_file(self) -> Any:
-        return super().get_config_file() | {"connect_heartbeat": False}
-
-
 def build_page(
     worker: Worker, pair: ModelPair, *, models_dir: Path | None = None, downloads: bool = True
 ) -> gr.Blocks:
-    """The page, which begins with this pair."""
+    """The page, starting with this pair."""
     visitors = Visitors()
     sessions, shelf = Sessions(worker, visitors), Shelf(pair, visitors, directory=models_dir, downloads=downloads)
 
@@ -114,7 +104,7 @@ def build_page(
         return stop_it
 
     cleaning = (_CLEANING, AGE)
-    with _Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
+    with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
         header = gr.HTML(header_html(pair), elem_id="header")
         used, known = gr.State(pair), gr.State(False)
         callbacks = Callbacks(sessions)
@@ -125,8 +115,8 @@ def build_page(
             models = models_tab(sessions, shelf, used, header, compare, stop)
         _remember(page, shelf, known, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
-    page.queue(max_size=WAITING, api_open=False)  # nothing runs beside the queue
-    assert isinstance(page, gr.Blocks)  # leaving the context gives it no other type, as mypy cannot see
+    assert isinstance(page, Page)  # leaving the context gives it no other type, as mypy cannot see
+    page.queue(max_size=WAITING, api_open=False)  # nothing runs outside the queue
     return page
 
 
@@ -156,6 +146,6 @@ def _remember(
     saved = gr.Textbox(visible=False)
     outputs = [*inputs, compare.message, used, header, *models.controls, compare.run, known]
     asked = json.dumps([*remembered, *PAIR_NAMES])
-    # queued, since Gradio tells of a changed state only then, and what depends on the pair listens for that
+    # queued, since only then does Gradio signal the changed state that everything about the pair listens for
     queued = PRIVATE | {"queue": True}
     page.load(restored, saved, outputs, js=f"() => settings.recall({asked})", **queued)

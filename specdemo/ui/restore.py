@@ -1,17 +1,19 @@
-"""What a page starts with: what its address or the browser's store says, as far as it can be used."""
+"""What a page starts with: whatever of its address or the browser's storage can be used."""
 
-import json
 from typing import Any, NamedTuple
 
 import gradio as gr
+from pydantic import TypeAdapter, ValidationError
 
-from specdemo.errors import SpecdemoError
+from specdemo.errors import SettingsError, SpecdemoError
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, settings_from_link
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert
 from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
+
+_SAVED = TypeAdapter(dict[str, str])
 
 
 class Restored(NamedTuple):
@@ -27,10 +29,10 @@ class Restored(NamedTuple):
 
 def restore(shelf: Shelf, saved: str) -> Restored:
     """What to start with; `saved` is a JSON object of names and texts, or empty."""
-    values: dict[str, str] = json.loads(saved or "{}")
+    values, damaged = _read(saved)
     pair, wrong = _pair(shelf, {name: values[name] for name in PAIR_NAMES if name in values})
     settings, wrong_setting = settings_from_link(pair, {name: values[name] for name in NAMES if name in values})
-    changed, error = settings.model_dump(exclude_defaults=True), wrong or wrong_setting
+    changed, error = settings.model_dump(exclude_defaults=True), damaged or wrong or wrong_setting
     other = pair != shelf.default
     return Restored(
         prompt=values.get("prompt", gr.skip()),
@@ -42,12 +44,20 @@ def restore(shelf: Shelf, saved: str) -> Restored:
     )
 
 
+def _read(saved: str) -> tuple[dict[str, str], SpecdemoError | None]:
+    """The names and texts, or none and what is wrong."""
+    try:
+        return _SAVED.validate_json(saved or "{}"), None
+    except ValidationError:
+        return {}, SettingsError("What this browser saved cannot be read, so the page begins with its defaults.")
+
+
 def _pair(shelf: Shelf, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
-    """The pair that is named, or the one to begin with and what is wrong."""
+    """The named pair, or the default one and what is wrong."""
     if not named:
         return shelf.default, None
     start = values_of(shelf.default)
-    if "target" in named:  # a link that names another target says all that differs from what suits that
+    if "target" in named:  # a link that names another target lists what differs from that target's defaults
         start |= shelf.suited(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
     values = start | named
     try:

@@ -18,14 +18,14 @@ from specdemo.ways import EngineName
 from specdemo.worker import Job, WithEngine, Worker
 
 UPDATE_SECONDS = 0.35
-"""Between updates of the page, which live playback can only follow when both sides have had their slice. Each costs
-server and browser time that, on one machine with the engine, the engine misses."""
+"""Between updates of the page; live playback can only advance when both sides have had their slice. Each update costs
+server and browser time, which an engine on the same machine loses."""
 
 
 class Update(NamedTuple):
     """What to show; None where there is nothing new, so that an earlier result stays.
 
-    `turn` is what a chat can go on from, once a run has answered a message.
+    `turn` is what a chat can continue from, once a run has answered a message.
     """
 
     feed: str | None
@@ -117,13 +117,13 @@ class Sessions:
 
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:
-    """The turn that a chat can go on from: not one that was stopped, or cut off while the model was thinking."""
+    """The turn a chat can continue from, unless it was stopped or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
 
 
 def first_used(pair: ModelPair) -> ModelPair:
-    """The pair as its first run will want it, so that it is loaded once."""
+    """The pair as its first run will need it, so that it is loaded once."""
     return keeping_prefixes(pair) if pair.target.chat_template else pair
 
 

@@ -1,4 +1,4 @@
-"""The models a visitor may choose from. The browser sends names; they are looked up, never made into paths."""
+"""The models a visitor may choose from. The browser sends names; they are looked up, never turned into paths."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import devices, draft_device
-from specdemo.models.download import download, local_folder
+from specdemo.models.download import download_source, local_folder
 from specdemo.models.library import distinct, entry_folders, library
 from specdemo.models.pairs import pair_of, suited
 from specdemo.progress import Progress
@@ -18,25 +18,25 @@ from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.visitors import Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)
-"""What names a pair and how it is loaded: in the page's controls and in a link."""
+"""The names that identify a pair and how it is loaded, in the page's controls and in links."""
 
 
 class Names(NamedTuple):
-    """A pair as the page's controls name it; an empty draft is none."""
+    """A pair as the page's controls name it; an empty draft means none."""
 
     target: str
     draft: str
 
 
 def values_of(pair: ModelPair) -> dict[str, Any]:
-    """What names this pair."""
+    """The values that identify this pair."""
     draft = pair.draft.name if pair.draft is not None else ""
     runtime = pair.runtime.model_dump()
     return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
 
 
 class Shelf:
-    """What is on this machine, what the catalogue offers, and the pair to begin with."""
+    """What is on this machine, what the catalogue offers, and the default pair."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Shelf:
         directory: Path | None = None,
         downloads: bool = True,
     ) -> None:
-        """`directory`: the user's own models. Without `downloads`, visitors can fetch nothing."""
+        """`directory`: the user's own models. Without `downloads`, visitors cannot fetch anything."""
         self.default = default
         self.downloads = downloads
         self._visitors = visitors
@@ -82,7 +82,7 @@ class Shelf:
         return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
 
     def suited(self, target: str) -> RuntimeSettings:
-        """The runtime settings to begin with for a target."""
+        """The default runtime settings for a target."""
         model = self.models().get(target)
         return suited(model) if model is not None else RuntimeSettings()
 
@@ -109,7 +109,7 @@ class Shelf:
         return card_html(entry, here, downloads=self.downloads, own_directory=self._directory is not None)
 
     def download(self, visitor: str, entry_name: str) -> Iterator[str]:
-        """Fetch what is missing of an entry, yielding messages; what was fetched stays when it is stopped."""
+        """Download what is missing of an entry, yielding messages; what was downloaded is kept when it is stopped."""
         if not self.downloads:
             yield notice("Downloads from this page are off; whoever runs it can download in a terminal.")
             return
@@ -118,11 +118,11 @@ class Shelf:
             with self._visitors.busy(visitor, "download") as cancelled:
                 yield notice("Contacting the Hub …")
                 for source in entry.sources:
-                    if source.repository is None or source.format != "openvino" or local_folder(source):
+                    if source.repository is None or source.format == "convert" or local_folder(source):
                         continue
                     last: Progress[Path | None] | None = None
-                    for last in download(source.repository, stop=cancelled.is_set):
-                        yield download_html(source.repository, last)
+                    for last in download_source(source, cancelled.is_set):
+                        yield download_html(source.address, last)
                     if last is None or last.found is None:
                         yield notice("Stopped. What was downloaded is kept; download again to resume.")
                         return

@@ -1,4 +1,4 @@
-"""Gradio's own widgets in the style sheet's colours, with fonts that every system has."""
+"""Gradio's widgets in the style sheet's colours, with fonts that every system has."""
 
 import inspect
 

@@ -1,9 +1,8 @@
-"""Files that visitors bring: comparisons that were saved."""
-
-import json
+"""Files that visitors upload: saved comparisons."""
 
 from specdemo.analysis import schema
 from specdemo.errors import FileError
+from specdemo.input import json_value
 from specdemo.measure.race import Lap
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
@@ -11,14 +10,14 @@ from specdemo.ui.session import Update
 
 
 def opened(data: bytes) -> Update:
-    """What to show of the comparison in a JSON file, played as if it had just run.
+    """What to show for the comparison in a JSON file, played as if it had just run.
 
     Raises:
         FileError: it is not such a file.
     """
     try:
-        comparison = schema.from_json(json.loads(data))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever else the JSON may be
+        comparison = schema.from_json(json_value(data))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
         raise FileError("This file is not a comparison of schema 1; open one saved with Download JSON.") from error
     feed = Feed(comparison.prompt, comparison.settings)
     for side in ("plain", "speculative"):

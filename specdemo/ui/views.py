@@ -1,4 +1,4 @@
-"""Views that one of our scripts draws, from the value it receives."""
+"""Views that our scripts draw from the value they receive."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML
 
 
 def heading(title: str, explanation: str) -> gr.HTML:
-    """What a part of a tab is about."""
+    """The heading of a part of a tab."""
     return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
 
 

@@ -1,4 +1,4 @@
-"""Who is doing what, so that a Stop reaches one visitor's work alone."""
+"""Who is doing what, so that a Stop reaches only that visitor's work."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,14 +6,14 @@ from threading import Event
 
 
 class Visitors:
-    """What each visitor has under way, so that a Stop reaches that visitor's work alone."""
+    """What each visitor has in progress."""
 
     def __init__(self) -> None:
         self._cancelled: dict[tuple[str, str], Event] = {}
 
     @contextmanager
     def busy(self, visitor: str, what: str) -> Iterator[Event]:
-        """The event that is set when this visitor stops this."""
+        """The event that is set when this visitor stops it."""
         event = self._cancelled[visitor, what] = Event()
         try:
             yield event
@@ -21,7 +21,7 @@ class Visitors:
             self._cancelled.pop((visitor, what), None)
 
     def stop(self, visitor: str, what: str) -> None:
-        """Stop one thing that this visitor has under way, if it is."""
+        """Stop one thing that this visitor has in progress, if it has."""
         event = self._cancelled.get((visitor, what))
         if event is not None:
             event.set()

@@ -25,6 +25,7 @@ from pathlib import Path
 from random import Random
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +54,8 @@ def decoders(engine: TracedEngine, tokens: int, costs: Costs) -> Callable[[str],
     print(f"plain step {costs.plain_step * 1e3:.2f} ms, c {c:.2f}, v(1 … 17) {cliffs}", flush=True)
 
     def ways(prompt: str) -> dict[str, Request]:
-        base = {"engine": "traced", "ignore_eos": True, "max_new_tokens": tokens}
-        settings = {f"constant {n}": {"num_assistant_tokens": n} for n in LOOKAHEADS}
+        base: dict[str, Any] = {"engine": "traced", "ignore_eos": True, "max_new_tokens": tokens}
+        settings: dict[str, dict[str, Any]] = {f"constant {n}": {"num_assistant_tokens": n} for n in LOOKAHEADS}
         settings |= {policy: {"policy": policy} for policy in ("heuristic", "confidence", "auto")}
         chosen = {name: GenerationSettings(**base, **values) for name, values in settings.items()}
         result = {name: Request.of(prompt, values) for name, values in chosen.items()}

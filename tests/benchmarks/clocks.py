@@ -11,9 +11,10 @@ Prints ratios of seconds per token, measured in turns within one run of this scr
 
 import argparse
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import sample
 from statistics import quantiles
+from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -22,13 +23,13 @@ from specdemo.engines import load_engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.measure.race import RaceEvent, race, run_alone
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Comparison, Request, Run
+from specdemo.records import Comparison, Request, Run, Side
 from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.worker import WithEngine, Worker
 
 PROMPT = "Once upon a time there was a fox who"
-SIDES = ("plain", "speculative")
+SIDES: tuple[Side, Side] = ("plain", "speculative")
 
 
 def seconds_per_token(run: Run) -> float:
@@ -38,9 +39,10 @@ def seconds_per_token(run: Run) -> float:
     return seconds
 
 
-def last(comparisons) -> Comparison:
+def last(events: Iterable[RaceEvent]) -> Comparison:
     """The comparison at the end of a race."""
-    *_, comparison = comparisons
+    *_, comparison = events
+    assert isinstance(comparison, Comparison)
     return comparison
 
 
@@ -56,7 +58,7 @@ def slicing(settings: GenerationSettings, repeats: int) -> None:
     engine = GenAIEngine(bundled_pair())
     request = Request.of(PROMPT, settings)
     requests = {"plain": request.plain, "speculative": request}
-    ratios: dict[str, list[float]] = {side: [] for side in SIDES}
+    ratios: dict[Side, list[float]] = {side: [] for side in SIDES}
     for _ in range(repeats):
         alone = {side: seconds_per_token(run_alone(engine.decoder(requests[side]))) for side in SIDES}
         comparison = last(race(engine, PROMPT, settings))
@@ -72,7 +74,7 @@ class RecordingWorker(Worker):
 
     last: Comparison
 
-    def compare(self, *arguments) -> Iterator[RaceEvent]:
+    def compare(self, *arguments: Any) -> Iterator[RaceEvent | None]:
         """What `Worker.compare` yields."""
         for progress in super().compare(*arguments):
             if isinstance(progress, Comparison):
@@ -85,7 +87,7 @@ def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None
     worker = RecordingWorker(load_engine, WithEngine("genai", bundled_pair()))
     app = build_page(worker, bundled_pair())
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
-    seconds: dict[tuple[str, str], list[float]] = {}
+    seconds: dict[tuple[str, Side], list[float]] = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
@@ -93,8 +95,8 @@ def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None
         page.wait_for_selector("#run:not([disabled])")
         page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
         page.evaluate("() => { window.draw = Race.prototype.receive; }")
-        ways = {
-            "unwatched": lambda: last(worker.compare(bundled_pair(), PROMPT, settings)),
+        ways: dict[str, Callable[[], object]] = {
+            "unwatched": lambda: last(filter(None, worker.compare(bundled_pair(), PROMPT, settings))),
             "streamed": lambda: watch(page, "() => {}"),
             "drawn": lambda: watch(page, "window.draw"),
         }

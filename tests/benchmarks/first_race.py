@@ -32,7 +32,7 @@ def generated(engine: GenAIEngine, request: Request) -> float:
     ids = as_tensor(engine.pipelines.tokenizer.encode_prompt(request))
     result = pipeline.generate([ids], [generation_config(pipeline, request)])[0]
     microseconds = list(result.perf_metrics.raw_metrics.m_durations)[1:]  # of each step; the first is the prefill
-    return sum(microseconds) / 1e6 / (len(result.m_generation_ids[0]) - 1)
+    return float(sum(microseconds)) / 1e6 / (len(result.m_generation_ids[0]) - 1)
 
 
 def measure(races: int, lookahead: int) -> dict[str, dict[str, list[float]]]:

@@ -40,8 +40,8 @@ def main() -> None:
                     position[token] += 1
             for number, (observed, probabilities) in enumerate(zip(seen, expected, strict=True), 1):
                 deviation = goodness_of_fit(observed, probabilities)
-                tokens = probabilities.keys() | observed.keys()
-                variation = sum(abs(observed[token] / draws - probabilities[token]) for token in tokens) / 2
+                known = probabilities.keys() | observed.keys()
+                variation = sum(abs(observed[token] / draws - probabilities[token]) for token in known) / 2
                 print(f"{name} {what}, token {number}: deviate {deviation:7.1f}   total variation {variation:.3f}")
         engine.close()
 

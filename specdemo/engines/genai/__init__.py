@@ -1,4 +1,4 @@
-"""The engine on `openvino_genai`: fast, and shows of a round what GenAI lets be seen or replayed."""
+"""The engine on `openvino_genai`: fast, and shows what GenAI reports of a round or what can be replayed."""
 
 from specdemo.engines.genai.engine import GenAIEngine
 

@@ -24,9 +24,9 @@ def kind_of(way: Way) -> Kind:
 def tells_probabilities(request: Request) -> bool:
     """Whether GenAI is asked for the target's probability of each committed token.
 
-    Only where it must compute probabilities anyway, since that takes time: in greedy decoding it judges a
-    confidence threshold only with `logprobs=1`. Without, it takes the draft's probability for unknown and
-    stops after one token, whatever the threshold.
+    Only where it must compute probabilities anyway, since that takes time: in greedy decoding it applies a
+    confidence threshold only with `logprobs=1`. Without it, the draft's probability counts as unknown and the
+    draft stops after one token, whatever the threshold.
     """
     return isinstance(request.way, Confidence) and not request.sampling.do_sample
 

@@ -2,7 +2,7 @@
 
 Facts about openvino-genai 2026.4 that shape this module, each covered by a test:
 
-- After a failed step every later request on that pipeline fails too. It is dropped and rebuilt when needed.
+- After a failed step every later request on that pipeline fails too. It is dropped, and rebuilt when needed.
 - A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
 """
 
@@ -54,7 +54,7 @@ class GenAIDecoder:
 
     @property
     def trace_source(self) -> TraceSource:
-        """Plain rounds propose nothing, which is measured; samples and an EAGLE-3 head cannot be replayed."""
+        """Plain rounds propose nothing, which counts as measured; sampling and EAGLE-3 heads cannot be replayed."""
         if not self.speculates:
             return "measured"
         unseen = self._request.sampling.do_sample or self._pipelines.pair.eagle3
@@ -128,7 +128,7 @@ class GenAIDecoder:
             return
         handle.cancel()
         try:
-            self._pipeline.step()  # the pipeline lets go of a cancelled request in its next step
+            self._pipeline.step()  # the pipeline releases a cancelled request in its next step
         except RuntimeError:
             self._pipelines.discard(self._kind)
 
@@ -147,10 +147,10 @@ class GenAIDecoder:
         return tokens
 
     def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
-        """What is known of a round's proposals before any replay: of a constant lookahead, their number.
+        """What is known of a round's proposals before any replay: with a constant lookahead, their number.
 
-        Verdicts describe a chain: of a tree, one path is accepted, and which others were tried is not told. After an
-        end-of-text token it is not known whether the draft proposed it, so neither are the counts.
+        Verdicts describe a chain: of a tree, one path is accepted, and the others are not reported. After an
+        end-of-text token it is unknown whether the draft proposed it, so the counts are unknown, too.
         """
         if not self.speculates:
             return ()

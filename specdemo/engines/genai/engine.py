@@ -1,7 +1,7 @@
 """A pair decoded by `openvino_genai`.
 
 Speed is bound by reading weights from memory, which is why a target pass over several tokens costs little
-more than a pass over one, and why speculation can pay at all.
+more than a pass over one, and why speculation can pay off at all.
 """
 
 from collections.abc import Generator
@@ -18,7 +18,7 @@ from specdemo.models.environment import describe_environment
 from specdemo.records import Costs, DraftRound, ModelPair, Request
 from specdemo.ways import Constant, Lookup, Plain
 
-_MOST_TOKENS = 200  # of a series of passes: enough for eleven over seventeen tokens
+_MOST_TOKENS = 200  # tokens per series of passes: enough for eleven over seventeen tokens
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 _NGRAM = 3
 
@@ -27,7 +27,7 @@ class GenAIEngine:
     """A loaded pair and its decoders."""
 
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
-        """Check that the pair can work; load its target, unless `lazy`.
+        """Check that the pair can be used; load its target, unless `lazy`.
 
         Raises:
             SpecdemoError: what `Pipelines` raises.
@@ -37,7 +37,7 @@ class GenAIEngine:
         self.environment = describe_environment(pair)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """A decoder of the request; step costs are of no use here.
+        """A decoder of the request; step costs are not used here.
 
         Raises:
             PairError, SettingsError: the pair cannot be decoded in the request's way.
@@ -48,8 +48,8 @@ class GenAIEngine:
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of plain steps, or of rounds of prompt lookup.
 
-        Those cost no draft, and GenAI fills up short proposals, so that each passes exactly `lookahead + 1` tokens
-        through the target, whose number cannot change within a request.
+        Those need no draft, and GenAI pads short proposals, so that each passes exactly `lookahead + 1` tokens
+        through the target. Their number cannot change within a request.
         """
         if len(tokens) > 1:
             return
@@ -63,11 +63,11 @@ class GenAIEngine:
                 yield step.seconds
 
     def count_tokens(self, text: str) -> int:
-        """Number of the target's tokens that this text is."""
+        """Number of the target's tokens in a text."""
         return len(self.pipelines.tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Rounds with this lookahead, timed by the counters that come with `generate()`, without verdicts."""
+        """Rounds with this lookahead, timed by the counters of `generate()`, without verdicts."""
         if self.pair.draft is None:
             return []
         pipeline = self.pipelines.get("model")

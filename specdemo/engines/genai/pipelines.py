@@ -1,7 +1,7 @@
 """The pair in `openvino_genai`'s continuous-batching pipelines, each built when first needed.
 
-Why a pipeline each for plain, draft model and prompt lookup: a speculative pipeline cannot decode plainly.
-Of those that speculate only the one last used stays loaded, so at most two copies of the target are in memory.
+Plain, draft model and prompt lookup need a pipeline each: a speculative pipeline cannot decode plainly. Of the
+speculative ones only the last used stays loaded, so at most two copies of the target are in memory.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ class Pipelines:
     """What is loaded of a pair."""
 
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
-        """Check that the pair can work; load its target, unless `lazy`, which loads nothing before it is needed.
+        """Check that the pair can be used; load its target, unless `lazy`, which loads nothing until it is needed.
 
         Raises:
             DeviceError: this machine has no such device, or it cannot be used.
@@ -39,13 +39,13 @@ class Pipelines:
         self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
-        if pair.draft is not None and not pair.eagle3:  # a head has no tokenizer, or one that means nothing
+        if pair.draft is not None and not pair.eagle3:  # a head has no tokenizer, or one to be ignored
             self.tokenizer.check_fits(Tokenizer(pair.draft))
         if not lazy:
             self.get("plain")
 
     def get(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
-        """The pipeline of this kind, built if need be."""
+        """The pipeline of this kind, built if necessary."""
         if kind not in self._loaded:
             for other in self._loaded.keys() - {"plain"}:
                 del self._loaded[other]
@@ -57,7 +57,7 @@ class Pipelines:
         self._loaded.pop(kind, None)
 
     def draft_model(self) -> LanguageModel:
-        """The draft outside GenAI, for replaying what it proposed."""
+        """The draft outside GenAI, to replay what it proposed."""
         if self._draft_model is None:
             path, device = folder_of(require_draft(self.pair)), self._draft_device
             self._draft_model = LanguageModel(path, device, properties(self.pair.runtime, device))

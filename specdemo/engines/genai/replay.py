@@ -1,8 +1,8 @@
-"""What the drafter of a GenAI round proposed, found again off the clock.
+"""What the drafter of a GenAI round proposed, reconstructed off the clock.
 
-GenAI's pipelines do not tell which proposals were refused. Two drafters can be run again over the committed
-text, because what they propose is a function of it: the draft model in greedy decoding, and prompt lookup
-always. Each replayed round is checked against what was committed, and kept only if it can have led there.
+GenAI's pipelines do not report rejected proposals. Two drafters can be replayed over the committed text, because
+their proposals are a function of it: the draft model in greedy decoding, and prompt lookup always. Each replayed
+round is checked against what was committed, and kept only if it could have led there.
 
 The rules below are those of openvino-genai 2026.4 and are tested against its counters.
 """
@@ -24,7 +24,7 @@ Replayed = tuple[int, float | None]
 
 
 class Replay(Protocol):
-    """A drafter that is told the committed text and says what it must have proposed."""
+    """A drafter that is given the committed text and returns what it must have proposed."""
 
     def propose(self, limit: int) -> list[Replayed]:
         """The next round's proposals, at most `limit`."""
@@ -53,8 +53,8 @@ class LookupReplay:
 class DraftReplay:
     """The draft model, greedy.
 
-    GenAI penalises, besides the text so far, every token the draft ever proposed in this request, also those
-    that were refused; the repetition penalty here does the same.
+    Besides the text so far, GenAI penalises every token the draft ever proposed in this request, even rejected
+    ones; the repetition penalty here does the same.
     """
 
     def __init__(self, draft: ModelSequence, prompt: Sequence[int], request: Request) -> None:
@@ -63,7 +63,7 @@ class DraftReplay:
         self._policy = policy_for(request.way)
         self._text = list(prompt)
         self._seen = set(prompt)
-        self._choose(self._text)  # a prefill proposes one token, which is never verified but penalised
+        self._choose(self._text)  # a prefill proposes one token, which is never verified, but penalised
 
     def propose(self, limit: int) -> list[Replayed]:
         """The next round's proposals, at most `limit`."""
@@ -86,7 +86,7 @@ class DraftReplay:
 
 
 def _confidence(proposal: Replayed) -> float:
-    """The draft's probability; GenAI takes a log-probability of exactly 0 for "not known", below any threshold."""
+    """The draft's probability; GenAI reads a log-probability of exactly 0 as "unknown", below any threshold."""
     _, probability = proposal
     assert probability is not None, "a draft model knows its probabilities"
     return -1.0 if np.float32(np.log(probability)) == 0 else probability

@@ -36,8 +36,8 @@ class Tracer:
     def round(self, step: Round, *, ended: bool) -> Round:
         """The request's next round with its proposals. `ended`: whether the text ended in it.
 
-        A replay that cannot have led to what was committed is wrong; then the round is returned as it came,
-        with what is certain.
+        A replay that cannot have led to what was committed is wrong; the round is then returned with only what is
+        certain.
         """
         proposals = self._replay.propose(self._wanted - 1)
         committed = [token.id for token in step.committed]
@@ -47,7 +47,7 @@ class Tracer:
         return self._follow(step)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """Whether the draft would have proposed each token followed so far, but the first."""
+        """Whether the draft would have proposed each token followed so far, except the first."""
         if self._draft is None:
             return None
         return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._sampling)

@@ -1,7 +1,7 @@
 """One request at a time in our own loop: draft, verify, commit.
 
-A round's clock covers what any implementation must do: drafting, the target's pass, the choice of tokens. What
-is computed only to be shown (probabilities in greedy decoding, entropies, text) is off it.
+A round's clock covers what any implementation must do: drafting, the target's pass, the choice of tokens. What is
+computed only for display (probabilities in greedy decoding, entropies, text) is off the clock.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -41,9 +41,9 @@ class TracedDecoder:
         costs: Costs | None = None,
         reset: Callable[[], None] = lambda: None,
     ) -> None:
-        """With step costs, passes get lengths that cost the least.
+        """With step costs, passes get the lengths that cost least.
 
-        `reset` is called after a failure: whatever the caches hold is not to be relied on.
+        `reset` is called after a failure: the caches can no longer be relied on.
         """
         self._request = request
         self._sampling = request.sampling
@@ -76,7 +76,7 @@ class TracedDecoder:
                     began = perf_counter()
                     yield self._round(self._proposals(), began)
         finally:
-            self._target = None  # what agreement needs stays: the drafter
+            self._target = None  # the drafter stays, for `draft_agreement`
 
     def _prefill(self) -> Generator[Prefilling | Round]:
         assert self._target is not None
@@ -86,7 +86,7 @@ class TracedDecoder:
         for done in self._target.read(self._text):
             paused = perf_counter()
             yield Prefilling(done, self._prompt_length)
-            began += perf_counter() - paused  # whoever looks at the progress does so off the clock
+            began += perf_counter() - paused  # progress is shown off the clock
         yield self._round([], began)
 
     def _proposals(self) -> Sequence[Proposal]:
@@ -108,7 +108,7 @@ class TracedDecoder:
 
     @contextmanager
     def _resetting(self) -> Iterator[None]:
-        """Turn what OpenVINO raises, such as a lack of memory, into an error for the user; free the caches."""
+        """Turn what OpenVINO raises, such as a lack of memory, into an error for the user, and free the caches."""
         try:
             yield
         except RuntimeError as error:
@@ -117,7 +117,7 @@ class TracedDecoder:
             raise EngineError() from error
 
     def _round(self, proposals: Sequence[Proposal], began: float) -> Round:
-        """Verify and commit; what comes after `ended` is for show."""
+        """Verify and commit; what comes after `ended` is for display."""
         assert self._target is not None
         drafted = perf_counter()
         ids = [proposal.id for proposal in proposals]

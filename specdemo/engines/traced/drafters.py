@@ -1,4 +1,4 @@
-"""What proposes tokens: a draft model, the same with a tokenizer of its own, or the text so far."""
+"""What proposes tokens: a draft model, one with a different tokenizer, or the text so far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ from specdemo.ways import Lookup
 class Proposal:
     """A proposed token, and how to compute the draft's distribution, if it has one.
 
-    In greedy decoding verification does not need it, so it is not computed before somebody wants to see it. A policy
-    that asks for the token's probability while the clock runs is told its `confidence`, if that is faster to compute.
+    Greedy verification does not need it, so it is computed only for display. A policy that asks for the token's
+    probability while the clock runs gets its `confidence`, if that is faster to compute.
     """
 
     id: int
@@ -44,7 +44,7 @@ class Proposal:
 
 
 class Drafter(Protocol):
-    """Proposes how a text goes on."""
+    """Proposes how a text continues."""
 
     def read(self, text: Sequence[int]) -> None:
         """Take in the prompt."""
@@ -56,7 +56,7 @@ class Drafter(Protocol):
         """What became of a round's proposals; see `LookaheadPolicy.learn`."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """For each token from this index on, whether it is what would have been proposed; None if not defined."""
+        """For each token from this index on, whether it would have been proposed; None if undefined."""
 
 
 class ModelDrafter:
@@ -74,8 +74,8 @@ class ModelDrafter:
     ) -> None:
         """A drafter on the draft's sequence, which proposes nothing beyond its `context`, in tokens.
 
-        `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad otherwise. After
-        a round that was accepted whole the draft has two tokens to read: in two passes, `singly`, or in one.
+        `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad differently.
+        After a fully accepted round the draft has two tokens to read: in two passes (`singly`) or in one.
         """
         self._singly = singly
         self._sequence = sequence
@@ -108,7 +108,7 @@ class ModelDrafter:
         self._policy.learn(proposed, accepted, fed)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Greedy choices compared with the text; a draft that samples has no one choice."""
+        """Greedy choices compared with the text; a draft that samples has no single choice."""
         if self._sampling.do_sample or not self._fits(text):
             return None
         return draft_agreement(self._sequence, text, first, self._sampling, self._vocabulary)
@@ -158,13 +158,13 @@ class LookupDrafter:
 
 
 class TranslatingDrafter:
-    """A draft model with another tokenizer, in greedy decoding.
+    """A draft model with a different tokenizer, in greedy decoding.
 
     As in transformers' universal assisted generation, the draft reads the text in its own tokens, and the text it
-    proposes is encoded for the target. Proposals have no probability then: the target's tokens are not the draft's.
+    proposes is encoded for the target. Such proposals have no probability: the target's tokens are not the draft's.
     """
 
-    _CONTEXT = 16  # of the target's tokens, encoded again with the proposal, so that both sides of the seam fit
+    _CONTEXT = 16  # target tokens re-encoded with the proposal, so that the join is tokenized consistently
 
     def __init__(self, drafter: ModelDrafter, theirs: Tokenizer, ours: Tokenizer) -> None:
         self._drafter = drafter
@@ -201,7 +201,7 @@ class TranslatingDrafter:
 
 
 def _end_of(context: Sequence[int], encoded: Sequence[int]) -> int | None:
-    """Where, after a few tokens that encoding may put in front, the context ends; None if it is not there."""
+    """Where the context ends, after a few tokens that encoding may put in front; None if it is not found."""
     for start in range(min(3, len(encoded))):
         if list(encoded[start : start + len(context)]) == list(context):
             return start + len(context)

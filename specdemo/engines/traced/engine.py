@@ -1,4 +1,4 @@
-"""A pair decoded by our own loop. One compiled target serves both sides; each request has caches of its own."""
+"""A pair decoded by our own loop. One compiled target serves both sides; each request has its own caches."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -24,9 +24,9 @@ from specdemo.settings import RuntimeSettings
 from specdemo.ways import Constant, Lookup, Plain
 
 _Role = Literal["plain", "speculative", "draft"]
-"""Whose cache it is: both sides of a race run on the same target, each on a text of its own."""
+"""Whose cache it is: both sides of a race run on the same target, each on its own text."""
 
-_KEPT = 2  # texts whose caches are kept: that of the warm-up, and that of the chat
+_KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
 
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 
@@ -61,7 +61,7 @@ class TracedEngine:
 
         Raises:
             PairError, SettingsError: the pair cannot be decoded in the request's way, or it names the automatic
-                lookahead while the step costs are not known.
+                lookahead while step costs are unknown.
         """
         check_request(self.pair, "traced", request)
         plain = isinstance(request.way, Plain)
@@ -75,9 +75,9 @@ class TracedEngine:
         )
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of target passes that verify so many tokens, again and again at the same text.
+        """Seconds of target passes that verify this number of tokens, repeatedly after the same text.
 
-        Where passes cannot be made up to the same length, what a change costs is of no use; so none take turns there.
+        Where passes cannot be padded, the cost of a change is of no use, so several numbers do not alternate there.
         """
         if len(tokens) > 1 and not self._model("plain").paged:
             return
@@ -91,7 +91,7 @@ class TracedEngine:
             yield perf_counter() - began
 
     def count_tokens(self, text: str) -> int:
-        """Number of the target's tokens that this text is."""
+        """Number of the target's tokens in a text."""
         return len(self._tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
@@ -121,7 +121,7 @@ class TracedEngine:
         return model
 
     def _sequence(self, role: _Role, text: Sequence[int], capacity: int, *, kv_cache: bool) -> ModelSequence:
-        """A sequence of a model for this text; with prefix caching one that holds some of it, if there is one."""
+        """A sequence of a model for this text; with prefix caching, one that holds part of it, if there is one."""
         model = self._model(role)
         if not (self.pair.runtime.enable_prefix_caching and kv_cache):
             return model.sequence(capacity, kv_cache=kv_cache)
@@ -132,12 +132,12 @@ class TracedEngine:
         return max(kept, key=lambda sequence: sequence.shared(text))
 
     def _drafter(self, request: Request, costs: Costs | None) -> OpenDrafter:
-        """What opens the drafter of the request's way."""
+        """What makes the drafter for the request's way."""
         vocabulary, way = self._model("speculative").vocabulary, request.way
         if isinstance(way, Lookup):
             return lambda text, capacity, random: LookupDrafter(vocabulary, way)
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        policy = policy_for(way, costs)  # complains before anything is started
+        policy = policy_for(way, costs)  # raises before anything is started
 
         def open_drafter(text: Sequence[int], capacity: int, random: Uniform) -> Drafter:
             sequence = self._sequence("draft", text, capacity, kv_cache=request.kv_cache)

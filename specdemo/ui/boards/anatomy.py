@@ -1,4 +1,4 @@
-"""The anatomy of a finished run: its rounds one by one, what they took, and what an oracle would have done.
+"""The anatomy of a finished run: its rounds one by one, how long they took, and what an oracle would have done.
 
 Rounds are HTML with escaped text; charts are Plotly figures, drawn by the page when they come into view.
 """
@@ -29,7 +29,7 @@ _COLUMNS = ("lookahead", "target passes", "draft passes", "τ")
 
 
 def anatomy(comparison: Comparison) -> str:
-    """What the page shows of a run, as one JSON object: HTML by place, and figures by name."""
+    """What the page shows of a run, as one JSON object: HTML and figures by name."""
     run = comparison.speculative
     return json.dumps(
         {
@@ -101,7 +101,7 @@ def _note(step: Round) -> str:
 
 
 def _passes_table(comparison: Comparison) -> Markup:
-    """Passes of this run, of a constant lookahead of 5, and of the oracle."""
+    """Passes of this run, with a constant lookahead of 5, and with the oracle."""
     run = comparison.speculative
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_accepted_length(run))]
     for name, passes in metrics.alternative_passes(comparison):
@@ -121,7 +121,7 @@ def _passes_table(comparison: Comparison) -> Markup:
 
 
 def timeline(run: Run) -> go.Figure:
-    """Phases on the speculative clock, in milliseconds, a lane each; one lane where the engine tells no parts."""
+    """Phases on the speculative clock, in milliseconds, one lane each; a single lane if the engine reports none."""
     figure = base_figure(barmode="overlay", bargap=0.25, showlegend=False, hovermode="closest")
     begin = list(accumulate((step.seconds for step in run.rounds), initial=0.0))[:-1]
     if all(step.draft_seconds is not None for step in run.rounds):

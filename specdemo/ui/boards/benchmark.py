@@ -1,4 +1,4 @@
-"""A benchmark as a board: charts, the table, and what was found out about the machine."""
+"""A benchmark as a board: charts, the table, and facts about the machine."""
 
 from markupsafe import Markup
 

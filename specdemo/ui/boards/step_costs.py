@@ -1,4 +1,4 @@
-"""Step costs, and what they let one expect, as a board."""
+"""Step costs, and what they predict, as a board."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,26 +19,26 @@ _STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a roun
 
 
 class KnownCosts(NamedTuple):
-    """Step costs, and of what."""
+    """Step costs, and the pair and engine they belong to."""
 
     pair: ModelPair
     engine: EngineName
     costs: Costs
 
     def richer_than(self, other: "KnownCosts") -> bool:
-        """Whether these are of the same pair and engine, after texts of more lengths."""
+        """Whether these are of the same pair and engine, for more context lengths."""
         same = (self.pair, self.engine) == (other.pair, other.engine)
         return same and len(self.costs.contexts) > len(other.costs.contexts)
 
 
 def prediction_board(known: KnownCosts, acceptance: float) -> str:
-    """Only what depends on the acceptance."""
+    """The part that depends on acceptance."""
     html, figure = _expectation(known.costs, acceptance)
     return board({"expectation": html}, {"prediction": figure}, whole=False)
 
 
 def costs_board(known: KnownCosts, acceptance: float) -> str:
-    """Measured step costs, and what they let one expect of the draft model at this acceptance."""
+    """Measured step costs, and the speedups they predict for the draft model at this acceptance."""
     html, figure = _expectation(known.costs, acceptance)
     texts = {
         "caption": caption(known.pair, known.engine),
@@ -58,7 +58,7 @@ def _steps(costs: Costs) -> Iterator[tuple[str, ...]]:
 
 
 def _quartiles(seconds: Spread | None) -> str:
-    """The median in milliseconds, and both quartiles in brackets."""
+    """The median in milliseconds, with both quartiles in parentheses."""
     if seconds is None:
         return "–"
     low, middle, high = (f"{value * 1000:.2f}" for value in (seconds.low, seconds.middle, seconds.high))

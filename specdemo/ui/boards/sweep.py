@@ -1,4 +1,4 @@
-"""Sweeps as boards: what stands in each place, as HTML and as Plotly figures."""
+"""Sweeps as boards: the content of each place, as HTML or Plotly figures."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ _DRAFTERS = {"model": "draft model", "lookup": "prompt lookup"}
 
 
 def board(html: Mapping[str, str], charts: Mapping[str, go.Figure | None], *, whole: bool = True) -> str:
-    """A board's update as JSON. A `whole` one empties every place that it does not name, so without any it clears."""
+    """A board's update as JSON. A `whole` one empties the places it does not name."""
     figures = {place: figure.to_plotly_json() for place, figure in charts.items() if figure is not None}
     return json.dumps({"html": html, "charts": figures, "whole": whole}, ensure_ascii=False)
 
 
 def sweep_board(sweep: Sweep) -> str:
-    """All that a sweep has found so far; an empty board before its first result."""
+    """Everything a sweep has found so far; an empty board before its first result."""
     if not sweep.points:
         return board({}, {})
     constant = [point for point in sweep.points if point.candidate.kind == "lookahead"]
@@ -45,7 +45,7 @@ def sweep_board(sweep: Sweep) -> str:
 
 
 def caption(pair: ModelPair, engine: str, *more: str) -> str:
-    """Of what a board shows the figures."""
+    """What a board's figures are about."""
     return str(Markup("<p>{}</p>").format(" · ".join((pair.name, f"{engine} engine", *more))))
 
 
@@ -57,7 +57,7 @@ def _intervals(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _hover(points: Sequence[Point]) -> list[str]:
-    """A speedup says nothing without whether the outputs were the same."""
+    """A speedup means little without whether the outputs were identical."""
     return [f"{point.speedup}, outputs {'identical' if point.identical else 'differ'}" for point in points]
 
 
@@ -82,7 +82,7 @@ def _speedup_figure(points: Sequence[Point], prediction: Prediction | None) -> g
 
 
 def curves(figure: go.Figure, prediction: Prediction) -> None:
-    """Add what is predicted, and what the textbook says."""
+    """Add the predicted speedups and the textbook's."""
     for name, values, dash in (
         ("predicted", prediction.predicted, "solid"),
         ("textbook, v = 1", prediction.textbook, "dot"),

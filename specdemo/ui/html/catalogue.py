@@ -32,7 +32,7 @@ def cards_html(cards: Sequence[str]) -> str:
 
 
 def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
-    """One entry; `here`: which of its models are on this machine; `own_directory`: converted ones go to one."""
+    """One entry; `here`: which of its models are on this machine; `own_directory`: conversions go to the user's."""
     models = Markup("").join(
         _MODEL.format(role=role, name=_title(source), facts=_facts(source))
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
@@ -85,14 +85,14 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
 
 
 def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
-    where = " --models-dir DIR" if own_directory else ""  # which one is no visitor's business
+    where = " --models-dir DIR" if own_directory else ""  # visitors are not told which one
     if not entry.supported:
         return _NOTE.format(entry.reason or "")
     if all(here):
         return _BUTTON.format(action="select", text="Use this pair")
     missing = [source for source, is_here in zip(entry.sources, here, strict=True) if not is_here]
     steps = Markup("")
-    fetched = [source for source in missing if source.format == "openvino"]
+    fetched = [source for source in missing if source.format != "convert"]
     if fetched and downloads:
         size = in_units(sum(source.disk_bytes for source in fetched))
         steps += _BUTTON.format(action="download", text=f"Download {_which(entry, fetched)}{size}")
@@ -111,7 +111,7 @@ def _which(entry: Entry, sources: Sequence[Source]) -> str:
 
 
 def download_html(repository: str, progress: Progress[Path | None]) -> str:
-    """How far a download is."""
+    """Progress of a download."""
     text = f"{repository}: {in_units(progress.done)} of {in_units(progress.total)}"
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 

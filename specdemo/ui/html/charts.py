@@ -1,7 +1,7 @@
 """The two live charts without data.
 
-The page extends their traces point by point while it plays, which keeps a reader's zoom and allocates nothing
-anew; here stand their layout and the order of their traces.
+The page extends their traces point by point while it plays, which keeps the reader's zoom and allocates
+nothing; their layout and the order of their traces are defined here.
 """
 
 import json
@@ -12,7 +12,7 @@ from specdemo.analysis.plotting import AXIS, base_figure
 
 
 def to_json(figure: go.Figure) -> str:
-    """The figure as the page takes it."""
+    """The figure as the page expects it."""
     return json.dumps(figure.to_plotly_json())
 
 
@@ -28,7 +28,7 @@ def clock_figure() -> str:
 
 
 def acceptance_figure() -> str:
-    """Proposals by round, accepted and refused stacked, with the running α; traces in that order."""
+    """Proposals by round, accepted and not accepted, stacked, with the running α; traces in that order."""
     figure = base_figure(barmode="stack", bargap=0.15)
     figure.add_bar(x=[], y=[], name="accepted", marker_color="var(--sd-accepted)")
     figure.add_bar(x=[], y=[], name="rejected or discarded", marker_color="var(--sd-refused)")

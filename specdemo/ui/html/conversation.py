@@ -1,4 +1,4 @@
-"""The turns of a chat before the present one, as HTML."""
+"""The earlier turns of a chat, as HTML."""
 
 from collections.abc import Sequence
 

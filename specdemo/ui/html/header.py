@@ -1,4 +1,4 @@
-"""What every tab has above it: name, question, and which pair is in use where."""
+"""The header above every tab: name, question, and which pair is in use on which device."""
 
 from markupsafe import Markup
 
@@ -14,7 +14,7 @@ _HEADER = Markup(
 
 
 def header_html(pair: ModelPair) -> str:
-    """Name, question, and what is used where."""
+    """Name, question, and what runs where."""
     runtime = pair.runtime
     target = f"target {_model(pair.target)} on {runtime.device}"
     draft = f"draft {_model(pair.draft)} on {draft_device(runtime)}" if pair.draft else "no draft"
@@ -22,7 +22,7 @@ def header_html(pair: ModelPair) -> str:
 
 
 def _precision(asked: str) -> str:
-    """As asked: what a device makes of it is told with every run."""
+    """As requested; what the device actually uses is reported with every run."""
     return "default precision" if asked == "default" else f"precision {asked}"
 
 

@@ -1,4 +1,4 @@
-"""Passing messages as HTML: what goes on, how far it is, what went wrong."""
+"""Passing messages as HTML: what is happening, its progress, what went wrong."""
 
 from markupsafe import Markup
 
@@ -25,7 +25,7 @@ def describe(phase: Phase) -> str:
 
 
 def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
-    """How far something is, with a bar."""
+    """Progress, with a bar."""
     if seconds_left is not None:
         minutes, seconds = divmod(round(seconds_left), 60)
         text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"

@@ -1,4 +1,4 @@
-"""Tables of texts as HTML."""
+"""Tables of text as HTML."""
 
 from collections.abc import Iterable, Sequence
 

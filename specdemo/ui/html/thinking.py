@@ -1,4 +1,4 @@
-"""What a model thinks before it answers: Qwen3 and its kin write it between `<think>` and `</think>`."""
+"""What a model thinks before it answers: models like Qwen3 write it between `<think>` and `</think>`."""
 
 from specdemo.records import Round
 
@@ -22,7 +22,7 @@ class Thinking:
 
 
 def answer(text: str) -> str:
-    """A text without what was thought before it, where a template may have begun; empty if it is all thought."""
+    """A text without the thinking before it, which the template may have opened; empty if all is thinking."""
     if text.lstrip().startswith(_BEGIN) and _END not in text:
         return ""
     return text.partition(_END)[2].strip() if _END in text else text.strip()

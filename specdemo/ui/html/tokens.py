@@ -1,7 +1,7 @@
 """Rounds as HTML. Everything a model or a user wrote is escaped here, by `markupsafe`.
 
-A round is one element and so is a token, each with a `data-tip`: the lines shown when it is hovered or focused.
-Colours come from the style sheet by class; underlines and strikes repeat their meaning.
+Each round and each token is an element with a `data-tip`: the lines shown on hover or focus.
+Colours come from the style sheet by class; underlines and strike-throughs repeat their meaning.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def round_html(step: Round, *, side: Side, number: int, first: int, source: Trac
 
     Args:
         step: the round.
-        side: plain rounds commit one token of the target's own, which needs no colour.
+        side: plain rounds commit one token each, which needs no colour.
         number: of the round; 0 is the prefill.
         first: index of its first committed token in the run.
         source: how its proposals are known.

@@ -1,4 +1,4 @@
-"""The Benchmark tab: every way of decoding on suites of tasks, with reports to take away."""
+"""The Benchmark tab: every way of decoding on suites of tasks, with reports to download."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from specdemo.bench import report
 from specdemo.bench.journal import Journal
+from specdemo.bench.methods import available
 from specdemo.bench.results import Bench, Header
-from specdemo.bench.run import REPEATS, available, bench, bench_and_hardware
+from specdemo.bench.run import REPEATS, bench, bench_and_hardware
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.places import own_cache
@@ -38,7 +39,7 @@ _FIRST = ("traced constant", "traced auto", "genai constant")
 
 
 class Callbacks:
-    """What the button that runs it calls: widgets' values in, updates out."""
+    """What the button that runs it calls: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -94,7 +95,7 @@ class Callbacks:
 
 
 def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], tasks: list[Task]) -> Journal:
-    """Where the finished rows of this benchmark are kept until all are, so that it goes on where it ended.
+    """Where finished rows of this benchmark are kept until it is complete, so that it can resume.
 
     Raises:
         SpecdemoError: there is no such folder, and it cannot be made.

@@ -25,7 +25,7 @@ from specdemo.ui.views import view
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
-"""One queue for all that uses the engine, since two at once would spoil each other's clocks."""
+"""One queue for everything that uses the engine, since two at once would distort each other's clocks."""
 DECODING = (
     "engine",
     "drafter",
@@ -37,19 +37,19 @@ DECODING = (
     "branching_factor",
     "max_ngram_size",
 )
-"""Settings of how to decode; not of what, nor how much of it."""
+"""Settings of how to decode, as opposed to what and how much."""
 _MAIN = (*DECODING, "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
-    """What other tabs and the page need of it."""
+    """What other tabs and the page need from it."""
 
     prompt: gr.Textbox
     message: gr.HTML
     controls: dict[str, Control]
     race: gr.HTML
     run: gr.Button
-    """Off until the page is restored, so that nobody runs another pair than the link's."""
+    """Disabled until the page is restored, so that nobody runs a different pair than the link's."""
 
 
 class _Buttons(NamedTuple):
@@ -70,7 +70,7 @@ Stop = Callable[[gr.Request], None]
 
 
 def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: ModelPair, stop: Stop) -> CompareTab:
-    """Both tabs' contents, for the visitor's pair, which is the `first` at first; `stop` ends a visitor's run."""
+    """Both tabs' contents, for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
     with gr.Tab("Compare"):
         prompt, run, chat = _ask()
         message = gr.HTML(elem_id="message", elem_classes="message")
@@ -88,7 +88,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
 
 
 def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
-    """The prompt with examples and what was said before it, and the buttons."""
+    """The prompt with examples and the earlier conversation, and the buttons."""
     with gr.Column(elem_id="ask"):
         shown = gr.HTML(elem_id="conversation")
         with gr.Row(equal_height=False):
@@ -108,7 +108,7 @@ def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
 
 
 def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
-    """The view of a run's rounds, which an uploaded file can fill as well as a run."""
+    """The view of a run's rounds, filled by a run or by an uploaded file."""
     upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
     message = gr.HTML(elem_classes="message")
     anatomy = view("anatomy.html", "new Anatomy(element)")

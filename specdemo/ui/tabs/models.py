@@ -1,4 +1,4 @@
-"""The Models tab: the catalogue, what is on this machine, and which pair is used where and how."""
+"""The Models tab: the catalogue, what is on this machine, and which pair to use, where and how."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -50,11 +50,11 @@ class _Shown(NamedTuple):
 
 
 Updates = dict[Component, Any]
-"""Updates by component; those that are not named stay as they are."""
+"""Updates by component; components that are not named stay as they are."""
 
 
 class _Callbacks:
-    """Widgets' values in, updates out."""
+    """Widget values in, updates out."""
 
     def __init__(self, sessions: Sessions, shelf: Shelf, shown: _Shown) -> None:
         self._sessions = sessions
@@ -65,7 +65,7 @@ class _Callbacks:
         """Load the pair that the controls name."""
         chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
         if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _SUITED):
-            chosen |= self._suited(chosen["target"])  # the page may not have heard yet of what suits this target
+            chosen |= self._suited(chosen["target"])  # the page may not have received this target's defaults yet
         yield from self._load(request, before, engine, chosen)
 
     def use_entry(
@@ -87,7 +87,7 @@ class _Callbacks:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
-            engine = "genai" if pair.eagle3 else engine  # the other knows no such heads
+            engine = "genai" if pair.eagle3 else engine  # the other engine does not support such heads
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
                 yield self._told(message or gr.skip(), busy=True)
@@ -108,7 +108,7 @@ class _Callbacks:
     def _in_use(self, pair: ModelPair, before: ModelPair) -> Updates:
         shown, values = self._shown, values_of(pair)
         news: Updates = {shown.pair: pair, shown.header: header_html(pair), shown.in_use: json.dumps(values)}
-        if before.draft is None:  # the drafter was prompt lookup for want of a draft, which this pair may have
+        if before.draft is None:  # the drafter was prompt lookup for lack of a draft, which this pair may have
             news[shown.drafter] = first_drafter(pair)
         return news | dict(zip(shown.controls, values.values(), strict=True))
 
@@ -129,7 +129,7 @@ class _Callbacks:
         return {self._shown.catalogue: self._shelf.cards(), **dict(zip(self._shown.controls, lists, strict=False))}
 
     def suited(self, target: str) -> Updates:
-        """The runtime settings that suit a target, but for the devices."""
+        """The default runtime settings of a target, except for the devices."""
         controls = dict(zip(PAIR_NAMES, self._shown.controls, strict=True))
         return {controls[name]: value for name, value in self._suited(target).items()}
 
@@ -145,8 +145,9 @@ class _Callbacks:
 
 
 def _name(event: gr.EventData) -> str:
-    """The catalogue entry that a button belongs to; a forged event may name none."""
-    return str(getattr(event, "name", ""))
+    """The catalogue entry that a button belongs to; a forged event may name none, or hold no names at all."""
+    data = event._data  # the attributes that Gradio makes of it fail unless it is an object
+    return str(data.get("name", "")) if isinstance(data, dict) else ""
 
 
 def models_tab(
@@ -157,7 +158,7 @@ def models_tab(
     compare: CompareTab,
     stop: Callable[[str], Stop],
 ) -> ModelsTab:
-    """The tab's contents; `stop` makes what ends one of its actions."""
+    """The tab's contents; `stop` makes the callback that ends one of its actions."""
     with gr.Tab("Models") as tab:
         in_use = gr.Textbox(visible=False)
         with gr.Column(elem_id="pair"):
@@ -200,7 +201,7 @@ def models_tab(
 
 
 def model_choices(shelf: Shelf) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """What can be chosen for target and for draft."""
+    """The choices for target and draft."""
     models = shelf.models()
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
     return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
@@ -221,7 +222,9 @@ def _controls(shelf: Shelf) -> list[Control]:
                 value=values[name],
                 label=title,
                 info=info,
-                allow_custom_value=True,  # lists differ from visitor to visitor; the shelf looks names up in any case
+                # models differ between visitors, and the shelf looks them up in any case
+                allow_custom_value=name in titles,
+                filterable=name in titles,
                 elem_id=name,
             )
         else:

@@ -1,4 +1,4 @@
-"""The Tune tab: what steps cost here, what that lets one expect, and which setting is fastest by measurement."""
+"""The Tune tab: what steps cost here, what that predicts, and which setting is measured to be fastest."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,13 +26,13 @@ from specdemo.ui.views import heading, view
 from specdemo.worker import WithEngine
 
 _SWEEP, _COSTS = "Sweep", "Measure step costs"
-_ALPHA = 0.7  # to begin with, until a sweep has measured it
+_ALPHA = 0.7  # until a sweep has measured it
 _APPLIED = (*DECODING, "kv_cache")
 _EMPTY = board_of({}, {})
 
 
 class _Swept(NamedTuple):
-    """Updates of what a sweep changes, but for its buttons."""
+    """Updates of what a sweep changes, except its buttons."""
 
     message: Any = gr.skip()
     board: Any = gr.skip()
@@ -43,7 +43,7 @@ class _Swept(NamedTuple):
 
 
 class Callbacks:
-    """What the buttons that measure call: widgets' values in, updates out."""
+    """What the buttons that measure call: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -74,7 +74,7 @@ class Callbacks:
             yield [*_Swept(alert(error)), *idle]
             return
         work = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
-        # the figures of an earlier sweep, with other settings, would stand beside this one's
+        # clears the figures of an earlier sweep with other settings
         yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
         for update in measured(
@@ -112,12 +112,12 @@ class Callbacks:
 
 
 def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
-    """What a sweep tells the rest of the tab: its recommendation, and the costs and the α that predict others."""
+    """What the rest of the tab learns from a sweep: its recommendation, and the costs and α for predictions."""
     best, costs, alpha = found.recommendation.candidate, None, None
     if found.costs is not None:
         costs = KnownCosts(pair, found.settings.engine, found.costs)
         costs = known if known is not None and known.richer_than(costs) else costs
-    if found.acceptance is not None and found.settings.drafter == "model":  # which the costs card predicts for
+    if found.acceptance is not None and found.settings.drafter == "model":  # the drafter that predictions are for
         alpha = round(found.acceptance, 2)
     return _Swept(
         best=best,
@@ -130,7 +130,7 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
 def tune_tab(
     sessions: Sessions, known_visitor: gr.State, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]
 ) -> None:
-    """The tab's contents. Sweeps use the settings of the Compare tab, but for what they try."""
+    """The tab's contents. Sweeps use the settings of the Compare tab, except for what they vary."""
     callbacks, controls = Callbacks(sessions), compare.controls
     with gr.Tab("Tune"):
         known, best = gr.State(None), gr.State(None)
@@ -175,7 +175,7 @@ def tune_tab(
         costs_view = view("costs.html", "new Board(element)", elem_id="costs-board")
 
     busy: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
-    # the costs' board follows at the end, by an event of its own: α is what it is then
+    # the costs board follows at the end, in its own event, so that it uses the α of that moment
     start.click(
         callbacks.sweep,
         [known_visitor, pair, prompts, longest, thresholds, repeats, known, *controls.values()],
@@ -205,7 +205,7 @@ def _applied(best: Candidate | None) -> list[Any]:
 
 
 def _forgotten() -> list[Any]:
-    """Another pair: nothing is known of it."""
+    """For another pair: nothing is known about it."""
     return ["", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA]
 
 

@@ -1,0 +1,37 @@
+"""The ways of decoding that a benchmark compares, by short names."""
+
+from specdemo.errors import PairError, SettingsError
+from specdemo.models.checks import check_way, compared
+from specdemo.records import ModelPair, Request
+from specdemo.settings import GenerationSettings
+from specdemo.ways import ENGINES_OF, KINDS, EngineName, Tree, kinds
+
+METHODS = {
+    kind.policy if kind.drafter == "model" else kind.drafter: kind for way, kind in KINDS.items() if way is not Tree
+}
+"""Every way of decoding by a short name, except trees, which have their own settings to try."""
+ENGINES: tuple[EngineName, ...] = ("genai", "traced")
+
+
+def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
+    """Every way of decoding that this pair supports, by a name such as `traced auto`.
+
+    Raises:
+        LoadError: OpenVINO refused a tokenizer.
+    """
+    ways, pair = {}, compared(pair)
+    for engine in ENGINES:
+        known = {name: value for name, value in settings if engine in ENGINES_OF.get(name, ENGINES)}
+        able = list(kinds(engine, pair.draft_kind))
+        for method, kind in METHODS.items():
+            if kind not in able:
+                continue
+            try:
+                chosen = GenerationSettings.checked(
+                    **{**known, "engine": engine, "drafter": kind.drafter, "policy": kind.policy}
+                )
+                check_way(pair, engine, chosen.way, Request.of("", chosen).sampling)
+            except (PairError, SettingsError):  # not with these settings
+                continue
+            ways[f"{engine} {method}"] = chosen
+    return ways

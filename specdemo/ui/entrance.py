@@ -1,0 +1,84 @@
+"""Where values enter the page: whoever speaks HTTP can send any JSON to any event, with the widgets or without.
+
+What arrives is checked here, once, so that callbacks can rely on the types of their widgets. What does not fit is
+refused in a sentence, before anything is asked of the engine.
+"""
+
+from math import isfinite
+from typing import Any
+
+import gradio as gr
+from gradio.blocks import BlockFunction
+from gradio.components.api_component import Api
+from gradio.state_holder import SessionState
+
+
+class Page(gr.Blocks):
+    """Blocks whose events take only what their widgets can send, and whose tabs keep no connection.
+
+    Gradio's heartbeat would: browsers open six to a host, and a sixth tab would stall them all. That a visitor has
+    gone, Gradio also sees by the connection that carries a run's updates; it then closes the run's generator.
+    """
+
+    def get_config_file(self) -> Any:
+        """What a browser is told of the page."""
+        return super().get_config_file() | {"connect_heartbeat": False}
+
+    async def preprocess_data(
+        self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
+    ) -> list[Any]:
+        """The values for a callback.
+
+        Raises:
+            gr.Error: one is not what its widget could have sent.
+        """
+        if block_fn.fn is None or len(inputs) < len(block_fn.inputs):
+            raise _refusal("The page sent something that it has no use for")
+        for block, value in zip(block_fn.inputs, inputs, strict=False):
+            if not _fits(block, value):
+                raise _refusal(f"{getattr(block, 'label', None) or 'A value'!r} cannot be used as it is")
+        try:
+            values: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
+        except (gr.Error, ValueError, OSError) as error:  # out of a widget's bounds; a file that nobody uploaded
+            raise _refusal("A value is out of bounds, or a file is not there any more") from error
+        return values
+
+
+def _refusal(reason: str) -> gr.Error:
+    return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
+
+
+def _fits(block: Any, value: Any) -> bool:
+    """Whether a value has the type that a widget sends. Files are looked up by Gradio among what was uploaded."""
+    match block:
+        case gr.State() | Api():  # kept here, never sent; checked by the function itself
+            return True
+        case gr.Textbox() | gr.Radio():
+            return _is_text(value)
+        case gr.Dropdown():
+            return value is None or _is_text(value)
+        case gr.Checkbox():
+            return isinstance(value, bool)
+        case gr.CheckboxGroup():
+            return isinstance(value, list) and all(_is_text(choice) for choice in value)
+        case gr.Slider():
+            return _is_number(value)
+        case gr.Number():
+            return value is None or _is_number(value)
+        case gr.Dataset():  # the examples, by number
+            return type(value) is int and 0 <= value < len(block.raw_samples)
+        case gr.UploadButton():
+            return value is None or isinstance(value, dict)
+    raise AssertionError(f"what {block} sends is not known here")
+
+
+def _is_text(value: Any) -> bool:
+    """Text that can be written again: a lone surrogate, which JSON can hold, cannot."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

