@@ -6,6 +6,7 @@ from pathlib import Path
 from time import monotonic
 
 import httpx
+import psutil
 import pytest
 from gradio_client import Client
 
@@ -103,3 +104,12 @@ def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page
     assert "has forgotten this page" in forgotten["output"]["error"]
     assert first.opens()["success"]
     assert first.runs(max_new_tokens=4)["success"]
+
+
+def test_memory_does_not_grow_with_visitors(page: Served, running: App) -> None:
+    server, resident = psutil.Process(running.process.pid), []
+    for _ in range(2):
+        for _ in range(30):
+            assert Visitor(page).opens()["success"]
+        resident.append(server.memory_info().rss)
+    assert resident[1] - resident[0] < 30 * 0.1e6  # a visitor whose state is kept takes 0.4 MB

@@ -57,6 +57,8 @@ def serve(
     names that it is reached under, beside those of `ui.gate`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
+    os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
     try:
