@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specdemo.errors import SpecdemoError
+from specdemo.errors import SpecdemoError, quoted
 
 SCHEMA = 1
 """Version of the JSON objects that other programs read."""
@@ -36,4 +36,4 @@ def write_text(text: str, path: Path) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SpecdemoError(f"Cannot write {str(path)!r} ({error.strerror}); choose another path.") from error
+        raise SpecdemoError(f"Cannot write {quoted(str(path))} ({error.strerror}); choose another path.") from error

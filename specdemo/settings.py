@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from specdemo.errors import SettingsError
+from specdemo.errors import SettingsError, quoted
 from specdemo.ways import (
     ENGINES_OF,
     Auto,
@@ -213,6 +213,6 @@ def _sentence(cls: type[BaseModel], error: ValidationError) -> str:
     name = str(first["loc"][0])
     field = cls.model_fields.get(name)
     if field is None:
-        return f"There is no setting called {name!r}; choose from {', '.join(cls.model_fields)}."
+        return f"There is no setting called {quoted(name)}; choose from {', '.join(cls.model_fields)}."
     reason = first["msg"].removeprefix("Input ")
-    return f"{field.title} ({name}) {reason}, got {first['input']!r}."
+    return f"{field.title} ({name}) {reason}, got {quoted(first['input'])}."

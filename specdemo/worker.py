@@ -26,7 +26,7 @@ from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure.race import RaceEvent, race
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.gguf_convert import convert_models
 from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
@@ -74,7 +74,7 @@ class WithLoader:
 
 def converting(pair: ModelPair) -> Iterator[Phase]:
     """Convert what of a pair is GGUF and not converted yet."""
-    for _, seconds in convert_pair(pair):
+    for _, seconds in convert_models((pair.target, pair.draft)):
         yield Phase("converting", seconds=seconds)
 
 

@@ -15,9 +15,10 @@ import pytest
 from specdemo.analysis import schema
 from specdemo.bench.results import Bench
 from specdemo.cli import bench as bench_module
-from specdemo.cli import build_parser, main
 from specdemo.cli import compare as compare_module
+from specdemo.cli import main
 from specdemo.cli import sweep as sweep_module
+from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_settings
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
@@ -406,3 +407,67 @@ def test_bad_sweeps_and_benchmarks_are_refused(
 ) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+@pytest.mark.parametrize("options", [(), ("--json", "-")], ids=["tables", "json"])
+def test_an_output_that_cannot_be_written_is_named(options: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "specdemo", "models", "list", *options]
+        ended = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert ended.returncode == 1
+    assert ended.stderr == "specdemo: Cannot write the output (No space left on device); send it elsewhere.\n"
+
+
+@pytest.mark.parametrize("module", ["argparse", "numpy", "pydantic", "openvino"])
+def test_ctrl_c_at_the_start_ends_without_a_word(module: str) -> None:
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a background job ignores
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: signal.raise_signal(signal.SIGINT)\n"
+        "sys.modules.pop('argparse', None)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from specdemo.cli import main\n"
+        "sys.exit(main(['models', 'list']))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "Say", "--engine", "n" * 5000),
+        ("compare", "Say", "--seed", "n" * 5000),
+        ("compare", "Say", "--device", "n" * 5000),
+        ("compare", "Say", "--target", "n" * 5000),
+        ("compare", "Say", "--models-dir", "n" * 5000, "--target", "m" * 5000),
+        ("compare", "Say", "--json", "n" * 5000),
+        ("compare", "Say", f"--{'n' * 5000}"),
+        ("sweep", "Say", "--lookaheads", "n" * 5000),
+        ("bench", "--prompts", "n" * 5000),
+        ("bench", "--prompts", "a\0b"),
+        ("bench", "--methods", "n" * 5000),
+        ("models", "info", "n" * 5000),
+        ("models", "info", "a\0b"),
+        ("models", "check", "n" * 5000),
+        ("models", "download", "n" * 5000),
+        ("models", "convert", "n" * 5000),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:40],
+)
+def test_what_is_wrong_is_told_without_all_of_a_long_argument(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code: object
+    try:
+        code = main(arguments)
+    except SystemExit as end:
+        code = end.code
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert code in (1, 2)
+    assert 10 < len(message) < 1200
+    assert "n" * 500 not in message
+    assert "m" * 500 not in message

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.analysis import metrics
-from specdemo.cli import build_parser
+from specdemo.cli.commands import build_parser
 from specdemo.ui.page import launch_options
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -84,7 +84,19 @@ def test_damaged_xml(copy: Path) -> None:
         inspect_folder(copy)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        b"\xff\xfe",
+        "[" * 100_000,
+        '{"architectures": 3, "vocab_size": -1}',
+        '{"max_position_embeddings": [1]}',
+        '{"text_config": 3}',
+    ],
+    ids=lambda content: str(content)[:40],
+)
 def test_damaged_config(copy: Path, content: str | bytes) -> None:
     (copy / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(FolderError, match=r"config\.json .* copy the folder again"):
@@ -175,4 +187,4 @@ def test_devices_this_machine_does_not_have(device: str) -> None:
 def test_virtual_devices_are_bounded(device: str, reason: str) -> None:
     with pytest.raises(DeviceError, match=re.escape(reason)) as caught:
         check_devices(RuntimeSettings(device=device))
-    assert len(str(caught.value)) < 250
+    assert len(str(caught.value)) < 300

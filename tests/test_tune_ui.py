@@ -310,4 +310,4 @@ def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (only,) = benchmarked()
     assert 'role="alert">Finished rows cannot be saved in' in only[0]
-    assert "start the page with XDG_CACHE_HOME set to a writable folder." in only[0]
+    assert "set XDG_CACHE_HOME to a writable folder." in only[0]

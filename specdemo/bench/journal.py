@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
-from specdemo.errors import FileError, SpecdemoError
+from specdemo.errors import FileError, SpecdemoError, quoted
 from specdemo.records import Record
 
 R = TypeVar("R", bound=Record)
@@ -45,7 +45,7 @@ class Journal:
         differences = self._differences(lines[0], header)
         if differences:
             raise FileError(
-                f"{str(self.path)!r} holds rows from a benchmark with {', '.join(differences)}; "
+                f"{quoted(str(self.path))} holds rows from a benchmark with {', '.join(differences)}; "
                 "choose another output path, or delete that file."
             )
         return list(self._rows(lines[1:], row))
@@ -69,7 +69,9 @@ class Journal:
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise FileError(f"Cannot read {str(self.path)!r} ({error.strerror}); choose another path.") from error
+            raise FileError(
+                f"Cannot read {quoted(str(self.path))} ({error.strerror}); choose another path."
+            ) from error
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             self._write(whole, "w")
@@ -86,7 +88,7 @@ class Journal:
             try:
                 yield row.model_validate_json(line)
             except ValidationError as error:
-                message = f"Line {number} of {str(self.path)!r} is damaged; delete that line or the file."
+                message = f"Line {number} of {quoted(str(self.path))} is damaged; delete that line or the file."
                 raise FileError(message) from error
 
     def _write(self, text: str, mode: str) -> None:
@@ -95,5 +97,5 @@ class Journal:
                 file.write(text)
         except OSError as error:
             raise SpecdemoError(
-                f"Cannot write {str(self.path)!r} ({error.strerror}); choose another path."
+                f"Cannot write {quoted(str(self.path))} ({error.strerror}); choose another path."
             ) from error

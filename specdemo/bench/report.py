@@ -19,7 +19,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.figures import percent
 from specdemo.bench.charts import charts
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
-from specdemo.errors import UsageError
+from specdemo.errors import UsageError, quoted
 from specdemo.measure.hardware import MEBIBYTE, draft_extra
 from specdemo.output import SCHEMA, write_json, write_text
 from specdemo.resources import ASSETS
@@ -153,7 +153,9 @@ def beside(path: Path, ending: str) -> Path:
         UsageError: the JSON's name is that of another kind of file written beside it.
     """
     if path.suffix.lower() in _BESIDE:
-        raise UsageError(f"A file like {path.name!r} is written beside the JSON; choose a path that ends in .json.")
+        raise UsageError(
+            f"A file like {quoted(path.name)} is written beside the JSON; choose a path that ends in .json."
+        )
     return path.with_name(path.name.removesuffix(".json") + ending)
 
 

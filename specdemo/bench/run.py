@@ -15,7 +15,7 @@ from specdemo.bench.results import Bench, EngineFacts, Header, JournalLine, Row
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.errors import FileError, PromptError, SettingsError
+from specdemo.errors import FileError, PromptError, SettingsError, quoted
 from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memory
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
@@ -56,7 +56,7 @@ def bench(
     chosen = tuple(dict.fromkeys(ways if methods is None else methods))
     unknown = next((name for name in chosen if name not in ways), None)
     if unknown is not None or not chosen:
-        raise SettingsError(f"There is no method {unknown!r} for this pair; choose from {', '.join(ways)}.")
+        raise SettingsError(f"There is no method {quoted(unknown)} for this pair; choose from {', '.join(ways)}.")
     header = Header.of(pair, settings, chosen, tasks)
     entries = journal.open(header, JournalLine) if journal is not None else []
     rows = [entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats]

@@ -1,39 +1,53 @@
 """The terminal: the page's features as commands, one module each.
 
-Exit codes: 0, 2 for bad usage, 1 for a run that failed.
+Exit codes: 0, 2 for bad usage, 1 for a run that failed, 130 for Ctrl+C.
 """
 
-import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdemo.cli import bench, compare, models, serve, sweep
-from specdemo.errors import SpecdemoError, UsageError
+from specdemo.cli.signals import importing
+from specdemo.errors import SpecdemoError, UsageError, quoted
+
+_UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}
+"""What an output can fail with. All files but standard output report that themselves."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
-    options = build_parser().parse_args(arguments)
+    with importing():
+        from specdemo.cli.commands import build_parser  # openvino takes a second to import
     try:
-        options.command(options)
+        try:
+            options = build_parser().parse_args(arguments)
+            options.command(options)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # only then it is known whether it can be written
     except UsageError as error:
         return _complain(error, 2)
     except SpecdemoError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
         return 130
+    except OSError as error:  # a path that somebody gave is too long, or not theirs to read; or the output is full
+        if error.filename is not None:
+            name = quoted(str(error.filename))
+            return _complain(SpecdemoError(f"Cannot use {name} ({error.strerror}); choose another path."), 1)
+        if error.errno not in _UNWRITTEN:
+            raise
+        return _complain(_lost(error), 1)
     return 0
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; options for settings come from the settings types."""
-    called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
-    parser = argparse.ArgumentParser(prog=called, description="Does speculative decoding pay off here?")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (compare, sweep, bench, models, serve):
-        command.add_to(commands)
-    return parser
+def _lost(error: OSError) -> SpecdemoError:
+    """What is wrong with standard output, where nothing more is written."""
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())  # else Python complains again when it ends
+    return SpecdemoError(f"Cannot write the output ({error.strerror}); send it elsewhere.")
 
 
 def _complain(error: SpecdemoError, code: int) -> int:

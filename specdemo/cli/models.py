@@ -13,6 +13,7 @@ from rich.table import Table
 from specdemo import progress as parts
 from specdemo.analysis.figures import parameters
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model
+from specdemo.cli.progress import show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
@@ -123,6 +124,7 @@ def _check(options: argparse.Namespace) -> None:
     check_json(options.json)
     RuntimeSettings.checked(cache_size=options.cache_size)
     target, draft = (name and chosen_model(name, options.models_dir) for name in (options.target, options.draft))
+    show_conversion(target, draft)
     report = check_pair(target, draft, options.cache_size)
     if options.json != "-":
         _print_report(report)

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from specdemo.cli.progress import show_conversion
-from specdemo.errors import UsageError
+from specdemo.errors import UsageError, quoted
 from specdemo.models.library import resolve
 from specdemo.models.pairs import bundled_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
@@ -95,7 +95,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     models = [chosen_model(name, options.models_dir) for name in names]
     runtime = chosen_settings(options, RuntimeSettings, **suited(models[0]).model_dump())
     pair = pair_of(*models, runtime=runtime)
-    show_conversion(pair)
+    show_conversion(pair.target, pair.draft)
     return pair
 
 
@@ -145,7 +145,7 @@ def check_json(path: str | None) -> None:
         UsageError: it cannot.
     """
     if path is not None and path != "-" and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
-        raise UsageError(f"Cannot write a file at {path!r}; choose another path.")
+        raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
 
 
 def _kind(field: FieldInfo) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from specdemo.cli.signals import on_interrupt
-from specdemo.models.gguf_convert import convert_pair
-from specdemo.records import ModelPair
+from specdemo.models.gguf_convert import convert_models
+from specdemo.records import Model
 
 Show = Callable[[str, int, int | None, float | None], None]
 """Shows what is being done, how many runs are done, the total, and the seconds left, where known."""
@@ -32,14 +32,14 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         on_interrupt(before)
 
 
-def show_conversion(pair: ModelPair) -> None:
-    """Convert what of a pair is GGUF and not converted yet, saying so.
+def show_conversion(*models: Model | None) -> None:
+    """Convert what of these is GGUF and not converted yet, saying so.
 
     Raises:
         SpecdemoError: it cannot be converted.
     """
     with Console(stderr=True).status("") as status:
-        for model, seconds in convert_pair(pair):
+        for model, seconds in convert_models(models):
             status.update(f"converting {model.name}, once ({seconds:.0f} s)")
 
 

@@ -4,6 +4,7 @@ import argparse
 import re
 
 from specdemo.cli.options import Commands, add_pair, chosen_pair
+from specdemo.cli.signals import importing
 from specdemo.errors import UsageError
 
 
@@ -46,7 +47,8 @@ def host_name(text: str) -> str:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from specdemo.ui.page import serve  # gradio takes seconds to import
+    with importing():
+        from specdemo.ui.page import serve  # gradio takes seconds to import
 
     user, colon, password = (options.auth or "").partition(":")
     if options.auth is not None and not (user and colon and password):

@@ -6,8 +6,11 @@ Ctrl+C after an engine was freed ends in a segmentation fault.
 """
 
 import ctypes
+import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _SA_ONSTACK = 0x08000000
@@ -34,3 +37,19 @@ def on_interrupt(handler: Any) -> Any:
             action.flags &= ~_SA_ONSTACK
             library.sigaction(signal.SIGINT, ctypes.byref(action), None)
     return before
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Have Ctrl+C end the process at once, while modules are imported and nothing has begun.
+
+    A KeyboardInterrupt there can surface as any error of whichever module it hits.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored in the background, or somebody's
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,7 +22,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.progress import interruptible, progress_bar
 from specdemo.engines import load_engine
-from specdemo.errors import UsageError
+from specdemo.errors import UsageError, quoted
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.output import write_json
@@ -111,5 +111,5 @@ def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
             first, dash, last = part.partition("-")
             found += [kind(str(n)) for n in range(int(first), int(last) + 1)] if dash else [kind(part)]
     except ValueError as error:
-        raise UsageError(f"{text!r} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
+        raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
     return list(dict.fromkeys(found))

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdemo.errors import UnknownNameError
+from specdemo.errors import UnknownNameError, quoted
 from specdemo.models.memory import memory_needed
 from specdemo.records import Record
 from specdemo.resources import ASSETS
@@ -64,7 +64,7 @@ class Published(Record):
 
 
 class Beginning(Record):
-    """Settings to begin with: how the pair is loaded, and how it decodes, as far as that is not the usual."""
+    """Default settings: how the pair is loaded and decodes, where that differs from the usual defaults."""
 
     runtime: RuntimeSettings = RuntimeSettings()
     generation: dict[str, bool | int | float | str] = Field(default_factory=dict)
@@ -104,7 +104,7 @@ class Entry(Record):
 
 @cache
 def catalogue() -> tuple[Entry, ...]:
-    """Every pair, those of which something is bundled first."""
+    """Every pair, those with something bundled first."""
     return TypeAdapter(tuple[Entry, ...]).validate_json((ASSETS / "catalogue.json").read_bytes())
 
 
@@ -116,7 +116,7 @@ def find(name: str) -> Entry:
     """
     entries = {entry.name: entry for entry in catalogue()}
     if name not in entries:
-        raise UnknownNameError(f"The catalogue has no {name!r}; {suggestion(name, list(entries))}.")
+        raise UnknownNameError(f"The catalogue has no {quoted(name)}; {suggestion(name, list(entries))}.")
     return entries[name]
 
 

@@ -15,10 +15,10 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-from specdemo.errors import ConversionError
+from specdemo.errors import ConversionError, quoted
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import NEEDED
-from specdemo.models.places import models_dir
+from specdemo.models.places import models_dir, writable
 from specdemo.records import Model
 from specdemo.resources import ASSETS
 
@@ -48,12 +48,14 @@ def convert(
     """
     folder = output or converted_folder(model, weights)
     if folder.exists():
-        raise ConversionError(f"{str(folder)!r} already exists; use it, delete it, or choose another with --output.")
+        raise ConversionError(
+            f"{quoted(str(folder))} already exists; use it, delete it, or choose another with --output."
+        )
     check_installed()
     options = ["--trust-remote-code"] if trust_remote_code else []
     if weights == "int4":  # the usual group size does not divide some matrices
         options += ["--group-size-fallback", "adjust"]
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    writable(folder.parent, "The conversion", "choose another folder with --output")
     with tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch:
         whole = Path(scratch) / folder.name
         if not export(model, whole, weights, *options, stop=stop):

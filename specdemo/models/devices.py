@@ -3,14 +3,15 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-from specdemo.errors import DeviceError
-from specdemo.models.places import own_cache
+from specdemo.errors import DeviceError, quoted
+from specdemo.models.places import own_cache, writable
 from specdemo.settings import RuntimeSettings
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
@@ -64,12 +65,12 @@ def _check_device(device: str, available: Sequence[str]) -> None:
     for text in members.split(",") if colon else ():
         member = _MEMBER.fullmatch(text)
         if member is None:
-            raise DeviceError(f"A virtual device has no member {text[:80]!r}; write such as CPU or CPU(2).")
+            raise DeviceError(f"A virtual device has no member {quoted(text)}; write such as CPU or CPU(2).")
         if not 1 <= int(member["requests"] or 1) <= _MOST_REQUESTS:
-            raise DeviceError(f"{text!r} asks for {member['requests']} requests; choose 1 to {_MOST_REQUESTS}.")
+            raise DeviceError(f"{quoted(text)} asks for {member['requests']} requests; choose 1 to {_MOST_REQUESTS}.")
         name = _check_real(member["device"], text, available)
         if name in seen:
-            raise DeviceError(f"{device[:80]!r} names {name} twice; name each device once.")
+            raise DeviceError(f"{quoted(device)} names {name} twice; name each device once.")
         seen.add(name)
 
 
@@ -77,7 +78,7 @@ def _check_real(name: str, text: str, available: Sequence[str]) -> str:
     """The name that one device is compared by; `text` is what names it, and says if it is excluded."""
     bare = name.removesuffix(".0")
     if bare not in {*available, *(known.partition(".")[0] for known in available)}:  # GPU is another name of GPU.0
-        raise DeviceError(f"This machine has no device {text[:80]!r}; choose one of {', '.join(available)}.")
+        raise DeviceError(f"This machine has no device {quoted(text)}; choose one of {', '.join(available)}.")
     if bare.startswith("NPU") and not text.startswith("-"):
         raise DeviceError(f"{_NPU}; choose CPU or GPU.")
     return bare
@@ -110,6 +111,9 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     """OpenVINO properties that a model on this device is compiled with; empty leaves all to the device.
 
     Compiled models are cached without their weights, which are read from the model's folder.
+
+    Raises:
+        SpecdemoError: they cannot be cached, but should.
     """
     chosen: dict[str, str] = {}
     if runtime.precision != "default":
@@ -121,8 +125,14 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     if runtime.inference_num_threads and device.startswith("CPU"):
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
     if runtime.model_cache:
-        chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
+        chosen |= {"CACHE_DIR": str(_compiled()), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
+
+
+def _compiled() -> Path:
+    """Where compiled models are kept; OpenVINO's own complaint would read as if the model were damaged."""
+    advice = "set XDG_CACHE_HOME to a writable folder, or switch the compiled-model cache off"
+    return writable(own_cache() / "compiled", "Compiled models", advice)
 
 
 def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:

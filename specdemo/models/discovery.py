@@ -12,7 +12,6 @@ The search must not take long: folders are searched to a fixed depth, within a t
 skipped.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from time import monotonic
 
 import platformdirs
 
+from specdemo.input import json_value
 from specdemo.models.places import expanded, hub_cache
 
 _MOST_FILES = 200
@@ -92,7 +92,7 @@ def _lm_studio() -> Iterator[Path]:
         homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text(encoding="utf-8").splitlines()[0]))
     for home in dict.fromkeys(homes):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            yield expanded(json.loads((home / "settings.json").read_text(encoding="utf-8"))["downloadsFolder"])
+            yield expanded(json_value((home / "settings.json").read_bytes())["downloadsFolder"])
         yield home / "models"
 
 
@@ -116,7 +116,7 @@ def _ollama() -> Iterator[tuple[str, Path]]:
 def _ollama_digest(manifest: Path) -> str | None:
     """Which blob is the model; None if this is not a model's manifest."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        for layer in json.loads(manifest.read_bytes())["layers"]:
+        for layer in json_value(manifest.read_bytes())["layers"]:
             if layer["mediaType"] == _OLLAMA_MODEL and re.fullmatch(r"sha256:[0-9a-f]{64}", layer["digest"]):
                 return str(layer["digest"])
     return None

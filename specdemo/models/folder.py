@@ -5,7 +5,6 @@ parameters, the stored precision, and whether the copy is complete.
 """
 
 import hashlib
-import json
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from functools import lru_cache
@@ -13,7 +12,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specdemo.errors import FolderError
+from specdemo.errors import FolderError, quoted
+from specdemo.input import json_value
 from specdemo.records import Model
 
 _MODEL = ("openvino_model.xml", "openvino_model.bin")
@@ -74,7 +74,7 @@ def _files(path: Path) -> list[Path]:
 def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model:
     """The model, re-read only when a file of its folder has changed: a large network's XML takes a second."""
     if not path.is_dir():
-        raise FolderError(f"There is no folder {str(path)!r}; check the path.")
+        raise FolderError(f"There is no folder {quoted(str(path))}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     config = _read_config(path) if (path / "config.json").is_file() else {}
@@ -97,19 +97,22 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
         if len(shape) > 1:  # matrices only: biases, scales and masks are not what a precision is named after
             sizes[kind] += prod(shape)
     text_config = config.get("text_config", config)  # multimodal exports nest the language model's settings
-    return Model(
-        name=path.name,
-        path=path,
-        architecture=str(config.get("model_type", "unknown")),
-        parameters=sum(sizes.values()),
-        weights=_name_precision(sizes),
-        context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
-        weight_bytes=(path / "openvino_model.bin").stat().st_size,
-        vocabulary=text_config.get("vocab_size", network.logits),
-        chat_template=not eagle3 and _has_chat_template(path),
-        detokenizer=detokenizer,
-        eagle3=eagle3,
-    )
+    try:
+        return Model(
+            name=path.name,
+            path=path,
+            architecture=str(config.get("model_type", "unknown")),
+            parameters=sum(sizes.values()),
+            weights=_name_precision(sizes),
+            context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
+            weight_bytes=(path / "openvino_model.bin").stat().st_size,
+            vocabulary=text_config.get("vocab_size", network.logits),
+            chat_template=not eagle3 and _has_chat_template(path),
+            detokenizer=detokenizer,
+            eagle3=eagle3,
+        )
+    except (ValueError, TypeError, AttributeError) as error:  # a number or an object that is none
+        raise _no_configuration(path) from error
 
 
 def _has_chat_template(path: Path) -> bool:
@@ -124,21 +127,26 @@ def _has_chat_template(path: Path) -> bool:
 
 def _is_eagle3(config: dict[str, Any]) -> bool:
     """Whether the exporter treated it as an EAGLE-3 head, by the name of its architecture."""
-    return any("eagle3" in str(name).lower() for name in config.get("architectures") or ())
+    names = config.get("architectures")
+    return isinstance(names, list) and any("eagle3" in str(name).lower() for name in names)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = json_value((path / "config.json").read_bytes())
     except ValueError as error:
         raise FolderError(f"config.json in {path.name!r} is damaged; copy the folder again.") from error
     if not isinstance(config, dict):
-        raise FolderError(f"config.json in {path.name!r} is not a model's configuration; copy the folder again.")
+        raise _no_configuration(path)
     return config
 
 
+def _no_configuration(path: Path) -> FolderError:
+    return FolderError(f"config.json in {path.name!r} is not a model's configuration; copy the folder again.")
+
+
 class _Network(NamedTuple):
-    """What a network's XML tells: element type, shape and end offset of each constant; how many logits come out."""
+    """What a network's XML says: element type, shape and end offset of each constant, and the number of logits."""
 
     constants: list[tuple[str, tuple[int, ...], int]]
     logits: int | None

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specdemo.errors import GGUFError
+from specdemo.errors import GGUFError, quoted
 from specdemo.models.folder import inspect_folder
 from specdemo.records import Model
 
@@ -177,7 +177,7 @@ def inspect_gguf(path: Path) -> Model:
     try:
         state = path.stat()
     except OSError as error:
-        raise GGUFError(f"The file {str(path)!r} cannot be read ({error.strerror}); check the path.") from error
+        raise GGUFError(f"The file {quoted(str(path))} cannot be read ({error.strerror}); check the path.") from error
     return _inspected(path, state.st_size, state.st_mtime_ns)
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic, time
@@ -24,8 +24,8 @@ from specdemo.models.gguf import check_readable, inspect_gguf, read_header
 from specdemo.models.gguf_exact import restore_minima
 from specdemo.models.gguf_write import configuration, ends, with_halves
 from specdemo.models.memory import in_units
-from specdemo.models.places import own_cache
-from specdemo.records import Model, ModelPair
+from specdemo.models.places import own_cache, writable
+from specdemo.records import Model
 
 _GROWTH = 1.5  # bytes of IR per byte of GGUF, at most: 6 bits are stored as 8, with scales
 _STALE_SECONDS = 24 * 3600
@@ -50,15 +50,15 @@ def awaits_conversion(model: Model) -> bool:
     return model.path is not None and model.path.is_file() and converted_folder(model.path) is None
 
 
-def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
-    """Convert the GGUF files of a pair that are not converted yet; yields the current model and its seconds.
+def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
+    """Convert what of these is GGUF and not converted yet; yields the model under way and its seconds.
 
     Stops when the caller goes away.
 
     Raises:
         SpecdemoError: what `convert_gguf` raises.
     """
-    for model in (pair.target, pair.draft):
+    for model in models:
         if model is not None and model.path is not None and awaits_conversion(model):
             for seconds in convert_gguf(model.path):
                 yield model, seconds
@@ -77,7 +77,7 @@ def convert_gguf(path: Path) -> Iterator[float]:
     if converted_folder(path) is not None:
         return
     _check_disk(inspect_gguf(path))
-    _conversions().mkdir(parents=True, exist_ok=True)
+    writable(_conversions(), "Conversions")
     for left in _conversions().glob(".converting-*"):  # left by a process that was killed
         if time() - left.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
@@ -114,7 +114,7 @@ def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if record is not None:
-        record.parent.mkdir(parents=True, exist_ok=True)
+        writable(record.parent, "What is known of models")
         with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False, encoding="ascii") as written:
             written.write(digest)
         Path(written.name).replace(record)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, NamedTuple
 
-from specdemo.errors import AccessError, DiskError, FetchError, MissingError, NetworkError
+from specdemo.errors import AccessError, DiskError, FetchError, MissingError, NetworkError, quoted
 from specdemo.models.memory import in_units
 
 WEIGHTS = "openvino_model.bin"
@@ -128,18 +128,19 @@ def _fetch(
 
 
 def _nothing(repository: str, gguf: str | None, there: list[str]) -> MissingError:
-    """What there is instead of what was asked for."""
+    """What the repository holds instead of what was requested."""
     files = [name for name in there if name.lower().endswith(".gguf")]
     if gguf:
         return MissingError(
-            f"The repository {repository!r} has no file {gguf!r}; choose one of {', '.join(files) or 'another'}."
+            f"The repository {quoted(repository)} has no file {quoted(gguf)}; "
+            f"choose one of {', '.join(files) or 'another'}."
         )
     if files:
         return MissingError(
-            f"The repository {repository!r} contains GGUF files; name one of them, as {repository}:{files[0]}."
+            f"The repository {quoted(repository)} contains GGUF files; name one of them, as {repository}:{files[0]}."
         )
     return MissingError(
-        f"The repository {repository!r} contains no OpenVINO model; "
+        f"The repository {quoted(repository)} contains no OpenVINO model; "
         f"convert it with: python -m specdemo models convert {repository} --weight-format int8."
     )
 
@@ -228,7 +229,7 @@ def _explained(error: Exception, repository: str) -> FetchError:
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS):
         return DiskError(f"The cache is not writable ({error}); set HF_HOME to a directory that is.")
     if isinstance(error, errors.HFValidationError):
-        return MissingError(f"{repository!r} is not a repository name; write it as ORGANISATION/MODEL.")
+        return MissingError(f"{quoted(repository)} is not a repository name; write it as ORGANISATION/MODEL.")
     if status == 404:
         return MissingError(f"{host} has no {repository}; check the name, which is ORGANISATION/MODEL.")
     if status is not None:

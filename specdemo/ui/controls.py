@@ -12,7 +12,7 @@ from specdemo.ways import ENGINES_OF, ENGINES_OF_DRAFTS, SHAPING, Drafter, Engin
 
 _CHOICES = {
     "genai": "OpenVINO GenAI",
-    "traced": "Traced",
+    "traced": "Traced: every proposal visible",
     "heuristic": "Heuristic",
     "on": "On",
     "off": "Off",

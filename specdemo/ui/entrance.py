@@ -1,9 +1,10 @@
-"""Where values enter the page: whoever speaks HTTP can send any JSON to any event, with the widgets or without.
+"""Where values enter the page: anyone can send any JSON to any event over HTTP, without using the widgets.
 
-What arrives is checked here, once, so that callbacks can rely on the types of their widgets. What does not fit is
-refused in a sentence, before anything is asked of the engine.
+Values are checked here, once, so that callbacks can rely on the types of their widgets. What does not fit is refused
+with a sentence, before the engine is involved.
 """
 
+import logging
 from math import isfinite
 from typing import Any
 
@@ -11,10 +12,12 @@ import gradio as gr
 from gradio.blocks import BlockFunction
 from gradio.components.api_component import Api
 from gradio.state_holder import SessionState
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Page(gr.Blocks):
-    """Blocks whose events take only what their widgets can send, and whose tabs keep no connection.
+    """Blocks whose events accept only what their widgets can send, and whose tabs keep no connection.
 
     Gradio's heartbeat would: browsers open six to a host, and a sixth tab would stall them all. That a visitor has
     gone, Gradio also sees by the connection that carries a run's updates; it then closes the run's generator.
@@ -33,14 +36,14 @@ class Page(gr.Blocks):
             gr.Error: one is not what its widget could have sent.
         """
         if block_fn.fn is None or len(inputs) < len(block_fn.inputs):
-            raise _refusal("The page sent something that it has no use for")
+            raise _refusal("The page received something unexpected")
         for block, value in zip(block_fn.inputs, inputs, strict=False):
             if not _fits(block, value):
-                raise _refusal(f"{getattr(block, 'label', None) or 'A value'!r} cannot be used as it is")
+                raise _refusal(f"{getattr(block, 'label', None) or 'A value'!r} has an unusable value")
         try:
             values: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
-        except (gr.Error, ValueError, OSError) as error:  # out of a widget's bounds; a file that nobody uploaded
-            raise _refusal("A value is out of bounds, or a file is not there any more") from error
+        except (gr.Error, ValueError, OSError) as error:  # out of a widget's bounds, or a file that was not uploaded
+            raise _refusal("A value is out of bounds, or a file no longer exists") from error
         return values
 
 
@@ -51,7 +54,7 @@ def _refusal(reason: str) -> gr.Error:
 def _fits(block: Any, value: Any) -> bool:
     """Whether a value has the type that a widget sends. Files are looked up by Gradio among what was uploaded."""
     match block:
-        case gr.State() | Api():  # kept here, never sent; checked by the function itself
+        case gr.State() | Api():  # kept on the server, never sent; checked by the function itself
             return True
         case gr.Textbox() | gr.Radio():
             return _is_text(value)
@@ -73,7 +76,7 @@ def _fits(block: Any, value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """Text that can be written again: a lone surrogate, which JSON can hold, cannot."""
+    """Whether a text can be encoded: lone surrogates, which JSON can hold, cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -82,3 +85,33 @@ def _is_text(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+class Readable:
+    """Middleware that answers a request which Gradio's own routes stumble over.
+
+    They take for granted what no browser sends otherwise: that an event exists, that a body can be repeated in a
+    complaint. What a callback raises never gets here: Gradio reports that itself.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Middleware before this application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            if begun or scope["type"] != "http" or scope["method"] != "POST":
+                raise
+            logging.getLogger(__name__).warning("refused a request to %r: %s", scope["path"], type(error).__name__)
+            refusal = PlainTextResponse("This request cannot be read; reload the page and try again.", 400)
+            await refusal(scope, receive, send)

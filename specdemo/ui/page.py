@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 import plotly
+from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
@@ -18,7 +19,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import DEFAULTS, choices_css
-from specdemo.ui.entrance import Page
+from specdemo.ui.entrance import Page, Readable
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gate import FILE_BYTES, gate
 from specdemo.ui.html.header import header_html
@@ -77,7 +78,7 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]
     return {
-        "app_kwargs": {"routes": routes, "middleware": gate(host, allowed_hosts)},
+        "app_kwargs": {"routes": routes, "middleware": [*gate(host, allowed_hosts), Middleware(Readable)]},
         "max_file_size": FILE_BYTES,
         "state_session_capacity": SESSIONS,
         "run_history": False,  # which would let visitors have this machine write to a bucket on the Hub

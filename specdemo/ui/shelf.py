@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError
+from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import devices, draft_device
 from specdemo.models.download import download_source, local_folder
@@ -67,12 +67,12 @@ class Shelf:
         models = self.models()
         for name in (names.target, *filter(None, [names.draft])):
             if name not in models:
-                raise UnknownNameError(f"There is no model {name!r} on this machine; choose one from the list.")
+                raise UnknownNameError(f"There is no model {quoted(name)} on this machine; choose one from the list.")
         settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
         offered = self.devices()
         unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)
         if unknown is not None:
-            raise DeviceError(f"This page offers no device {unknown[:80]!r}; choose one of {', '.join(offered)}.")
+            raise DeviceError(f"This page offers no device {quoted(unknown)}; choose one of {', '.join(offered)}.")
         return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
 
     def devices(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ from specdemo.bench.results import Bench, Header
 from specdemo.bench.run import REPEATS, bench, bench_and_hardware
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
-from specdemo.models.places import own_cache
+from specdemo.models.places import own_cache, writable
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board
@@ -98,17 +98,10 @@ def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], 
     """Where finished rows of this benchmark are kept until it is complete, so that it can resume.
 
     Raises:
-        SpecdemoError: there is no such folder, and it cannot be made.
+        SpecdemoError: nothing can be written there.
     """
     header = Header.of(pair, settings, sorted(methods), tasks).model_dump_json()
-    folder = own_cache() / "benchmarks"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpecdemoError(
-            f"Finished rows cannot be saved in {str(folder)!r} ({error.strerror}); start the page with "
-            "XDG_CACHE_HOME set to a writable folder."
-        ) from error
+    folder = writable(own_cache() / "benchmarks", "Finished rows")
     for old in sorted(folder.glob("*.rows.jsonl"), key=_changed, reverse=True)[_JOURNALS:]:
         old.unlink(missing_ok=True)
     return Journal(folder / f"{hashlib.sha256(header.encode()).hexdigest()[:16]}.rows.jsonl")

@@ -1,0 +1,27 @@
+"""The parser of all commands."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from specdemo.cli import bench, compare, models, serve, sweep
+
+_LONGEST = 400
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; options for settings come from the settings types."""
+    called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
+    parser = _Parser(prog=called, description="Does speculative decoding pay off here?")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (compare, sweep, bench, models, serve):
+        command.add_to(commands)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """End with the message, but not with all of a long argument that it repeats."""
+        half = _LONGEST // 2
+        super().error(message if len(message) <= _LONGEST else f"{message[:half]} … {message[-half:]}")

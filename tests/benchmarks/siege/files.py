@@ -1,0 +1,127 @@
+"""Files that somebody damaged: each is read, or refused in a sentence."""
+
+import json
+import random
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from specdemo.analysis import schema
+from specdemo.bench.journal import Journal
+from specdemo.bench.results import Header, JournalLine
+from specdemo.bench.run import bench
+from specdemo.bench.suites import Task, bundled_tasks, read_tasks
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import SpecdemoError
+from specdemo.measure.race import race
+from specdemo.records import Comparison
+from specdemo.settings import GenerationSettings
+from specdemo.ui.uploads import opened
+from tests.benchmarks.siege.tally import Tally
+
+VALUES = ("null", "true", "0", "-1", "5e-324", "1e308", "1e999", "NaN", "[]", "{}", '""', '"\\ud800"', "9" * 400)
+DEEP = 5000
+_MARK = "\x02"  # stands in a text for what is put there as it is
+
+
+def mutated(files: int, seed: int, folder: Path) -> Tally:
+    """So many damaged files: comparisons, journals of benchmarks, and prompts, in turn."""
+    draw, tally = random.Random(seed), Tally()
+    for number in range(files):
+        make, read = _KINDS[number % len(_KINDS)]
+        path = folder / f"{number}.json"
+        path.write_bytes(damaged(make(folder), draw))
+        tally.tried += 1
+        try:
+            read(path)
+            tally.answered += 1
+        except SpecdemoError as error:
+            tally.refused += bool(str(error))
+            tally.unexplained += not str(error)
+        except Exception:
+            traceback.print_exc()
+            tally.tracebacks += 1
+        path.unlink()
+    return tally
+
+
+def damaged(lines: list[Any], draw: random.Random) -> bytes:
+    """JSON lines with some values replaced, left out or repeated, or with the text cut or changed."""
+    lines = json.loads(json.dumps(lines))
+    raw = []
+    for _ in range(draw.choice((0, 1, 1, 1, 2, 5))):
+        part, key = _place(draw.choice(lines), draw)
+        if part is None:
+            continue
+        what = draw.randrange(4)
+        if what == 0:
+            del part[key]
+        elif what == 1 and isinstance(part, list):
+            part *= draw.choice((0, 2, 300))
+        else:
+            raw.append(draw.choice((*VALUES, "[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP)))
+            part[key] = f"{_MARK}{len(raw) - 1}{_MARK}"
+    text = "\n".join(json.dumps(line) for line in lines)
+    for index, value in enumerate(raw):
+        text = text.replace(json.dumps(f"{_MARK}{index}{_MARK}"), value)
+    data = bytearray(text.encode("utf-8", "surrogatepass"))
+    if draw.random() < 0.2:
+        del data[draw.randrange(len(data)) :]
+    if draw.random() < 0.2 and data:
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    return bytes(data)
+
+
+def _place(value: Any, draw: random.Random) -> tuple[Any, Any]:
+    """A container somewhere in a value, and one of its keys."""
+    part = key = None
+    while isinstance(value, dict | list) and value and (part is None or draw.random() < 0.85):
+        part, key = value, draw.choice(sorted(value)) if isinstance(value, dict) else draw.randrange(len(value))
+        value = part[key]
+    return part, key
+
+
+def _comparison(_: Path) -> list[Any]:
+    engine = ScriptedEngine(wrong=(4, 7))
+    *_, comparison = race(engine, "Say", GenerationSettings(num_assistant_tokens=3))
+    assert isinstance(comparison, Comparison)
+    return [schema.to_json(comparison)]
+
+
+def _prompts(_: Path) -> list[Any]:
+    return [
+        {"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."]},
+        {"task_id": "HumanEval/0", "prompt": "def f():"},
+        {"prompt": "Once", "task": "openings"},
+    ]
+
+
+def _journal(folder: Path) -> list[Any]:
+    """The lines of a whole journal, as a benchmark wrote them."""
+    journal = Journal(folder / "journal")
+    header, tasks, settings = _benchmark()
+    for _ in bench(
+        lambda _: ScriptedEngine(), header.pair, tasks, settings, methods=header.methods, repeats=1, journal=journal
+    ):
+        pass
+    lines = [json.loads(line) for line in journal.path.read_text(encoding="utf-8").splitlines()]
+    journal.delete()
+    return lines
+
+
+def _benchmark() -> tuple[Header, list[Task], GenerationSettings]:
+    settings, tasks = GenerationSettings(engine="traced", max_new_tokens=8), bundled_tasks()[:2]
+    return Header.of(ScriptedEngine().pair, settings, ["traced constant"], tasks), tasks, settings
+
+
+def _read_journal(path: Path) -> None:
+    Journal(path).open(_benchmark()[0], JournalLine)
+
+
+_KINDS: tuple[tuple[Callable[[Path], list[Any]], Callable[[Path], object]], ...] = (
+    (_comparison, lambda path: opened(path.read_bytes())),
+    (_prompts, read_tasks),
+    (_comparison, lambda path: opened(path.read_bytes())),
+    (_journal, _read_journal),
+)
