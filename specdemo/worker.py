@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from threading import Event as ThreadEvent
-from threading import Lock
+from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
@@ -99,7 +99,7 @@ class Worker:
         settings: GenerationSettings,
         cancelled: ThreadEvent | None = None,
         history: Sequence[Turn] = (),
-    ) -> Iterator[RaceEvent]:
+    ) -> Iterator[RaceEvent | None]:
         """What `race` yields, from the child; otherwise as `run`."""
         work = partial(race, prompt=prompt, settings=settings, history=tuple(history))
         return self.run(WithEngine(settings.engine, pair, work), cancelled)
@@ -107,14 +107,20 @@ class Worker:
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """What the job yields, and `Phase` values, which come again every second while one lasts.
 
-        Waits while another job runs. Once `cancelled` is set the job is told to stop; loading is interrupted.
-        The same happens, and the event is set, when the caller goes away.
+        None comes after any other second without news, waiting for another job's end included, so that whoever
+        iterates for someone can close this when they have gone.
+
+        Once `cancelled` is set the job is told to stop; loading is broken off. So it is, and the event set, when this
+        is closed, which does not wait for it.
 
         Raises:
             SpecdemoError: what the job raised, or the child died, or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
-        with self._busy:
+        while not self._busy.acquire(timeout=_TICK_SECONDS):
+            yield None
+        left = False
+        try:
             if not self._child.alive:
                 self._start()
             self._stop.clear()
@@ -124,10 +130,22 @@ class Worker:
                 for message in messages:  # noqa: UP028 (`yield from` would close them, too)
                     yield message
             except GeneratorExit:
+                left = True
                 cancelled.set()
-                with suppress(SpecdemoError):
-                    deque(messages, maxlen=0)
+                # by another thread: Gradio closes generators on its event loop, and this may take all of the grace
+                Thread(target=self._finish, args=(messages,), daemon=True).start()
                 raise
+        finally:
+            if not left:
+                self._busy.release()
+
+    def _finish(self, messages: Iterator[Any]) -> None:
+        """Hear a job that was told to stop to its end, and let the next begin."""
+        try:
+            with suppress(SpecdemoError):
+                deque(messages, maxlen=0)
+        finally:
+            self._busy.release()
 
     @property
     def process_id(self) -> int:
@@ -145,7 +163,7 @@ class Worker:
         self._first = None  # a restarted child loads what its first job needs
 
     def _messages(self, cancelled: ThreadEvent) -> Iterator[Any]:
-        """Whatever the child sends until its job is done. A long phase is repeated with its seconds."""
+        """Whatever the child sends until its job is done; once a second without news, the phase again, or None."""
         phase: Phase | None = None if self._ready.is_set() else Phase("loading")
         began = told = heard = monotonic()
         cancelled_at: float | None = None
@@ -164,9 +182,9 @@ class Worker:
                 else:
                     phase = message
                 yield message
-            elif phase is not None and now - told >= _TICK_SECONDS:
+            elif now - told >= _TICK_SECONDS:
                 told = now
-                yield replace(phase, seconds=now - began)
+                yield replace(phase, seconds=now - began) if phase is not None else None
             if not cancelled.is_set():
                 continue
             self._stop.set()

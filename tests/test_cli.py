@@ -181,6 +181,17 @@ def test_who_serves_says_whether_visitors_may_download(
     assert asked["downloads"] is downloads
 
 
+def test_who_serves_names_the_hosts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: asked.update(given))
+    assert main(["serve", "--allowed-host", "demo.example.org", "--allowed-host", "*.lan"]) == 0
+    assert asked["allowed_hosts"] == ["demo.example.org", "*.lan"]
+    for name in ("https://demo.example.org", "demo:80", "a.*", ""):
+        with pytest.raises(SystemExit):
+            main(["serve", "--allowed-host", name])
+        assert "give it without scheme and port" in capsys.readouterr().err
+
+
 def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         build_parser().parse_args(["compare", "--help"])

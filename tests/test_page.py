@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from specdemo.analysis import schema
 from specdemo.engines.scripted import ScriptedEngine
@@ -13,7 +13,7 @@ from specdemo.measure.race import race
 from specdemo.records import Comparison, Verdict
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.tokens import round_html
-from tests.browser import WAIT, ColorScheme, Visit, downloaded, finish, run, set_slider, start
+from tests.browser import WAIT, App, ColorScheme, Visit, downloaded, finish, run, set_slider, start
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.browser
@@ -260,6 +260,27 @@ def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -
     first.close()
     finish(second)
     assert len(downloaded(second).plain.token_ids) == 128
+
+
+def test_more_tabs_than_a_browser_has_connections_all_work(visit: Visit) -> None:
+    tabs = [visit() for _ in range(7)]
+    for page in (tabs[0], tabs[-1]):
+        page.bring_to_front()
+        run(page)
+
+
+def test_a_page_that_waits_for_the_server_says_why(browser: BrowserContext, app: App) -> None:
+    page, held = browser.new_page(), list[Route]()
+    page.route("**/queue/join*", lambda route: held.append(route))
+    page.goto(app.url)
+    note = page.locator(".stalled")
+    expect(note).to_contain_text("it has no connection left: stop what runs in them, or close some")
+    expect(page.locator("#run")).to_be_disabled()
+    held.pop().continue_()
+    page.unroute("**/queue/join*")
+    expect(page.locator("#run")).to_be_enabled()
+    expect(note).to_have_count(0)
+    page.close()
 
 
 def test_tokens_explain_themselves_to_mouse_and_keyboard(visit: Visit) -> None:

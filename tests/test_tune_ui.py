@@ -1,6 +1,7 @@
 """Boards of sweeps, step costs and benchmarks, and how a job's progress is shown, without a browser."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from io import StringIO
@@ -246,7 +247,7 @@ def benchmarked(error: EngineError | None = None) -> list[list[Any]]:
     states = list(bench(loads, ENGINE.pair, [TASK], SETTINGS, methods=["traced constant"], repeats=2))
     visitor = SimpleNamespace(session_hash="visitor")
     callbacks = Callbacks(Sessions(*states, error=error))  # type: ignore[arg-type]
-    return list(callbacks.bench(visitor, ENGINE.pair, None, 1, ["traced constant"], 2, 40, False))  # type: ignore[arg-type]
+    return list(callbacks.bench(visitor, True, ENGINE.pair, None, 1, ["traced constant"], 2, 40, False))  # type: ignore[arg-type]
 
 
 def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures() -> None:
@@ -255,6 +256,21 @@ def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures() ->
     assert "identical" in json.loads(failed[1])["html"]["table"]
     assert last[0] == gr.skip()
     assert [Path(path).suffix for path in last[2]["value"]] == [".json", ".md", ".csv", ".html"]
+
+
+def test_nothing_of_a_benchmark_stays_but_the_latest_unfinished_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    benchmarked()
+    assert not list(tmp_path.rglob("specdemo-benchmark*"))  # Gradio has its own copy by now
+    (folder,) = tmp_path.rglob("benchmarks")
+    for number in range(60):
+        (folder / f"{number}.rows.jsonl").touch()
+        os.utime(folder / f"{number}.rows.jsonl", (number, number))
+    benchmarked()
+    assert {path.name for path in folder.iterdir()} == {f"{number}.rows.jsonl" for number in range(10, 60)}
 
 
 @pytest.mark.parametrize("to_its_end", [True, False])

@@ -224,6 +224,8 @@ def test_stored_values_are_restored() -> None:
             "There is no model &#39;../../etc&#39; on this machine; choose one",
         ),
         ('{"device": "TPU"}', "no device &#39;TPU&#39;; choose one of"),
+        ('{"device": "MULTI:CPU(5)"}', "offers no device &#39;MULTI:CPU(5)&#39;; choose one of CPU"),
+        ('{"draft_device": "AUTO:CPU"}', "offers no device &#39;AUTO:CPU&#39;"),
         ('{"cache_size": "0"}', "Cache size (cache_size) should be greater"),
     ],
 )
@@ -238,6 +240,14 @@ def test_a_card_names_a_directory_of_ones_own_and_does_not_tell_which(tmp_path: 
     command = "--weight-format int8 --models-dir DIR"
     assert command in Shelf(PAIR, Visitors(), directory=tmp_path).cards()
     assert command not in SHELF.cards()
+
+
+def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None:
+    runtime = PAIR.runtime.model_copy(update={"device": "MULTI:CPU(2)"})
+    shelf = Shelf(PAIR.model_copy(update={"runtime": runtime}), Visitors())
+    assert next(iter(shelf.devices())) == "MULTI:CPU(2)"
+    start = restore(shelf, '{"cache_size": "2", "draft_device": "CPU"}')
+    assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
 
 
 def test_the_endpoint_explains_every_parameter() -> None:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from threading import Event, Timer
 from time import perf_counter, sleep
@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.measure.race import Lap, race
@@ -184,6 +184,31 @@ def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
                 cancelled.set()
     assert compare(worker).plain.finish_reason == "length"
     worker.close()
+
+
+def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() -> None:
+    worker = Worker(load, grace_seconds=3)
+    hung = worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)))
+    assert isinstance(hung, Generator)
+    while (phase := next(hung)).name == "loading" or phase.seconds < 1:
+        pass
+    began = perf_counter()
+    hung.close()  # on the server's event loop
+    assert perf_counter() - began < 1
+    following = list(worker.compare(PAIR, "Say", SHORT))
+    assert following[0] is None  # waiting for the grace to be over
+    assert isinstance(following[-1], Comparison)
+    worker.close()
+
+
+def silent_work(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[str]:
+    sleep(2.5)
+    yield "done"
+
+
+def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) -> None:
+    compare(worker)
+    assert list(worker.run(WithEngine("genai", PAIR, silent_work))) == [None, None, "done"]
 
 
 @pytest.mark.openvino

@@ -2,6 +2,7 @@
 // where the server does not see them and length does not matter.
 
 const STORE = "specdemo-settings";
+const PATIENCE = 5000; // milliseconds
 
 const settings = {
   // What the address says after "#", or after "?" if typed by hand.
@@ -31,11 +32,30 @@ const settings = {
 
   // What to start with: the address if it says anything, else what was last used here.
   recall(names) {
+    this.tellIfItTakesLong();
     const linked = this.linked();
     const source = names.some((name) => linked.has(name))
       ? linked
       : new URLSearchParams(localStorage.getItem(STORE) ?? "");
     return JSON.stringify(Object.fromEntries([...source].filter(([name]) => names.includes(name))));
+  },
+
+  // Run is off until the server has answered. A browser opens six connections to a host, and each run holds one.
+  tellIfItTakesLong() {
+    const run = document.querySelector("#run");
+    const note = document.createElement("p");
+    note.setAttribute("role", "status");
+    note.className = "stalled";
+    note.textContent = "Waiting for the server. If this page is open in six or more tabs of this browser, "
+      + "it has no connection left: stop what runs in them, or close some.";
+    const since = Date.now();
+    const timer = setInterval(() => {
+      const off = run.disabled && run.textContent.trim() === "Run"; // and not "Running …"
+      if (off && Date.now() - since > PATIENCE) document.querySelector("#ask").append(note);
+      if (off) return;
+      note.remove();
+      clearInterval(timer);
+    }, 500);
   },
 
   async copyLink() {

@@ -1,6 +1,7 @@
 """`serve`: the page."""
 
 import argparse
+import re
 
 from specdemo.cli.options import Commands, add_pair, chosen_pair
 from specdemo.cli.signals import importing
@@ -26,7 +27,23 @@ def add_to(commands: Commands) -> None:
         default=None,
         help="let visitors download models from the catalogue (default: yes, but not on a Hugging Face Space)",
     )
+    parser.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        type=host_name,
+        metavar="NAME",
+        help="a name that browsers reach the page under, such as a reverse proxy's, or *.DOMAIN; give it once "
+        "for each (default: localhost if only this machine reaches the page, else any)",
+    )
     add_pair(parser)
+
+
+def host_name(text: str) -> str:
+    """A host's name, or all names below a domain, as argparse takes it."""
+    if not re.fullmatch(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a host's name; give it without scheme and port")
+    return text
 
 
 def _serve(options: argparse.Namespace) -> None:
@@ -44,6 +61,7 @@ def _serve(options: argparse.Namespace) -> None:
             auth=(user, password) if user else None,
             models_dir=options.models_dir,
             downloads=options.downloads,
+            allowed_hosts=options.allowed_host,
         )
     except OSError as error:
         raise UsageError(

@@ -1,5 +1,7 @@
 """OpenVINO devices of this machine, and the properties a model is compiled with."""
 
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +15,9 @@ from specdemo.models.places import own_cache, writable
 from specdemo.settings import RuntimeSettings
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
+_MEMBER = re.compile(r"-?(?P<device>[^()-]+)(?:\((?P<requests>\d{1,9})\))?")
+"""Of a virtual device: excluded, as in "-CPU"; or with a number of requests, as in "CPU(2)"."""
+_MOST_REQUESTS = 16  # of a member: OpenVINO makes them all with the model, and each takes memory
 _NPU = (
     "GenAI decodes speculatively on an NPU only in a pipeline that cannot be stepped, adapts the lookahead by itself "
     "and takes no confidence threshold, and the traced engine needs dynamic shapes"
@@ -42,24 +47,41 @@ def check_devices(runtime: RuntimeSettings) -> None:
     """Check both devices of a pair.
 
     Raises:
-        DeviceError: this machine has no such device, or it does not support what both engines need.
+        DeviceError: this machine has no such device, or it cannot do what both engines need, or it is a virtual
+            device of more than makes sense.
     """
-    for device in {runtime.device, draft_device(runtime)}:
-        _check_device(device)
-
-
-def _check_device(device: str) -> None:
-    """Accept a device of this machine by any of its OpenVINO names, or AUTO, MULTI or HETERO over such."""
-    kind, _, members = device.partition(":")
-    wanted = members.split(",") if kind in _VIRTUAL else [device]
     available = openvino.Core().available_devices
-    known = {*available, *_VIRTUAL, *(name.partition(".")[0] for name in available)}  # GPU is another name of GPU.0
-    for name in filter(None, wanted):  # a member may be excluded ("-CPU") or have a priority ("CPU(2)")
-        bare = name.removeprefix("-").partition("(")[0].removesuffix(".0")
-        if bare not in known:
-            raise DeviceError(f"This machine has no device {quoted(name)}; choose one of {', '.join(available)}.")
-        if bare.startswith("NPU") and not name.startswith("-"):
-            raise DeviceError(f"{_NPU}; choose CPU or GPU.")
+    for device in {runtime.device, draft_device(runtime)}:
+        _check_device(device, available)
+
+
+def _check_device(device: str, available: Sequence[str]) -> None:
+    """Accept a device of this machine by any name OpenVINO has for it, or AUTO, MULTI or HETERO over such."""
+    kind, colon, members = device.partition(":")
+    if kind not in _VIRTUAL:
+        _check_real(device, device, available)
+        return
+    seen = set[str]()
+    for text in members.split(",") if colon else ():
+        member = _MEMBER.fullmatch(text)
+        if member is None:
+            raise DeviceError(f"A virtual device has no member {quoted(text)}; write such as CPU or CPU(2).")
+        if not 1 <= int(member["requests"] or 1) <= _MOST_REQUESTS:
+            raise DeviceError(f"{quoted(text)} asks for {member['requests']} requests; choose 1 to {_MOST_REQUESTS}.")
+        name = _check_real(member["device"], text, available)
+        if name in seen:
+            raise DeviceError(f"{quoted(device)} names {name} twice; name each device once.")
+        seen.add(name)
+
+
+def _check_real(name: str, text: str, available: Sequence[str]) -> str:
+    """The name that one device is compared by; `text` is what names it, and says if it is excluded."""
+    bare = name.removesuffix(".0")
+    if bare not in {*available, *(known.partition(".")[0] for known in available)}:  # GPU is another name of GPU.0
+        raise DeviceError(f"This machine has no device {quoted(text)}; choose one of {', '.join(available)}.")
+    if bare.startswith("NPU") and not text.startswith("-"):
+        raise DeviceError(f"{_NPU}; choose CPU or GPU.")
+    return bare
 
 
 def check_head_device(device: str) -> None:

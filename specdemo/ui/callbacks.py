@@ -25,9 +25,16 @@ class Callbacks:
         self._sessions = sessions
 
     def run(
-        self, request: gr.Request, pair: ModelPair, history: tuple[Turn, ...], prompt: str, *values: Any
+        self,
+        request: gr.Request,
+        known: bool,
+        pair: ModelPair,
+        history: tuple[Turn, ...],
+        prompt: str,
+        *values: Any,
     ) -> Iterator[list[Any]]:
         """Compare; updates of race view, message, anatomy, the turn to continue from, and buttons."""
+        check_known(known)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
@@ -47,15 +54,18 @@ class Callbacks:
         except FileError as error:
             return [gr.skip(), alert(error), gr.skip()]
 
-    def api(self, pair: ModelPair) -> Callable[..., dict[str, Any]]:
-        """The comparison of this pair as a function whose parameters are the prompt and every setting."""
+    def api(self, pair: ModelPair) -> Callable[..., Iterator[dict[str, Any] | None]]:
+        """The comparison of this pair as a function whose parameters are the prompt and every setting.
 
-        def compare(prompt: Any, *values: Any) -> dict[str, Any]:
+        It yields now and then before its result: that is when Gradio finds out that a client has gone.
+        """
+
+        def compare(prompt: Any, *values: Any) -> Iterator[dict[str, Any] | None]:
             try:
                 if not isinstance(prompt, str):
                     raise PromptError("The prompt is not text; send a string.")
                 settings = GenerationSettings.checked(**dict(zip(NAMES, values, strict=True)))
-                return self._sessions.compare(pair, prompt, settings)
+                yield from self._sessions.compare(pair, prompt, settings)
             except SpecdemoError as error:
                 raise gr.Error(str(error), print_exception=False) from error
 
@@ -67,6 +77,18 @@ class Callbacks:
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
         compare.__annotations__ = {parameter.name: parameter.annotation for parameter in (text, *options)}
         return compare
+
+
+def check_known(known: bool) -> None:
+    """Check that the server still knows this visitor's pair and chat, which it keeps for the latest visitors only.
+
+    Raises:
+        gr.Error: it has forgotten them, and would take those that a new visitor has.
+    """
+    if not known:
+        raise gr.Error(
+            "The server has forgotten this page, since others came after it; reload it.", print_exception=False
+        )
 
 
 def _outputs(update: Update) -> list[Any]:

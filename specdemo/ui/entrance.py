@@ -17,7 +17,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Page(gr.Blocks):
-    """Blocks whose events accept only what their widgets can send."""
+    """Blocks whose events accept only what their widgets can send, and whose tabs keep no connection.
+
+    Gradio's heartbeat would: browsers open six to a host, and a sixth tab would stall them all. That a visitor has
+    gone, Gradio also sees by the connection that carries a run's updates; it then closes the run's generator.
+    """
+
+    def get_config_file(self) -> Any:
+        """What a browser is told of the page."""
+        return super().get_config_file() | {"connect_heartbeat": False}
 
     async def process_api(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Handle an event. What Gradio itself refuses, such as files that an event names, needs no traceback."""

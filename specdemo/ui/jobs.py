@@ -32,6 +32,9 @@ def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callab
     due = 0.0
     try:
         for progress in sessions.measure(visitor, what, job):
+            if progress is None:
+                yield Measured(gr.skip(), gr.skip(), state)
+                continue
             if isinstance(progress, Phase):
                 yield Measured(describe(progress), gr.skip(), state)
                 continue

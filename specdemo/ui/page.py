@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import DEFAULTS, choices_css
 from specdemo.ui.entrance import Page, Readable
+from specdemo.ui.files import AGE, visitors_files
+from specdemo.ui.gate import FILE_BYTES, gate
 from specdemo.ui.html.header import header_html
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
@@ -34,6 +36,12 @@ from specdemo.ui.views import PAGE, text
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
 
+SESSIONS = 500
+"""Visitors whose state Gradio keeps, the latest ones; each takes about 0.4 MB."""
+WAITING = 200
+"""What may wait for its turn, of all visitors."""
+_CLEANING = 60  # seconds between looks for files to delete
+
 
 def serve(
     pair: ModelPair,
@@ -43,31 +51,39 @@ def serve(
     auth: tuple[str, str] | None = None,
     models_dir: Path | None = None,
     downloads: bool | None = None,
+    allowed_hosts: Sequence[str] = (),
 ) -> None:
     """Start the page and stay until interrupted or terminated.
 
-    Visitors may download models unless this is a Hugging Face Space, or `downloads` says otherwise.
+    Visitors may download models unless this is a Hugging Face Space, or `downloads` says otherwise. `allowed_hosts`:
+    names that it is reached under, beside those of `ui.gate`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
+    os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
     try:
-        page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
-        gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
-        page.launch(**launch_options(), server_name=host, server_port=port, auth=auth)
+        with visitors_files():
+            page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
+            gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
+            page.launch(**launch_options(host, allowed_hosts), server_name=host, server_port=port, auth=auth)
     finally:
         worker.close()
 
 
-def launch_options() -> dict[str, Any]:
-    """Options of `Blocks.launch`: style, and routes that serve our files and Plotly's."""
+def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -> dict[str, Any]:
+    """Options of `Blocks.launch`: style, our files and Plotly's served from this host, who may ask, and limits."""
     plotly_files = Path(plotly.__file__).parent / "package_data"
     routes = [
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]
     return {
-        "app_kwargs": {"routes": routes, "middleware": [Middleware(Readable)]},
+        "app_kwargs": {"routes": routes, "middleware": [*gate(host, allowed_hosts), Middleware(Readable)]},
+        "max_file_size": FILE_BYTES,
+        "state_session_capacity": SESSIONS,
+        "run_history": False,  # which would let visitors have this machine write to a bucket on the Hub
         "theme": theme(),
         "css_paths": [PAGE / "style.css"],
         "css": choices_css(),
@@ -86,30 +102,37 @@ def build_page(
     visitors = Visitors()
     sessions, shelf = Sessions(worker, visitors), Shelf(pair, visitors, directory=models_dir, downloads=downloads)
 
-    def stop(what: str | None) -> Callable[[gr.Request], None]:
+    def stop(what: str) -> Callable[[gr.Request], None]:
         def stop_it(request: gr.Request) -> None:
             visitors.stop(str(request.session_hash), what)
 
         return stop_it
 
-    with Page(title="specdemo", analytics_enabled=False, fill_width=True) as page:
+    cleaning = (_CLEANING, AGE)
+    with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
         header = gr.HTML(header_html(pair), elem_id="header")
-        used = gr.State(pair)
+        used, known = gr.State(pair), gr.State(False)
         callbacks = Callbacks(sessions)
         with gr.Tabs():
-            compare = compare_tab(callbacks, used, pair, stop("run"))
-            tune_tab(sessions, used, compare, stop)
-            bench_tab(sessions, used, pair, stop)
+            compare = compare_tab(callbacks, known, used, pair, stop("run"))
+            tune_tab(sessions, known, used, compare, stop)
+            bench_tab(sessions, known, used, pair, stop)
             models = models_tab(sessions, shelf, used, header, compare, stop)
-        _remember(page, shelf, used, header, compare, models)
+        _remember(page, shelf, known, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
-        page.unload(stop(None))
     assert isinstance(page, Page)  # leaving the context gives it no other type, as mypy cannot see
+    page.queue(max_size=WAITING, api_open=False)  # nothing runs outside the queue
     return page
 
 
 def _remember(
-    page: gr.Blocks, shelf: Shelf, used: gr.State, header: gr.HTML, compare: CompareTab, models: ModelsTab
+    page: gr.Blocks,
+    shelf: Shelf,
+    known: gr.State,
+    used: gr.State,
+    header: gr.HTML,
+    compare: CompareTab,
+    models: ModelsTab,
 ) -> None:
     """Keep prompt, settings and pair in the browser and in the address, and start from there."""
     remembered = {"prompt": compare.prompt, **compare.controls}
@@ -123,11 +146,11 @@ def _remember(
     def restored(saved: str) -> list[Any]:
         start = restore(shelf, saved)
         values = [start.prompt, *start.controls, start.message, start.pair, start.header, *start.pair_controls]
-        return [*values, gr.update(interactive=True)]
+        return [*values, gr.update(interactive=True), True]
 
     saved = gr.Textbox(visible=False)
-    outputs = [*inputs, compare.message, used, header, *models.controls, compare.run]
-    known = json.dumps([*remembered, *PAIR_NAMES])
+    outputs = [*inputs, compare.message, used, header, *models.controls, compare.run, known]
+    asked = json.dumps([*remembered, *PAIR_NAMES])
     # queued, since only then does Gradio signal the changed state that everything about the pair listens for
     queued = PRIVATE | {"queue": True}
-    page.load(restored, saved, outputs, js=f"() => settings.recall({known})", **queued)
+    page.load(restored, saved, outputs, js=f"() => settings.recall({asked})", **queued)

@@ -50,17 +50,21 @@ class Sessions:
         history: Sequence[Turn] = (),
     ) -> Iterator[Update]:
         """Compare, yielding what to show. Errors become messages; closing the iterator frees the engine."""
-        feed, begun, due = Feed(prompt, settings), False, 0.0
+        feed, begun, due, message = Feed(prompt, settings), False, 0.0, ""
         chat = pair.target.chat_template and settings.apply_chat_template
         pair = keeping_prefixes(pair) if chat else pair
         try:
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
+                    if progress is None:
+                        yield Update(None, message)
+                        continue
                     if isinstance(progress, Phase):
-                        yield Update(None, describe(progress))
+                        message = describe(progress)
+                        yield Update(None, message)
                         continue
                     feed.add(progress)
-                    begun = True
+                    begun, message = True, ""
                     if isinstance(progress, Comparison):
                         turn = _turn(prompt, progress) if chat else None
                         yield Update(feed.everything, "", anatomy(progress), turn)
@@ -74,18 +78,20 @@ class Sessions:
             yield Update(feed.everything if begun else None, alert(error))
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
-        """Load a pair in place of another, yielding messages; ends with an empty one once it is loaded.
+        """Load a pair in place of another, yielding messages, or empty ones where there is none.
+
+        It has been loaded if the last one is empty.
 
         Raises:
             SpecdemoError: it cannot be loaded.
         """
         with self._visitors.busy(visitor, "load") as cancelled:
             for phase in self._worker.run(WithEngine(engine, first_used(pair)), cancelled):
-                yield describe(phase)
+                yield describe(phase) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
-        """What a job yields, including phases, until it is done or this visitor stops it.
+        """What `Worker.run` yields of a job, until it is done or this visitor stops it.
 
         Raises:
             SpecdemoError: what loading or the task raised.
@@ -93,14 +99,21 @@ class Sessions:
         with self._visitors.busy(visitor, what) as cancelled:
             yield from self._worker.run(job, cancelled)
 
-    def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
-        """One whole comparison as an object of schema 1.
+    def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
+        """One whole comparison as an object of schema 1, and None now and then before it.
+
+        Closing the iterator frees the engine.
 
         Raises:
             SpecdemoError: it cannot be run, or failed.
         """
-        progress = self._worker.compare(pair, prompt, settings)
-        return schema.to_json([item for item in progress if isinstance(item, Comparison)][-1])
+        due = 0.0
+        for progress in self._worker.compare(pair, prompt, settings):
+            if isinstance(progress, Comparison):
+                yield schema.to_json(progress)
+            elif monotonic() >= due:
+                due = monotonic() + UPDATE_SECONDS
+                yield None
 
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:

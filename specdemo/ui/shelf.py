@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specdemo.errors import SpecdemoError, UnknownNameError, quoted
+from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, find
-from specdemo.models.devices import check_devices
+from specdemo.models.devices import devices, draft_device
 from specdemo.models.download import download_source, local_folder
 from specdemo.models.library import distinct, entry_folders, library
 from specdemo.models.pairs import pair_of, suited
@@ -74,8 +74,17 @@ class Shelf:
             if name not in models:
                 raise UnknownNameError(f"There is no model {quoted(name)} on this machine; choose one from the list.")
         settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
-        check_devices(settings)
+        offered = self.devices()
+        unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)
+        if unknown is not None:
+            raise DeviceError(f"This page offers no device {quoted(unknown)}; choose one of {', '.join(offered)}.")
         return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
+
+    def devices(self) -> dict[str, str]:
+        """Title of every device that visitors may choose: those that can be used, and those of the default pair."""
+        usable = [device for device in devices() if device.reason is None]
+        own = (self.default.runtime.device, draft_device(self.default.runtime))
+        return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
 
     def suited(self, target: str) -> RuntimeSettings:
         """The default runtime settings for a target."""

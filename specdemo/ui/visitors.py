@@ -20,8 +20,8 @@ class Visitors:
         finally:
             self._cancelled.pop((visitor, what), None)
 
-    def stop(self, visitor: str, what: str | None = None) -> None:
-        """Stop one thing that this visitor has in progress, or everything."""
-        for (who, which), event in list(self._cancelled.items()):
-            if who == visitor and what in (None, which):
-                event.set()
+    def stop(self, visitor: str, what: str) -> None:
+        """Stop one thing that this visitor has in progress, if it has."""
+        event = self._cancelled.get((visitor, what))
+        if event is not None:
+            event.set()

@@ -74,7 +74,7 @@ class RecordingWorker(Worker):
 
     last: Comparison
 
-    def compare(self, *arguments: Any) -> Iterator[RaceEvent]:
+    def compare(self, *arguments: Any) -> Iterator[RaceEvent | None]:
         """What `Worker.compare` yields."""
         for progress in super().compare(*arguments):
             if isinstance(progress, Comparison):
@@ -96,7 +96,7 @@ def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None
         page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
         page.evaluate("() => { window.draw = Race.prototype.receive; }")
         ways: dict[str, Callable[[], object]] = {
-            "unwatched": lambda: last(worker.compare(bundled_pair(), PROMPT, settings)),
+            "unwatched": lambda: last(filter(None, worker.compare(bundled_pair(), PROMPT, settings))),
             "streamed": lambda: watch(page, "() => {}"),
             "drawn": lambda: watch(page, "window.draw"),
         }

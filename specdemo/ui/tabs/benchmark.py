@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gradio as gr
@@ -21,6 +21,7 @@ from specdemo.models.places import own_cache, writable
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.benchmark import bench_board
+from specdemo.ui.callbacks import check_known
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
@@ -33,6 +34,7 @@ _SUITE = Markup(
     "<code>{{&quot;prompt&quot;: …}}</code>.</p>"
 )
 _START = "Run the benchmark"
+_JOURNALS = 50  # of benchmarks that were not finished; older ones are deleted
 _FIRST = ("traced constant", "traced auto", "genai constant")
 
 
@@ -45,6 +47,7 @@ class Callbacks:
     def bench(
         self,
         request: gr.Request,
+        known: bool,
         pair: ModelPair,
         file: str | None,
         limit: int,
@@ -54,6 +57,7 @@ class Callbacks:
         hardware: bool,
     ) -> Iterator[list[Any]]:
         """Benchmark; updates of message, board, files and buttons."""
+        check_known(known)
         idle, busy = working(_START, busy=False), working(_START, busy=True)
         try:
             settings = GenerationSettings.checked(engine="traced", max_new_tokens=tokens)
@@ -80,18 +84,14 @@ class Callbacks:
             return
         result: Bench = state.found
         try:
-            files = gr.update(value=_written(result), visible=True)
-            if result.complete:
-                journal.delete()
+            with TemporaryDirectory() as folder:
+                paths = report.write(result, Path(folder) / "specdemo-benchmark.json")
+                if result.complete:
+                    journal.delete()
+                files = gr.update(value=list(map(str, paths)), visible=True)
+                yield [gr.skip(), gr.skip(), files, *idle]  # Gradio copies them before it asks for more
         except SpecdemoError as error:
             yield [alert(error), gr.skip(), gr.skip(), *idle]
-            return
-        yield [gr.skip(), gr.skip(), files, *idle]
-
-
-def _written(result: Bench) -> list[str]:
-    """Paths of the reports, in a folder of their own."""
-    return [str(path) for path in report.write(result, Path(mkdtemp()) / "specdemo-benchmark.json")]
 
 
 def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], tasks: list[Task]) -> Journal:
@@ -102,10 +102,21 @@ def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], 
     """
     header = Header.of(pair, settings, sorted(methods), tasks).model_dump_json()
     folder = writable(own_cache() / "benchmarks", "Finished rows")
+    for old in sorted(folder.glob("*.rows.jsonl"), key=_changed, reverse=True)[_JOURNALS:]:
+        old.unlink(missing_ok=True)
     return Journal(folder / f"{hashlib.sha256(header.encode()).hexdigest()[:16]}.rows.jsonl")
 
 
-def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]) -> None:
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # finished meanwhile
+        return 0
+
+
+def bench_tab(
+    sessions: Sessions, known: gr.State, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]
+) -> None:
     """The tab's contents."""
     callbacks = Callbacks(sessions)
     with gr.Tab("Benchmark"):
@@ -152,7 +163,7 @@ def bench_tab(sessions: Sessions, pair: gr.State, first: ModelPair, stop: Callab
         )
     start.click(
         callbacks.bench,
-        [pair, file, limit, methods, repeats, tokens, hardware],
+        [known, pair, file, limit, methods, repeats, tokens, hardware],
         [message, board, files, start, halt],
         show_progress="hidden",
         api_visibility="private",

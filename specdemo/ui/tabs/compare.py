@@ -69,7 +69,7 @@ class _Chat(NamedTuple):
 Stop = Callable[[gr.Request], None]
 
 
-def compare_tab(callbacks: Callbacks, pair: gr.State, first: ModelPair, stop: Stop) -> CompareTab:
+def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: ModelPair, stop: Stop) -> CompareTab:
     """Both tabs' contents, for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
     with gr.Tab("Compare"):
         prompt, run, chat = _ask()
@@ -80,7 +80,7 @@ def compare_tab(callbacks: Callbacks, pair: gr.State, first: ModelPair, stop: St
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
     tab = CompareTab(prompt, message, controls, race, run.run)
-    _connect_run(callbacks, pair, tab, anatomy, run, chat)
+    _connect_run(callbacks, known, pair, tab, anatomy, run, chat)
     run.stop.click(stop, **PRIVATE)
     _connect_chat(pair, prompt, chat)
     _connect_controls(pair, controls, first)
@@ -139,12 +139,18 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
 
 
 def _connect_run(
-    callbacks: Callbacks, pair: gr.State, tab: CompareTab, anatomy: gr.HTML, run: _Buttons, chat: _Chat
+    callbacks: Callbacks,
+    known: gr.State,
+    pair: gr.State,
+    tab: CompareTab,
+    anatomy: gr.HTML,
+    run: _Buttons,
+    chat: _Chat,
 ) -> None:
     asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
     started = asked.then(
         callbacks.run,
-        [pair, chat.history, tab.prompt, *tab.controls.values()],
+        [known, pair, chat.history, tab.prompt, *tab.controls.values()],
         [tab.race, tab.message, anatomy, chat.turn, *run],
         show_progress="minimal",
         show_progress_on=tab.message,

@@ -210,8 +210,7 @@ def model_choices(shelf: Shelf) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 def _controls(shelf: Shelf) -> list[Control]:
     values, (targets, drafts) = values_of(shelf.default), model_choices(shelf)
-    found = devices()
-    usable = [(f"{device.name}: {device.full_name}", device.name) for device in found if device.reason is None]
+    usable = [(f"{name}: {title}", name) for name, title in shelf.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
     titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
     made: dict[str, Control] = {}
@@ -224,7 +223,9 @@ def _controls(shelf: Shelf) -> list[Control]:
                 value=values[name],
                 label=title,
                 info=info,
-                allow_custom_value=True,  # lists differ between visitors; names are looked up in any case
+                # models differ between visitors, and the shelf looks them up in any case
+                allow_custom_value=name in titles,
+                filterable=name in titles,
                 elem_id=name,
             )
         else:
@@ -233,7 +234,7 @@ def _controls(shelf: Shelf) -> list[Control]:
     with gr.Row(elem_classes="controls"):
         for name in choices:
             add(name)
-    for device in found:
+    for device in devices():
         if device.reason is not None:
             gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")
     with gr.Accordion("Runtime", open=False, elem_id="runtime"), gr.Row(elem_classes="controls"):

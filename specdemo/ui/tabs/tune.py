@@ -16,6 +16,7 @@ from specdemo.records import Costs, ModelPair
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import board as board_of
 from specdemo.ui.boards.sweep import sweep_board
+from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
@@ -50,6 +51,7 @@ class Callbacks:
     def sweep(
         self,
         request: gr.Request,
+        known_visitor: bool,
         pair: ModelPair,
         text: str,
         longest: int,
@@ -59,6 +61,7 @@ class Callbacks:
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Sweep; updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
+        check_known(known_visitor)
         idle, busy = working(_SWEEP, busy=False), working(_SWEEP, busy=True)
         prompts = [line.strip() for line in text.splitlines() if line.strip()]
         if not prompts:
@@ -85,8 +88,11 @@ class Callbacks:
             yield [*_Swept(update.message, update.board), *busy]
         yield [*(_Swept() if state is None else after_sweep(state.found, pair, known)), *idle]
 
-    def costs(self, request: gr.Request, pair: ModelPair, engine: Any, acceptance: float) -> Iterator[list[Any]]:
+    def costs(
+        self, request: gr.Request, known_visitor: bool, pair: ModelPair, engine: Any, acceptance: float
+    ) -> Iterator[list[Any]]:
         """Measure step costs; updates of message, board, costs, and buttons."""
+        check_known(known_visitor)
         engine = "genai" if pair.eagle3 else engine
 
         def show(progress: Progress[Costs | None]) -> Any:
@@ -121,7 +127,9 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
     )
 
 
-def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]) -> None:
+def tune_tab(
+    sessions: Sessions, known_visitor: gr.State, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]
+) -> None:
     """The tab's contents. Sweeps use the settings of the Compare tab, except for what they vary."""
     callbacks, controls = Callbacks(sessions), compare.controls
     with gr.Tab("Tune"):
@@ -170,14 +178,14 @@ def tune_tab(sessions: Sessions, pair: gr.State, compare: CompareTab, stop: Call
     # the costs board follows at the end, in its own event, so that it uses the α of that moment
     start.click(
         callbacks.sweep,
-        [pair, prompts, longest, thresholds, repeats, known, *controls.values()],
+        [known_visitor, pair, prompts, longest, thresholds, repeats, known, *controls.values()],
         [message, board, best, use, known, alpha, start, halt],
         **busy,
     ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)
     halt.click(stop("sweep"), **PRIVATE)
     measure.click(
         callbacks.costs,
-        [pair, controls["engine"], alpha],
+        [known_visitor, pair, controls["engine"], alpha],
         [costs_message, costs_view, known, measure, halt_costs],
         **busy,
     ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)

@@ -1,0 +1,115 @@
+"""What the served page lets its visitors do to it and to each other, without a browser."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import httpx
+import psutil
+import pytest
+from gradio_client import Client
+
+from specdemo.analysis import schema
+from tests.browser import App, started
+from tests.served import API, Served, Visitor
+
+SESSIONS = 5
+EVIL = {"Origin": "https://evil.example"}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    folder = tmp_path_factory.mktemp("served")
+    with started(folder, "-m", "tests.served", folder, str(SESSIONS)) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def page(running: App) -> Served:
+    return Served(running.url)
+
+
+def asked(page: Served, tokens: int) -> str:
+    """Ask the endpoint for a comparison, as any HTTP client can; where its result will be."""
+    known = {"prompt": "Say", "max_new_tokens": tokens, "ignore_eos": True}
+    parameters = page.get(f"{API}/info").json()["named_endpoints"]["/compare"]["parameters"]
+    names = [(parameter["parameter_name"], parameter.get("parameter_default")) for parameter in parameters]
+    reply = page.post("/call/compare", json={"data": [known.get(name, default) for name, default in names]})
+    return f"{page.url}{API}/call/compare/{reply.json()['event_id']}"
+
+
+def test_the_endpoint_returns_one_comparison(page: Served) -> None:
+    client = Client(page.url, verbose=False)
+    comparison = schema.from_json(client.predict(prompt="Say", max_new_tokens=40, api_name="/compare"))
+    assert len(comparison.plain.token_ids) == 40
+    with pytest.raises(Exception, match="The prompt is empty"):
+        client.predict(prompt=" ", api_name="/compare")
+    with httpx.stream("GET", asked(page, 8), timeout=60) as stream:
+        lines = list(stream.iter_lines())
+    data = lines[lines.index("event: complete") + 1].removeprefix("data: ")
+    assert len(schema.from_json(json.loads(data)[0]).plain.token_ids) == 8
+
+
+def test_a_client_that_drops_frees_the_engine(page: Served) -> None:
+    with httpx.stream("GET", asked(page, 2000), timeout=60) as stream:
+        assert next(stream.iter_lines()).startswith("event: generating")
+    began = monotonic()
+    with httpx.stream("GET", asked(page, 4), timeout=120) as stream:
+        assert "event: complete" in list(stream.iter_lines())
+    assert monotonic() - began < 20  # the whole comparison takes 45 s
+
+
+def test_a_visitor_that_drops_frees_the_engine(page: Served) -> None:
+    leaves, stays = Visitor(page), Visitor(page)
+    for visitor in (leaves, stays):
+        visitor.opens()
+    began = monotonic()
+    with pytest.raises(TimeoutError):
+        leaves.runs(patience=2, max_new_tokens=2000, ignore_eos=True)
+    assert stays.runs(max_new_tokens=4)["success"]
+    assert monotonic() - began < 20
+
+
+def test_nothing_runs_beside_the_queue(page: Served) -> None:
+    assert page.post("/run/compare", json={"data": ["Say"]}).status_code == 404
+
+
+def test_no_tab_keeps_a_connection(page: Served) -> None:
+    assert page.config["connect_heartbeat"] is False
+
+
+def test_the_page_is_behind_its_gate(page: Served) -> None:
+    assert page.get("/config", headers={"Host": "evil.example"}).status_code == 400
+    assert page.get("/config", headers=EVIL).status_code == 403
+    assert page.post("/upload", files={"files": b"{}"}, headers=EVIL).status_code == 403
+    assert page.post("/upload", files={"files": bytes(11 * 2**20)}).status_code == 413
+    assert page.get(f"{API}/runs").status_code == 404
+
+
+def test_uploads_are_kept_in_a_folder_of_this_page(page: Served) -> None:
+    kept = Path(page.post("/upload", files={"files": b"{}"}).json()[0])
+    assert kept.read_bytes() == b"{}"
+    assert kept.parents[1].name.startswith("specdemo-")
+
+
+def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page: Served) -> None:
+    first = Visitor(page)
+    assert first.opens()["success"]
+    assert first.runs(max_new_tokens=4)["success"]
+    for _ in range(2 * SESSIONS):
+        assert Visitor(page).opens()["success"]
+    forgotten = first.runs(max_new_tokens=4)
+    assert not forgotten["success"]
+    assert "has forgotten this page" in forgotten["output"]["error"]
+    assert first.opens()["success"]
+    assert first.runs(max_new_tokens=4)["success"]
+
+
+def test_memory_does_not_grow_with_visitors(page: Served, running: App) -> None:
+    server, resident = psutil.Process(running.process.pid), []
+    for _ in range(2):
+        for _ in range(30):
+            assert Visitor(page).opens()["success"]
+        resident.append(server.memory_info().rss)
+    assert resident[1] - resident[0] < 30 * 0.1e6  # a visitor whose state is kept takes 0.4 MB
