@@ -54,8 +54,11 @@ class Visit(Protocol):
 
 
 @contextmanager
-def started(folder: Path, *arguments: str | Path, **environment: str) -> Iterator[App]:
-    """Python with these arguments, which start the app, in a folder of its own; on a free port."""
+def started(folder: Path, *arguments: str | Path, log: Path | None = None, **environment: str) -> Iterator[App]:
+    """Python with these arguments, which start the app, in a folder of its own; on a free port.
+
+    What it says goes to a `log`, if there is one.
+    """
     shutil.copyfile(ROOT / "tests" / "outbound.py", folder / "sitecustomize.py")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -69,7 +72,14 @@ def started(folder: Path, *arguments: str | Path, **environment: str) -> Iterato
         "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
         "SPECDEMO_OUTBOUND_LOG": str(outbound),
     }
-    process = subprocess.Popen([sys.executable, *arguments], cwd=folder, env=os.environ | variables | environment)
+    said = None if log is None else log.open("wb")
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | variables | environment,
+        stdout=said,
+        stderr=said,
+    )
     app = App(f"http://127.0.0.1:{port}", process, outbound)
     deadline = monotonic() + 90
     try:
@@ -81,6 +91,8 @@ def started(folder: Path, *arguments: str | Path, **environment: str) -> Iterato
     finally:
         process.terminate()
         process.wait(20)
+        if said is not None:
+            said.close()
 
 
 def _answers(app: App) -> bool:

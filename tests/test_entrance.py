@@ -9,11 +9,15 @@ import gradio as gr
 import pytest
 from gradio.blocks import BlockFunction
 from gradio.state_holder import SessionState
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from specdemo.models.pairs import bundled_pair
+from specdemo.ui.entrance import Readable
 from specdemo.ui.page import build_page
 from specdemo.ui.restore import restore
 from specdemo.ui.shelf import Shelf
+from specdemo.ui.tabs.benchmark import _suite_name
 from specdemo.ui.tabs.models import _name
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import Worker
@@ -107,3 +111,27 @@ def test_a_forged_event_names_no_entry_of_the_catalogue(data: Any) -> None:
 def test_a_forged_beginning_is_passed_over(saved: str) -> None:
     start = restore(Shelf(bundled_pair(), Visitors()), saved)
     assert "cannot be read" in start.message
+
+
+def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.Blocks) -> None:
+    data = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+    fn = next(fn for fn in events(page) if fn.name == "fetch")
+    with pytest.raises(gr.Error, match="cannot be accessed") as refused:
+        asyncio.run(page.process_api(fn, [], event_data=gr.EventData(None, data), state=SessionState(page)))
+    assert not refused.value.print_exception
+
+
+def test_what_gradios_routes_stumble_over_is_refused_and_nothing_else_is_hidden() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise KeyError("fn_index")
+
+    client = TestClient(Readable(broken))
+    refused = client.post("/gradio_api/run/predict", content="{}")
+    assert (refused.status_code, refused.text) == (400, "This request cannot be read; reload the page and try again.")
+    with pytest.raises(KeyError):
+        client.get("/")
+
+
+def test_no_upload_means_the_bundled_suite() -> None:
+    assert "the bundled suite" in _suite_name(None)
+    assert "/" not in _suite_name("/tmp/gradio/0123/mine.jsonl").replace("</", "")

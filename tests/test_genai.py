@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ def plain(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings: Any) -> Run
     )
 
 
+greedy = cache(plain)
+
+
 DRAFTERS = {
     "constant 1": {"num_assistant_tokens": 1},
     "constant 4": {"num_assistant_tokens": 4},
@@ -55,7 +59,7 @@ def test_greedy_outputs_are_identical_in_f32(
     engine: GenAIEngine, prompt: str, drafter: dict[str, Any], penalty: float
 ) -> None:
     speculative = speculate(engine, prompt, repetition_penalty=penalty, **drafter)
-    assert speculative.token_ids == plain(engine, prompt, repetition_penalty=penalty).token_ids
+    assert speculative.token_ids == greedy(engine, prompt, repetition_penalty=penalty).token_ids
     assert len(speculative.token_ids) == 96
     assert speculative.finish_reason == "length"
 
@@ -75,19 +79,24 @@ def test_replay_explains_every_round(engine: GenAIEngine, drafter: dict[str, Any
         assert all(draft.draft_probability for step in run.rounds for draft in proposals(step))
 
 
+@pytest.fixture(scope="module")
+def own_precision() -> Iterator[GenAIEngine]:
+    engine = GenAIEngine(bundled_pair(precision="default"))
+    yield engine
+    engine.close()
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
 def test_in_the_devices_own_precision_what_is_replayed_can_have_led_to_what_was_committed(
-    drafter: dict[str, Any],
+    own_precision: GenAIEngine, drafter: dict[str, Any]
 ) -> None:
     """There a replay may round differently and be wrong; such rounds keep what is certain."""
-    engine = GenAIEngine(bundled_pair(precision="default"))
     for prompt in PROMPTS:
-        run = speculate(engine, prompt, **drafter)
+        run = speculate(own_precision, prompt, **drafter)
         assert len(run.token_ids) == 96
         for step in run.rounds:
             if step.proposed is not None:
                 assert len(step.committed) == step.accepted + 1
-    engine.close()
 
 
 @pytest.mark.parametrize("lookahead", [2, 4, 7])
@@ -210,7 +219,7 @@ def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIE
 
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
 def test_end_of_text_stops_both_sides_unless_ignored(sentence_engine: GenAIEngine, drafter: dict[str, Any]) -> None:
-    stopped = plain(sentence_engine, ignore_eos=False)
+    stopped = greedy(sentence_engine, ignore_eos=False)
     assert stopped.finish_reason == "stop"
     assert stopped.text.endswith(".")
     assert len(stopped.token_ids) < 96

@@ -25,6 +25,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.models"},
     {"specdemo.engines"},
     {"specdemo.measure"},
+    {"specdemo.train"},
     {"specdemo.bench"},
     {"specdemo.worker"},
     {"specdemo.ui"},
@@ -32,8 +33,9 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"app"},
 ]
 ONLY_IN = {
-    "openvino": {"specdemo.engines", "specdemo.models"},
-    "openvino_genai": {"specdemo.engines", "specdemo.models"},
+    "openvino": {"specdemo.engines", "specdemo.models", "specdemo.train"},
+    "openvino_genai": {"specdemo.engines", "specdemo.models", "specdemo.train"},
+    "torch": {"specdemo.train"},
     "gradio": {"specdemo.ui", "app"},
 }
 MODULES = sorted([*ROOT.glob("specdemo/**/*.py"), ROOT / "app.py"])

@@ -13,10 +13,11 @@ from specdemo.models.checks import check_pair
 from specdemo.models.folder import inspect_folder
 from specdemo.models.library import Library, entry_folders, find_model, library, models_in
 from specdemo.models.memory import memory_needed
-from specdemo.models.pairs import BUNDLED
+from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import Model, Request
 from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
+from specdemo.ui.html.catalogue import report_html
 
 FIXTURES = Path(__file__).parent / "fixtures"
 GB = 2**30
@@ -116,6 +117,16 @@ def test_a_converted_model_is_in_the_library(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "specdemo" / "models" / "tiny-int8-ov"
     shutil.copytree(FIXTURES / "llama" / "draft", folder)
     assert find_model("tiny-int8-ov").path == folder
+
+
+def test_a_target_without_a_draft_is_shown_how_to_get_one() -> None:
+    pair = bundled_pair()
+    target, draft = pair.target, pair.draft
+    assert "train-draft" not in report_html(check_pair(target, draft))
+    assert "train-draft --target story-pair/target --out target-draft<" in report_html(check_pair(target, None))
+    odd = target.model_copy(update={"name": "org/<odd> name.gguf"})
+    command = "--target &#39;org/&lt;odd&gt; name.gguf&#39; --out &#39;&lt;odd&gt; name-draft&#39; --models-dir DIR"
+    assert command in report_html(check_pair(odd, None), own_directory=True)
 
 
 @pytest.mark.parametrize("name", ["nothing", "../models/mine", "/etc", "", ".", "org/../mine"])

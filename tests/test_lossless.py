@@ -233,7 +233,9 @@ SETTINGS = GenerationSettings(
 def remembering() -> Iterator[TracedEngine]:
     engine = TracedEngine(bundled_pair())
     target, draft = Remembered(engine._model("plain").sequence(64)), Remembered(engine._model("draft").sequence(64))
+    prompt = engine._tokenizer.encode(PROMPT)
     with (
+        mock.patch.object(engine._tokenizer, "encode_prompt", side_effect=lambda request: [*prompt]),
         mock.patch.object(
             engine, "_sequence", lambda role, text, capacity, *, kv_cache: draft if role == "draft" else target
         ),

@@ -9,7 +9,7 @@ from hatchling.plugin.manager import PluginManager
 import specdemo
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = {"screenshots", "training", "export.py"}
+LEFT_OUT = {"screenshots", "export.py"}
 
 
 def files_of(folder: str) -> set[Path]:

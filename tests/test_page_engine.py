@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gradio_client import Client
@@ -48,7 +49,7 @@ def hub() -> Iterator[Hub]:
 @pytest.fixture(scope="module")
 def app(chromium: str, models_dir: Path, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """`app.py`, as a Space starts it, with models of a user's own and downloads."""
-    places = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
+    places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
     with started(tmp_path_factory.mktemp("elsewhere"), ROOT / "app.py", **places) as app:
         yield app
 

@@ -13,7 +13,6 @@ from specdemo.measure.recommend import Candidate, Point, recommend
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import FRESH, Sweep, candidates, sweep
 from specdemo.measure.trials import Interval, median_interval, trials
-from specdemo.models.pairs import bundled_pair
 from specdemo.progress import Progress
 from specdemo.records import Costs, Request
 from specdemo.settings import GenerationSettings
@@ -209,13 +208,11 @@ def test_intervals_hold_the_median_and_narrow_with_more_runs() -> None:
 
 
 @pytest.mark.openvino
-def test_the_bundled_pair_is_swept() -> None:
-    engine = TracedEngine(bundled_pair())
+def test_the_bundled_pair_is_swept(traced: TracedEngine) -> None:
     settings = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=24)
     costs = Costs(plain_step=0.0015, draft_step=0.0003, verify=(0.0015,) * 17)
     tried = candidates(settings, (2, 6), (0.4,))
-    *_, last = sweep(engine, PROMPTS[:1], settings, tried, repeats=1, costs=costs)
-    engine.close()
+    *_, last = sweep(traced, PROMPTS[:1], settings, tried, repeats=1, costs=costs)
     assert (last.done, last.total) == (5 + FRESH, 5 + FRESH)
     names = [point.candidate.name for point in last.found.points]
     assert names == ["lookahead 2", "lookahead 6", "threshold 0.4", "policy heuristic", "policy auto"]

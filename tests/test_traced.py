@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from specdemo.engines.traced.drafters import ModelDrafter
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
+from specdemo.models.pairs import BUNDLED, pair_from_folders
 from specdemo.records import Comparison, Costs, Request, Run, Spread, StepCosts, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import Planned
@@ -28,13 +29,6 @@ from tests.conftest import PROMPTS
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.openvino
-
-
-@pytest.fixture(scope="module")
-def traced() -> Iterator[TracedEngine]:
-    engine = TracedEngine(bundled_pair())
-    yield engine
-    engine.close()
 
 
 def _spread(seconds: float) -> Spread:
@@ -55,6 +49,9 @@ def speculate(engine: TracedEngine, prompt: str = PROMPTS[0], **values: Any) -> 
 
 def plain(engine: Engine, prompt: str = PROMPTS[0], **values: Any) -> Run:
     return run_alone(engine.decoder(Request.of(prompt, settings(**values)).plain))
+
+
+greedy = cache(plain)
 
 
 DRAFTERS = {
@@ -81,7 +78,7 @@ def test_greedy_outputs_are_identical(
     traced: TracedEngine, prompt: str, drafter: dict[str, Any], more: dict[str, Any]
 ) -> None:
     few = {"max_new_tokens": 24} if "kv_cache" in more else {}
-    expected = plain(traced, prompt, **{**more, **few, "kv_cache": "on"})
+    expected = greedy(traced, prompt, **{**more, **few, "kv_cache": "on"})
     speculative = speculate(traced, prompt, **drafter, **more, **few)
     assert speculative.token_ids == expected.token_ids
     assert speculative.finish_reason == "length"
@@ -230,7 +227,7 @@ def test_a_draft_with_another_tokenizer_is_translated(
 ) -> None:
     assert foreign.pair.translated
     run = speculate(foreign, prompt, **drafter)
-    assert run.token_ids == plain(traced, prompt).token_ids
+    assert run.token_ids == greedy(traced, prompt).token_ids
     assert any(step.proposed for step in run.rounds)
 
 
@@ -291,7 +288,7 @@ def test_losslessness_of_a_round_does_not_depend_on_numpy_state(traced: TracedEn
 @pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.2}, {"ignore_eos": False}], ids=str)
 def test_greedy_outputs_of_the_automatic_lookahead_are_identical(traced: TracedEngine, more: dict[str, Any]) -> None:
     for prompt in PROMPTS:
-        assert speculate(traced, prompt, policy="auto", **more).token_ids == plain(traced, prompt, **more).token_ids
+        assert speculate(traced, prompt, policy="auto", **more).token_ids == greedy(traced, prompt, **more).token_ids
 
 
 def test_the_automatic_lookahead_changes_from_round_to_round_and_gives_up_a_useless_draft(

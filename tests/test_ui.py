@@ -1,6 +1,7 @@
 """What the page is made of, without a browser."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -241,6 +242,12 @@ def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None
     assert next(iter(shelf.devices())) == "MULTI:CPU(2)"
     start = restore(shelf, '{"cache_size": "2", "draft_device": "CPU"}')
     assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
+
+
+def test_a_card_names_a_directory_of_ones_own_and_does_not_tell_which(tmp_path: Path) -> None:
+    command = "--weight-format int8 --models-dir DIR"
+    assert command in Shelf(PAIR, Visitors(), directory=tmp_path).cards()
+    assert command not in SHELF.cards()
 
 
 def test_the_endpoint_explains_every_parameter() -> None:

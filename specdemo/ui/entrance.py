@@ -27,6 +27,15 @@ class Page(gr.Blocks):
         """What a browser is told of the page."""
         return super().get_config_file() | {"connect_heartbeat": False}
 
+    async def process_api(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Handle an event. What Gradio itself refuses, such as files that an event names, needs no traceback."""
+        try:
+            done: dict[str, Any] = await super().process_api(*arguments, **options)
+        except gr.Error as error:
+            error.print_exception = False
+            raise
+        return done
+
     async def preprocess_data(
         self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
     ) -> list[Any]:

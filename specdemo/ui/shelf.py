@@ -52,6 +52,11 @@ class Shelf:
         self._visitors = visitors
         self._directory = directory
 
+    @property
+    def own_directory(self) -> bool:
+        """Whether the user named a directory for models."""
+        return self._directory is not None
+
     def models(self) -> dict[str, Model]:
         """Every model by its name, the default pair's first."""
         first = {model.path: model for model in (self.default.target, self.default.draft) if model is not None}
@@ -106,7 +111,7 @@ class Shelf:
 
     def _card(self, entry: Entry) -> str:
         here = [local_folder(source, self._directory) is not None for source in entry.sources]
-        return card_html(entry, here, downloads=self.downloads, own_directory=self._directory is not None)
+        return card_html(entry, here, downloads=self.downloads, own_directory=self.own_directory)
 
     def download(self, visitor: str, entry_name: str) -> Iterator[str]:
         """Download what is missing of an entry, yielding messages; what was downloaded is kept when it is stopped."""

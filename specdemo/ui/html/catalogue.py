@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from markupsafe import Markup
 
@@ -116,13 +117,20 @@ def download_html(repository: str, progress: Progress[Path | None]) -> str:
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
 
-def report_html(report: PairReport) -> str:
-    """What is known of a pair without loading it."""
+def report_html(report: PairReport, *, own_directory: bool = False) -> str:
+    """What is known of a pair without loading it, and how a target without a draft gets one."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = zip(_ROWS, *map(_values, models), strict=True)
     table = table_html(("", "target", "draft")[: len(models) + 1], rows, titled=True)
     remarks = Markup("").join(_NOTE.format(text) for text in _remarks(report))
-    return str(table + remarks)
+    return str(table + remarks + (_training(report.target, own_directory) if report.draft is None else Markup("")))
+
+
+def _training(target: Model, own_directory: bool) -> Markup:
+    where = " --models-dir DIR" if own_directory else ""  # visitors are not told which one
+    name = f"{target.name.rpartition('/')[2].removesuffix('.gguf')}-draft"
+    command = f"python -m specdemo train-draft --target {quote(target.name)} --out {quote(name)}{where}"
+    return _NOTE.format("It has no draft here; one can be trained on text that it writes.") + _COMMAND.format(command)
 
 
 _ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat template")

@@ -155,7 +155,7 @@ def bench_tab(
                 file = gr.UploadButton(
                     "Your own prompts", file_types=[".jsonl", ".json"], elem_id="suite", scale=0, min_width=220
                 )
-            suite = gr.HTML(str(_SUITE.format("the bundled suite")), elem_id="suite-name")
+            suite = gr.HTML(_suite_name(None), elem_id="suite-name")
             message = gr.HTML(elem_id="bench-message", elem_classes="message")
         board = view("bench.html", "new Board(element)", elem_id="bench-board")
         files = gr.File(
@@ -170,8 +170,13 @@ def bench_tab(
         **ENGINE,
     )
     halt.click(stop("bench"), **PRIVATE)
-    file.upload(lambda path: str(_SUITE.format(Path(path).name)), file, suite, **PRIVATE)
+    file.upload(_suite_name, file, suite, **PRIVATE)
     pair.change(lambda used: gr.update(choices=_ways(used), value=_chosen(used)), pair, methods, **PRIVATE)
+
+
+def _suite_name(path: str | None) -> str:
+    """Whose prompts are used."""
+    return str(_SUITE.format(Path(path).name if path else "the bundled suite"))
 
 
 def _ways(pair: ModelPair) -> list[str]:

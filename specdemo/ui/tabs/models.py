@@ -139,7 +139,8 @@ class _Callbacks:
         try:
             if target not in models:
                 return [""]
-            return [report_html(check_pair(models[target], models.get(draft), int(cache_size or 1)))]
+            found = check_pair(models[target], models.get(draft), int(cache_size or 1))
+            return [report_html(found, own_directory=self._shelf.own_directory)]
         except SpecdemoError as error:
             return [alert(error)]
 

@@ -82,14 +82,14 @@ def _place(value: Any, draw: random.Random) -> tuple[Any, Any]:
     return part, key
 
 
-def _comparison(_: Path) -> list[Any]:
+def _comparison(folder: Path) -> list[Any]:
     engine = ScriptedEngine(wrong=(4, 7))
     *_, comparison = race(engine, "Say", GenerationSettings(num_assistant_tokens=3))
     assert isinstance(comparison, Comparison)
     return [schema.to_json(comparison)]
 
 
-def _prompts(_: Path) -> list[Any]:
+def _prompts(folder: Path) -> list[Any]:
     return [
         {"question_id": 81, "category": "writing", "turns": ["Write a tale.", "Shorten it."]},
         {"task_id": "HumanEval/0", "prompt": "def f():"},

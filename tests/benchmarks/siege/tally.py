@@ -8,8 +8,8 @@ class Tally:
     """All that was tried, and what came of it.
 
     Each attempt is answered, or refused in a sentence; none is `unexplained`. `mixed_up` are answers that belong to
-    somebody else, `lost_rows` finished rows of a benchmark that were gone after its engine was killed. `growth` is the
-    share by which memory grew.
+    somebody else, `lost_rows` finished rows of a benchmark that were gone after its engine was killed. `growth` is
+    the share by which memory grew.
     """
 
     tried: int = 0

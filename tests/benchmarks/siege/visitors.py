@@ -38,7 +38,7 @@ LONG = 2000  # tokens; the scripted engine takes seconds for them
 
 def crowd(url: str, clients: int) -> Tally:
     """So many at once, each with a prompt and a length of its own."""
-    with ThreadPoolExecutor(clients) as pool:
+    with ThreadPoolExecutor(max(clients, 1)) as pool:
         return _sum(pool.map(lambda number: _compare(url, f"Client {number}", 8 + number), range(clients)))
 
 

@@ -1,0 +1,4 @@
+"""A draft for a target that has none: text, labels, training, export, report. Needs PyTorch.
+
+Only the command `train-draft` imports it.
+"""

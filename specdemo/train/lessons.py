@@ -1,0 +1,217 @@
+"""What a draft is taught: the target's whole distribution, over the tokens that the draft can write.
+
+Both are compared as they will decode, under the repetition penalty. Taught without it, a draft is less sure than its
+target of the words that every text repeats; the same penalty then turns it away from them sooner, and it is right
+less often.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from specdemo.train.material import Batch, Material
+from specdemo.train.modules import Draft, Head
+from specdemo.train.network import Array, Ids, Network, Shape
+
+ROWS = 128  # positions whose logits are held at once: they fit into the cache, and all of them would be gigabytes
+DECAY = 0.8  # weight of a head's next step in a chain, relative to the one before
+LONGER = (0.4, 0.75)  # shares of the training after which a head learns chains of two and of three steps
+FITTED, TOKENS = 400, 4096  # conversations of the first, linear fit of a head, and tokens of its batches
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a draft begins: parts of its target, or those of an earlier draft for it."""
+
+    shape: Shape
+    frequencies: Array
+    layers: list[dict[str, Array]]
+    norm: Array
+    embedding: Array
+    """Rows of the kept tokens, then one that stands for all others, [kept + 1, hidden]."""
+
+    rows: Array
+    """Output rows of the kept tokens, [kept, hidden]."""
+
+
+def from_target(network: Network, kept: Ids, layers: Sequence[int]) -> Start:
+    """Some of the target's own layers, and its rows."""
+    embedding = network.embedding
+    return Start(
+        shape=network.shape,
+        frequencies=network.frequencies,
+        layers=[network.layer(index) for index in layers],
+        norm=network.norm,
+        embedding=np.vstack([embedding[kept], embedding.mean(0, keepdims=True)]),
+        rows=network.output[kept],
+    )
+
+
+class Lesson(nn.Module):
+    """A draft, and how it is taught and asked; the kinds differ in what they read."""
+
+    model: Draft | Head
+
+    def __init__(self, taught: Tensor, start: Start, penalty: float) -> None:
+        """`taught` [kept, hidden] are the target's output rows, `start.rows` the draft's; both stay as they are."""
+        super().__init__()
+        self.taught: Tensor
+        self.rows: Tensor
+        self.register_buffer("taught", taught.to(torch.bfloat16), persistent=False)
+        self.register_buffer("rows", torch.from_numpy(start.rows).to(torch.bfloat16), persistent=False)
+        self.embedding = torch.from_numpy(start.embedding)
+        self.penalty = penalty
+
+    def embedded(self, batch: Batch) -> Tensor:
+        """What the draft reads of tokens, [batch, tokens, hidden]."""
+        return nn.functional.embedding(batch.small, self.embedding)
+
+    def steps(self, share: float) -> int:
+        """Of the chains that are learnt when `share` of the training is done."""
+        return 1
+
+    def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
+        """By step of a chain: last hidden states for the token after each, normed, [batch, tokens, hidden]."""
+        raise NotImplementedError
+
+    def loss(self, batch: Batch, share: float) -> Tensor:
+        """Mean over judged positions, summed over the steps of a chain; `share` of the training is done."""
+        seen = Seen(batch, self.penalty)
+        with torch.no_grad():
+            taught = batch.states[:, :, -1][batch.judged] @ self.taught.T
+            for some, (first, last) in zip(taught.split(ROWS), _parts(len(taught)), strict=True):
+                logits = some.float()
+                some.copy_(logits.mul_(seen.factors(logits, first, last)).softmax(-1))
+        total, weight = torch.zeros(()), 1.0
+        for states in self.predictions(batch, self.steps(share)):
+            distance: Tensor = Distance.apply(states[batch.judged], self.rows, taught, seen)
+            total, weight = total + weight * distance, weight * DECAY
+        return total
+
+
+class Seen:
+    """Which tokens a repetition penalty holds against each judged position."""
+
+    def __init__(self, batch: Batch, penalty: float) -> None:
+        self.first, self.penalty = batch.first, penalty
+        self.rows, self.places = (index.to(torch.int32) for index in batch.judged.nonzero(as_tuple=True))
+
+    def factors(self, logits: Tensor, first: int, last: int) -> Tensor:
+        """What logits [positions, kept] of the positions from `first` to `last` are multiplied with."""
+        seen = self.first[self.rows[first:last], :-1] <= self.places[first:last, None]
+        penalised = torch.where(logits > 0, 1 / self.penalty, self.penalty)
+        return torch.where(seen, penalised, 1.0)
+
+
+def _parts(positions: int) -> list[tuple[int, int]]:
+    return [(first, min(first + ROWS, positions)) for first in range(0, positions, ROWS)]
+
+
+class Distance(torch.autograd.Function):
+    """Mean cross-entropy of a draft's distributions with the target's, both under the penalty.
+
+    The gradient is computed at once, some positions at a time, so that no logits have to be kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, rows: Tensor, taught: Tensor, seen: Seen) -> Tensor:
+        """States [positions, hidden], rows [kept, hidden], probabilities [positions, kept]."""
+        total, push = torch.zeros(()), torch.empty_like(states)
+        parts = zip(states.to(rows.dtype).split(ROWS), taught.split(ROWS), push.split(ROWS), strict=True)
+        for (some, theirs, gradient), (first, last) in zip(parts, _parts(len(states)), strict=True):
+            logits = (some @ rows.T).float()
+            factors = seen.factors(logits, first, last)
+            logits.mul_(factors)
+            cross = torch.linalg.vecdot(theirs.float(), logits)
+            own = logits.logsumexp(-1, keepdim=True)
+            total += (own[:, 0] - cross).sum()
+            difference = logits.sub_(own).exp_().sub_(theirs).mul_(factors)
+            gradient.copy_(difference.to(rows.dtype) @ rows)
+        ctx.save_for_backward(push / len(states))
+        return total / len(states)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradient of the states, times that of the distance."""
+        return ctx.saved_tensors[0] * gradients[0], None, None, None
+
+
+class DraftLesson(Lesson):
+    """A draft of its own: tokens in, tokens out."""
+
+    model: Draft
+
+    def __init__(self, material: Material, start: Start, penalty: float) -> None:
+        super().__init__(material.output, start, penalty)
+        self.model = Draft(start.shape, start.frequencies, len(start.layers))
+        for own, weights in zip(self.model.layers, start.layers, strict=True):
+            own.load_state_dict(_weights(weights))
+        _copy(self.model.norm, start.norm)
+
+    def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
+        """One pass serves all steps: what the draft proposed and was right about, it then reads."""
+        return [self.model(self.embedded(batch))] * steps
+
+
+class HeadLesson(Lesson):
+    """An EAGLE-3 head: tokens and the target's states in, tokens out."""
+
+    model: Head
+
+    def __init__(self, material: Material, start: Start, penalty: float, norm: Array) -> None:
+        """`norm` are the scales of the target's last norm."""
+        super().__init__(material.output, start, penalty)
+        self.model = Head(start.shape, start.frequencies)
+        self.model.first.load_state_dict(_weights(start.layers[0]))
+        self.model.layer.load_state_dict(_weights(start.layers[-1]))
+        _copy(self.model.norm, start.norm)
+        nn.init.zeros_(self.model.join.weight)
+        with torch.no_grad():
+            fitted, sizes = self._linear(material, torch.from_numpy(norm))
+            self.model.scales.copy_(1 / sizes)
+            self.model.fc.weight.copy_((fitted * sizes[:, None]).T)
+
+    def _linear(self, material: Material, norm: Tensor) -> tuple[Tensor, Tensor]:
+        """The least-squares map [3 * hidden, hidden] from three states to the last one, and the sizes of their units.
+
+        It has the size of what the head gives out while it sees no states, by which its output is to be replaced.
+        """
+        width = 3 * self.model.join.weight.shape[0]
+        squares, products, count, size = torch.zeros(width, width), torch.zeros(width, width // 3), 0, 1.0
+        for group in material.grouped(material.learnt[:FITTED], TOKENS):
+            batch = material.batch(group)
+            given = batch.states[:, :, :-1].flatten(2).float()[batch.judged]
+            wanted = (batch.states[:, :, -1].float() / norm)[batch.judged]
+            squares += given.T @ given
+            products += given.T @ wanted
+            if not count:
+                states = batch.states[:, 1:, :-1].flatten(2).float()
+                output = self.model(self.embedded(batch)[:, 1:], states, 1)[0][batch.judged[:, 1:]]
+                size = output.square().mean().sqrt().item()
+            count += len(given)
+        sizes = (squares.diagonal() / count).sqrt().clamp(min=1e-6)
+        scaled = (squares / count / sizes[:, None] / sizes).double() + 1e-3 * torch.eye(width, dtype=torch.float64)
+        fitted = torch.linalg.solve(scaled, (products / count / sizes[:, None]).double()).float()
+        return size * fitted / sizes[:, None], sizes
+
+    def steps(self, share: float) -> int:
+        """Longer chains later: they cost as much again, and teach little before the first step is learnt."""
+        return 1 + sum(share >= longer for longer in LONGER)
+
+    def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
+        """At position t: what the head says after it read token t and the state before it; nothing at the first."""
+        states = batch.states[:, :-1, :-1].flatten(2).float()
+        outputs = self.model(self.embedded(batch)[:, 1:], states, steps)
+        return [nn.functional.pad(self.model.norm(output), (0, 0, 1, 0)) for output in outputs]
+
+
+def _weights(arrays: dict[str, Array]) -> dict[str, Tensor]:
+    return {f"{name}.weight": torch.from_numpy(value) for name, value in arrays.items()}
+
+
+def _copy(norm: nn.Module, scales: Array) -> None:
+    norm.load_state_dict({"weight": torch.from_numpy(scales.copy())})

@@ -1,0 +1,148 @@
+"""The two kinds of draft as PyTorch modules, in the shape of the target's own layers.
+
+A draft of its own reads tokens. An EAGLE-3 head reads, with each token, what the target thought at the position
+before: three hidden states, or, for tokens that the target has not seen yet, the head's own output. Both write only
+the most frequent tokens; rows of others would cost time at every step and are seldom right.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from specdemo.train.network import Array, Shape
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width] in, the same out."""
+        return functional.rms_norm(x.float(), self.weight.shape, self.weight, self.eps)
+
+
+class Layer(nn.Module):
+    """A Llama layer."""
+
+    def __init__(self, shape: Shape, frequencies: Array) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        inner, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+        self.input_norm = Norm(shape.hidden, shape.eps)
+        self.q = nn.Linear(shape.hidden, inner, bias=False)
+        self.k = nn.Linear(shape.hidden, kv, bias=False)
+        self.v = nn.Linear(shape.hidden, kv, bias=False)
+        self.o = nn.Linear(inner, shape.hidden, bias=False)
+        self.post_norm = Norm(shape.hidden, shape.eps)
+        self.gate = nn.Linear(shape.hidden, shape.intermediate, bias=False)
+        self.up = nn.Linear(shape.hidden, shape.intermediate, bias=False)
+        self.down = nn.Linear(shape.intermediate, shape.hidden, bias=False)
+        self.frequencies: Tensor
+        self.register_buffer("frequencies", torch.from_numpy(frequencies.copy()), persistent=False)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [batch, heads, tokens, head_dim] of what attention reads; keys for every head."""
+        batch, tokens, _ = x.shape
+        angles = torch.arange(tokens)[:, None] * self.frequencies
+        cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+
+        def split(product: Tensor, heads: int) -> Tensor:
+            return product.view(batch, tokens, heads, self.head_dim).transpose(1, 2)
+
+        def turned(each: Tensor) -> Tensor:
+            first, second = each.float().chunk(2, dim=-1)
+            return (each * cos + torch.cat([-second, first], dim=-1) * sin).to(each.dtype)
+
+        share = self.heads // self.kv_heads
+        queries = turned(split(self.q(x), self.heads))
+        keys = turned(split(self.k(x), self.kv_heads)).repeat_interleave(share, dim=1)
+        return queries, keys, split(self.v(x), self.kv_heads).repeat_interleave(share, dim=1)
+
+    def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream after the layer; `attended` is [batch, heads, tokens, head_dim]."""
+        batch, _, tokens, _ = attended.shape
+        x = residual + self.o(attended.transpose(1, 2).reshape(batch, tokens, -1))
+        read = self.post_norm(x)
+        added: Tensor = x + self.down(functional.silu(self.gate(read)) * self.up(read))
+        return added
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The residual stream, [batch, tokens, hidden]."""
+        queries, keys, values = self.project(self.input_norm(x))
+        return self.finish(x, functional.scaled_dot_product_attention(queries, keys, values, is_causal=True))
+
+
+class Draft(nn.Module):
+    """A decoder of few layers."""
+
+    def __init__(self, shape: Shape, frequencies: Array, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(shape, frequencies) for _ in range(layers))
+        self.norm = Norm(shape.hidden, shape.eps)
+
+    def forward(self, embedded: Tensor) -> Tensor:
+        """Last hidden states of embedded tokens, [batch, tokens, hidden]."""
+        x = embedded
+        for layer in self.layers:
+            x = layer(x)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class Head(nn.Module):
+    """An EAGLE-3 head: a draft of two layers, the second of which also gets what the target thought a token before.
+
+    A few units of the target's residual stream are thousands of times as large as the others, so states are scaled
+    before `fc`; an export multiplies the scales into it. `fc` tells from three states what the target's last one was;
+    further along a chain, where there is none yet, the head's own output stands for it.
+    """
+
+    def __init__(self, shape: Shape, frequencies: Array) -> None:
+        super().__init__()
+        self.scales: Tensor
+        self.register_buffer("scales", torch.ones(3 * shape.hidden))
+        self.first = Layer(shape, frequencies)
+        self.fc = nn.Linear(3 * shape.hidden, shape.hidden, bias=False)
+        self.hidden_norm = Norm(shape.hidden, shape.eps)
+        self.join = nn.Linear(shape.hidden, shape.hidden, bias=False)
+        self.layer = Layer(shape, frequencies)
+        self.norm = Norm(shape.hidden, shape.eps)
+
+    def forward(self, embedded: Tensor, states: Tensor, steps: int) -> list[Tensor]:
+        """Outputs of `steps` steps of a chain at once, each [batch, tokens, hidden], before the last norm.
+
+        At index i the head reads the token i + 1 and the state at i. In step k the last k - 1 states are its own
+        outputs, as when it proposes its k-th token: index i then attends to keys from true states up to i - k + 1,
+        and to one key of each later step.
+
+        Args:
+            embedded: the tokens 1, 2, ..., [batch, tokens, hidden].
+            states: of the target at 0, 1, ..., [batch, tokens, 3 * hidden].
+        """
+        tokens = embedded.shape[1]
+        read, state = self.first(embedded), self.fc(states * self.scales)
+        keys, values, outputs = list[Tensor](), list[Tensor](), list[Tensor]()
+        order = torch.arange(tokens)
+        for step in range(steps):
+            x = read + self.join(self.hidden_norm(state))
+            queries, key, value = self.layer.project(self.layer.input_norm(x))
+            keys, values = [*keys, key], [*values, value]
+            scale = queries.shape[-1] ** -0.5
+            future = torch.where(order[None, :] > order[:, None] - step, float("-inf"), 0.0)
+            true = (queries @ keys[0].transpose(2, 3)) * scale + future
+            own = [(queries * _moved(keys[one], step - one)).float().sum(-1) * scale for one in range(1, step + 1)]
+            weights = torch.cat([true, torch.stack(own, -1)] if own else [true], dim=-1).softmax(-1)
+            attended = weights[..., :tokens].to(values[0].dtype) @ values[0]
+            for one in range(1, step + 1):
+                attended = attended + weights[..., tokens + one - 1, None] * _moved(values[one], step - one)
+            outputs.append(self.layer.finish(x, attended.to(value.dtype)))
+            state = _moved(outputs[-1], 1)
+        return outputs
+
+
+def _moved(x: Tensor, places: int) -> Tensor:
+    """Along the tokens (second to last dimension) by some places to the right; zeros come in."""
+    return functional.pad(x, (0, 0, places, 0))[..., : x.shape[-2], :] if places else x

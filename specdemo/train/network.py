@@ -1,0 +1,209 @@
+"""What a target's network holds, read from its IR by structure, not by names, which differ between exporters.
+
+A decoder is a residual stream: every layer adds what its attention and its MLP found to it. The MLP's addition is a
+matrix product whose input is an elementwise one (gate times up), by which GenAI knows the layers as well. Weights may
+be stored in any precision: the constants and what dequantises them are cut out as a network of their own and run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from specdemo.errors import ModelError
+
+Array = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+"""Token ids, shape (tokens,)."""
+
+_OTHER = "The target has no layers like Llama's, which training needs; choose another target."
+_PASSED = ("Convert", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Broadcast", "Concat", "Slice", "StridedSlice")
+
+
+class NetworkError(ModelError):
+    """A target's network is built in a way that training does not know."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a Llama-like decoder."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    layers: int
+    vocabulary: int
+    eps: float
+
+
+class Network:
+    """A target's IR."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read, not compile."""
+        self.core = ov.Core()
+        self.model = self.core.read_model(folder / "openvino_model.xml")
+        self.nodes = self.model.get_ordered_ops()
+
+    @cached_property
+    def head(self) -> ov.Node:
+        """The product of the last hidden states with the output rows."""
+        node = self.model.output("logits").get_node().input_value(0).get_node()
+        while node.get_type_name() != "MatMul":
+            if not node.get_input_size():
+                raise NetworkError("The target's logits come from no product of matrices; choose another target.")
+            node = _source(node)
+        return node
+
+    @cached_property
+    def ends(self) -> list[ov.Node]:
+        """Where each layer has added its part to the residual stream."""
+        ends = []
+        for node in self.nodes:
+            if node.get_type_name() != "Add":
+                continue
+            added = _source(node, 1)
+            if added.get_type_name() == "MatMul" and _source(added).get_type_name() == "Multiply":
+                ends.append(node)
+        if not ends:
+            raise NetworkError(_OTHER)
+        return ends
+
+    @cached_property
+    def attentions(self) -> list[ov.Node]:
+        """Each layer's attention."""
+        return [node for node in self.nodes if node.get_type_name() == "ScaledDotProductAttention"]
+
+    @cached_property
+    def embedding(self) -> Array:
+        """Rows of all tokens, [vocabulary, hidden]."""
+        for node in self.nodes:
+            if node.get_type_name() == "Gather" and _reaches(node.input_value(1).get_node(), "input_ids"):
+                return self.constant(node.input_value(0))
+        raise NetworkError("The target's embeddings were not found; choose another target.")
+
+    @cached_property
+    def output(self) -> Array:
+        """Output rows of all tokens, [vocabulary, hidden]."""
+        return self.matrix(self.head)
+
+    @cached_property
+    def norm(self) -> Array:
+        """Scales of the last norm, [hidden]."""
+        return self.scales(_source(self.head))
+
+    @cached_property
+    def frequencies(self) -> Array:
+        """Of the rotary embedding, [head_dim / 2], in radians a position."""
+        cos = next(node for node in self.nodes if node.get_type_name() == "Cos")
+        for node in _upstream(cos):
+            for value in node.input_values():
+                shape, kind = value.get_partial_shape(), value.get_node().get_type_name()
+                fixed = kind in ("Constant", "Convert", "Reshape") and shape.is_static
+                if fixed and np.prod(shape.to_shape()) == self.shape.head_dim // 2:
+                    return self.constant(value).reshape(-1)
+        raise NetworkError("The target's rotary embedding was not found; choose another target.")
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Sizes, from the network itself."""
+        attention = self.attentions[0]
+        queries, keys = (_weight(attention.input_value(index).get_node()) for index in range(2))
+        head_dim = attention.get_output_partial_shape(0)[3].get_length()
+        return Shape(
+            hidden=self.embedding.shape[1],
+            heads=self._rows(queries) // head_dim,
+            kv_heads=self._rows(keys) // head_dim,
+            head_dim=head_dim,
+            intermediate=_source(_source(self.ends[0], 1)).get_output_partial_shape(0)[2].get_length(),
+            layers=len(self.ends),
+            vocabulary=self.embedding.shape[0],
+            eps=self._eps(),
+        )
+
+    def _rows(self, product: ov.Node) -> int:
+        return int(product.get_output_partial_shape(0)[2].get_length())
+
+    def _eps(self) -> float:
+        for node in _upstream(_source(self.head)):
+            if node.get_type_name() == "Add" and _source(node).get_type_name() == "ReduceMean":
+                return float(self.constant(node.input_value(1)).reshape(-1)[0])
+        return 1e-5
+
+    def layer(self, index: int) -> dict[str, Array]:
+        """Weights of a layer by the names of `modules.Layer`, matrices as [outputs, inputs].
+
+        Biases, and norms within the attention, are left out.
+
+        Raises:
+            NetworkError: the layer is built in another way.
+        """
+        attention, end = self.attentions[index], self.ends[index]
+        down = _source(end, 1)
+        gated = _source(down)
+        sides = [gated.input_value(side).get_node() for side in range(2)]
+        sides.sort(key=lambda side: side.get_type_name() != "Swish")
+        gate, up, middle = _weight(sides[0]), _weight(sides[1]), _source(end, 0)
+        queries, keys, values = (_weight(attention.input_value(side).get_node()) for side in range(3))
+        out = _source(middle, 1)
+        matrices = {"q": queries, "k": keys, "v": values, "o": out, "gate": gate, "up": up, "down": down}
+        apart = len({node.get_friendly_name() for node in matrices.values()}) == len(matrices)
+        products = all(node.get_type_name() == "MatMul" for node in matrices.values())
+        if sides[0].get_type_name() != "Swish" or not (apart and products):
+            raise NetworkError(_OTHER)
+        weights = {name: self.matrix(node) for name, node in matrices.items()}
+        return weights | {"input_norm": self.scales(_source(queries)), "post_norm": self.scales(_source(gate))}
+
+    def matrix(self, product: ov.Node) -> Array:
+        """What a product multiplies with, [outputs, inputs]."""
+        matrix = self.constant(product.input_value(1))
+        return matrix if product.get_attributes()["transpose_b"] else np.ascontiguousarray(matrix.T)
+
+    def scales(self, norm: ov.Node) -> Array:
+        """Of a norm's last multiplication, [hidden]."""
+        for value in norm.input_values():
+            if not any(
+                node.get_type_name() == "Parameter" for node in (value.get_node(), *_upstream(value.get_node()))
+            ):
+                return self.constant(value).reshape(-1)
+        return np.ones(self.shape.hidden, np.float32)  # scales of 1 are left out of a network
+
+    def constant(self, value: ov.Output) -> Array:
+        """What a part of the network that depends on no input comes to."""
+        cut = ov.Model([ov.opset13.result(ov.opset13.convert(value, "f32"))], [], "constant")
+        compiled = self.core.compile_model(cut, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        return np.array(compiled({})[0], np.float32)
+
+
+def _source(node: ov.Node, side: int = 0) -> ov.Node:
+    return node.input_value(side).get_node()
+
+
+def _upstream(node: ov.Node) -> Iterator[ov.Node]:
+    """All nodes that a node depends on, nearest first."""
+    waiting, seen = [node], set[str]()
+    while waiting:
+        for value in waiting.pop(0).input_values():
+            found = value.get_node()
+            if found.get_friendly_name() not in seen:
+                seen.add(found.get_friendly_name())
+                waiting.append(found)
+                yield found
+
+
+def _weight(node: ov.Node) -> ov.Node:
+    """The nearest product of matrices before a node."""
+    return next(one for one in (node, *_upstream(node)) if one.get_type_name() == "MatMul")
+
+
+def _reaches(node: ov.Node, name: str) -> bool:
+    """Whether a node is that input, but for changes of its type."""
+    while node.get_type_name() in _PASSED and node.get_input_size():
+        node = _source(node)
+    return name in node.output(0).get_names()

@@ -1,0 +1,243 @@
+"""Words and patterns that questions are made of; kinds of task that people try on a small model.
+
+In a pattern, `{thing}` and the like stand for a word of that list, `{number}` for a small number, `{text}` for a few
+sentences that the target wrote itself. A pattern may name a list twice; each time is a draw of its own.
+"""
+
+_WORDS = {
+    "thing": (
+        "bicycle, kettle, umbrella, notebook, bridge, candle, guitar, telescope, carpet, ladder, lamp, "
+        "mirror, pencil, wallet, backpack, compass, garden, kitchen, window, clock, piano, camera, ticket, "
+        "blanket, bottle, suitcase, hammer, newspaper, battery, calendar, keyboard, microscope, sailboat, "
+        "tractor, wheel, chair, shoe, coin, map, letter, tent, drum, spoon, bucket, rope, balloon, kite, "
+        "train, violin, stove"
+    ),
+    "animal": (
+        "fox, owl, whale, horse, rabbit, spider, elephant, turtle, penguin, cat, dog, bee, crow, wolf, frog, "
+        "bear, dolphin, goat, mouse, parrot, shark, snail, squirrel, tiger, eagle, hedgehog, octopus, camel, "
+        "duck, ant"
+    ),
+    "person": (
+        "teacher, sailor, baker, nurse, farmer, painter, engineer, child, grandmother, king, detective, "
+        "musician, gardener, pilot, student, doctor, librarian, thief, scientist, soldier, chef, carpenter, "
+        "writer, judge, shopkeeper, dancer, journalist, lawyer, astronaut, neighbour"
+    ),
+    "topic": (
+        "photosynthesis, gravity, inflation, democracy, the water cycle, electricity, evolution, recycling, "
+        "sleep, memory, the immune system, climate change, volcanoes, earthquakes, black holes, the solar "
+        "system, atoms, machine learning, the internet, databases, encryption, probability, statistics, "
+        "geometry, algebra, calculus, the French Revolution, the Roman Empire, the Industrial Revolution, the "
+        "Renaissance, music theory, poetry, chess, football, cooking, yoga, meditation, budgeting, investing, "
+        "marketing, leadership, teamwork, public speaking, job interviews, time management, stress, "
+        "friendship, nutrition, vitamins, vaccines, antibiotics, the heart, the brain, DNA, cells, magnets, "
+        "sound waves, light, energy, renewable energy, nuclear power, solar panels, rain forests, oceans, "
+        "deserts, coral reefs, bees, migration, trade, taxes, insurance, human rights, philosophy, ethics, "
+        "logic, language learning, grammar, writing, reading, painting, photography, architecture, bridges, "
+        "railways, aeroplanes, rockets, satellites, robots, operating systems, compilers, sorting algorithms, "
+        "recursion, open-source software, version control, testing software, web browsers, search engines, "
+        "social media, video games, online privacy, tea, coffee, bread, chocolate, cheese, gardening, weather "
+        "forecasts, the seasons, tides, the moon, time zones, calendars, money, banks"
+    ),
+    "place": (
+        "Paris, Tokyo, Kenya, Brazil, Canada, Egypt, India, Italy, Iceland, Mexico, Norway, Peru, Spain, "
+        "Vietnam, Australia, Berlin, London, New York, Rome, Istanbul, the Alps, the Amazon, Antarctica, the "
+        "Sahara, a village, the city, the countryside, the sea, a small island, the mountains, a forest, the "
+        "desert, school, the office"
+    ),
+    "quality": (
+        "old, small, strange, quiet, brave, lonely, clever, broken, golden, heavy, hungry, lazy, bright, "
+        "modern, cheap, famous, gentle, hidden, kind, lost, magic, noisy, patient, proud, red, shy, simple, "
+        "slow, tired, wild, wooden, young, beautiful, dangerous, expensive, friendly, honest, useful, cold, "
+        "dark"
+    ),
+    "action": (
+        "learn to swim, save money, fix a bicycle, write a letter, cook rice, paint a wall, plan a trip, "
+        "clean a kitchen, grow tomatoes, train a dog, sleep better, run faster, learn a language, play the "
+        "guitar, read more, make new friends, start a business, find a job, move to another city, prepare for "
+        "an exam, build a shelf, organise a party, back up my files, choose a laptop, bake bread, take better "
+        "photos, stop smoking, lose weight, make a website, give a speech, write a book, meditate, remember "
+        "names, recycle at home, repair shoes"
+    ),
+    "task": (
+        "reverses a string, counts the vowels in a string, returns the largest number in a list, sorts a list "
+        "of numbers, removes duplicates from a list, checks whether a number is prime, returns the factorial "
+        "of a number, merges two sorted lists, counts the words in a text, reads a CSV file, computes the "
+        "average of a list, finds the second largest number, converts Celsius to Fahrenheit, checks whether "
+        "two words are anagrams, flattens a nested list, searches a sorted list, prints a multiplication "
+        "table, computes the greatest common divisor, validates an email address, rolls two dice, shuffles a "
+        "deck of cards, downloads a web page, parses a date, counts how often each letter occurs, transposes "
+        "a matrix, adds two matrices, capitalises every word, generates a random password, finds the longest "
+        "word, sums the digits of a number, converts a number to binary, swaps two variables, groups words by "
+        "their first letter, checks whether a year is a leap year, rotates a list, implements a stack, "
+        "implements a queue, computes compound interest, finds the common elements of two lists, writes a "
+        "dictionary to a JSON file, measures how long a function takes, counts the lines of a file, splits a "
+        "list into chunks, zips two lists into a dictionary, computes the distance between two points"
+    ),
+    "code": (
+        "Python, Python, Python, Python, Python, JavaScript, Java, C, C++, Rust, Go, bash, SQL, HTML, TypeScript"
+    ),
+    "language": ("French, Spanish, German, Italian"),
+    "sentence": (
+        "Where is the train station?| I would like a cup of tea.| The weather is beautiful today.| My brother "
+        "lives in the city.| We are going to the market tomorrow.| Can you help me find my keys?| The book is "
+        "on the table.| She has been working here for ten years.| I do not understand the question.| The "
+        "children are playing in the garden.| How much does this cost?| He forgot to close the window.| It "
+        "was raining all night.| They want to buy a new house.| Please send me the report by Friday.| The dog "
+        "is sleeping under the tree.| I have never been to this country.| Dinner will be ready in ten "
+        "minutes."
+    ),
+    "clumsy": (
+        "me and him goes to the store yesterday| give me the report now| the thing is that the meeting it was "
+        "too long| your work is bad and late| i dont think its a good idea but whatever| she don't likes the "
+        "new system because slow| we was going to call you but then we didnt| there is many problem in this "
+        "plan| the product broke and i want my money| he said that he will came tomorrow maybe| the results "
+        "was more better than last year| tell them that they are wrong"
+    ),
+}
+
+LISTS: dict[str, list[str]] = {
+    kind: [word.strip() for word in words.split("|" if "|" in words else ",")] for kind, words in _WORDS.items()
+}
+
+PATTERNS: dict[str, list[str]] = {
+    "question": [
+        "What is {topic}?",
+        "Explain {topic} in simple terms.",
+        "How does {topic} work?",
+        "Why is {topic} important?",
+        "What is the difference between a {animal} and a {animal}?",
+        "How is {topic} related to {topic}?",
+        "Explain {topic} to a ten-year-old.",
+        "What are the advantages and disadvantages of {topic}?",
+        "Who invented the {thing}?",
+        "How do I {action}?",
+        "What is the best way to {action}?",
+        "Can you give me some advice? I want to {action}.",
+        "Tell me about {place}.",
+        "What should I know before I travel to {place}?",
+        "Describe the life of a {animal}.",
+        "What does a {person} do all day?",
+        "What would happen without {topic}?",
+        "Compare {topic} with {topic}.",
+        "Tell me a joke about a {person}.",
+        "Where does the {animal} live and what does it eat?",
+        "How is a {thing} made?",
+        "What is your opinion on {topic}?",
+        "Is it hard to {action}?",
+    ],
+    "story": [
+        "Write a short story about a {quality} {animal}.",
+        "Tell me a story about a {person} who finds a {quality} {thing}.",
+        "Write a story about a {person} and a {animal} in {place}.",
+        "Write a poem about {topic}.",
+        "Write a poem about a {quality} {thing}.",
+        "Write a haiku about a {animal}.",
+        "Write a dialogue between a {person} and a {person}.",
+        "Continue this story: The {quality} {person} opened the door and saw a {animal}.",
+        "Imagine you are a {animal}. Describe your day.",
+        "Write a letter from a {person} to a {person}.",
+        "Write the first paragraph of a novel about a {quality} {thing} in {place}.",
+    ],
+    "code": [
+        "Write a {code} function that {task}.",
+        "Write a Python function that {task}.",
+        "Write a {code} program that {task}, and explain it.",
+        "How do I write a function in {code} that {task}?",
+        "Write a Python class for a {thing}.",
+        "Write unit tests for a Python function that {task}.",
+        "Write an SQL query that finds every {person} with more than {number} orders.",
+        "Write HTML for a page about {topic}.",
+        "Explain what a {code} function that {task} looks like, step by step.",
+    ],
+    "list": [
+        "List {number} facts about {topic}.",
+        "Give me {number} ideas for a gift for a {person}.",
+        "Name {number} things to do in {place}.",
+        "List the steps to {action}.",
+        "Give me {number} tips to {action}.",
+        "List {number} reasons to learn about {topic}.",
+        "Make a packing list for a trip to {place}.",
+        "What are the main parts of a {thing}?",
+        "Give me a recipe with {number} ingredients.",
+        "Make a weekly plan to {action}.",
+        "Suggest {number} names for a {quality} {animal}.",
+    ],
+    "summary": [
+        "Summarize the following paragraph: {text}",
+        "Summarize this in one sentence: {text}",
+        "What is the main idea of this text? {text}",
+        "Give me the key points of the following text:\n\n{text}",
+        "Summarize the text below.\n\n{text}",
+    ],
+    "rewrite": [
+        "Rewrite this in simpler words: {text}",
+        "Rewrite the following text so that it sounds more formal: {text}",
+        "Make this shorter: {text}",
+        "Rewrite this sentence more politely: {clumsy}",
+        "Correct the grammar of this sentence: {clumsy}",
+        "Rewrite this as a professional email: {clumsy}",
+        "Turn this text into a list of bullet points: {text}",
+    ],
+    "translation": [
+        "Translate into {language}: {sentence}",
+        'Translate the following sentence to {language}: "{sentence}"',
+        "How do you say '{sentence}' in {language}?",
+    ],
+    "letter": [
+        "Write an email to a {person} about {topic}.",
+        "Write an email to my boss. I need a day off because I have to {action}.",
+        "Write a product description for a {quality} {thing}.",
+        "Write a speech about {topic}.",
+        "Write an introduction to an essay about {topic}.",
+        "Write a review of a {quality} {thing}.",
+    ],
+    "sum": [
+        "What is {number} times {number}?",
+        "What is {number} plus {number} minus {number}?",
+        "A {thing} costs {number} dollars. How much do {number} of them cost?",
+        "A {person} has {number} coins and gives away {number}. How many are left? Explain your steps.",
+        "Solve for x: {number}x + {number} = {number}.",
+        "A train travels {number} miles in {number} hours. What is its average speed?",
+        "What is {number} percent of {number}?",
+        "If {number} people share {number} apples, how many does each get?",
+    ],
+}
+
+BEGINNINGS: list[str] = [""] * 4 + [
+    beginning.strip()
+    for beginning in [
+        "Write a short story about",
+        " Write a Python function that",
+        " Explain",
+        " What is",
+        " How do I",
+        " List five",
+        " Summarize the following text:",
+        " Rewrite the following sentence",
+        " Translate",
+        " Why",
+        " Write a",
+        " Give me a recipe for",
+        " Write an email",
+        " Write a poem about",
+        " Who was",
+        " Solve the following problem:",
+        " What are the",
+        " Describe",
+        " Compare",
+        " Can you help me",
+        " Write code that",
+        " Create a",
+        " Tell me about",
+        " How can I",
+        " Is it",
+        " Write a function in",
+        " Edit this paragraph:",
+        " What happened in",
+        " Calculate",
+        " Give me",
+        " I want to",
+        " I need",
+    ]
+]
+"""How a user's turn begins that the target is to go on with; empty: it begins it as well."""

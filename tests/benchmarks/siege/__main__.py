@@ -1,0 +1,63 @@
+"""An hour of a hostile evening: everything that a visitor, a file or an accident may do to the app, counted.
+
+    python -m tests.benchmarks.siege [--clients 50] [--requests 2000] [--files 3000] [--kills 3]
+                                     [--dropped 50] [--runs 500] [--switches 20] [--seed 0]
+
+The app runs on this machine's loopback address on scripted engines; only memory is measured on the bundled pair. It
+prints one line of JSON, and ends with 1 if anything happened that must not: an attempt neither answered nor refused
+in a sentence, a traceback, somebody else's answer, a lost row of a benchmark, or memory that grew by 5 %.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from tests.benchmarks.siege import engines, files, visitors
+from tests.benchmarks.siege.tally import Tally
+from tests.browser import started
+
+MOST_GROWTH = 0.05
+_COUNTS = {"clients": 50, "requests": 2000, "files": 3000, "kills": 3, "dropped": 50, "runs": 500, "switches": 20}
+
+
+def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
+    """All parts with these counts; the folder is for files."""
+    tally, log = Tally(), folder / "log"
+    (folder / "models").mkdir()
+    with started(folder, "-m", "tests.scripted_app", folder / "models", log=log, SPACE_ID="somebody/specdemo") as app:
+        tally.add(visitors.crowd(app.url, counts["clients"]))
+        tally.add(visitors.fuzz(app.url, counts["requests"], seed))
+        tally.add(visitors.deserters(app.url, counts["dropped"]))
+    said = log.read_text(encoding="utf-8", errors="replace")
+    tracebacks = said.count("Traceback (most recent call last)")
+    if tracebacks:
+        print(said, file=sys.stderr)
+    tally.tracebacks += tracebacks
+    tally.add(files.mutated(counts["files"], seed, folder))
+    tally.add(engines.kills(counts["kills"]))
+    tally.add(engines.killed_benchmarks(counts["kills"], folder))
+    tally.add(engines.growth(counts["runs"], counts["switches"]))
+    return tally
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Lay siege, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, count in _COUNTS.items():
+        parser.add_argument(f"--{name}", type=int, default=count)
+    parser.add_argument("--seed", type=int, default=0)
+    counts = vars(parser.parse_args(arguments))
+    seed, began = counts.pop("seed"), monotonic()
+    with TemporaryDirectory() as folder:
+        tally = besieged(counts, seed, Path(folder))
+    print(json.dumps(asdict(tally) | {"growth": round(tally.growth, 4), "seconds": round(monotonic() - began)}))
+    return 0 if tally.held and tally.growth < MOST_GROWTH else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

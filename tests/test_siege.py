@@ -1,0 +1,33 @@
+"""The benchmark of what the app withstands, in short."""
+
+import json
+
+import pytest
+
+from tests.benchmarks.siege.__main__ import main
+from tests.benchmarks.siege.tally import Tally
+
+
+def test_the_app_withstands_a_short_siege(capfd: pytest.CaptureFixture[str]) -> None:
+    few = {"clients": 4, "requests": 60, "files": 120, "kills": 1, "dropped": 1, "runs": 0, "switches": 0}
+    code = main([f"--{name}={count}" for name, count in few.items()])
+    found = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert [found[name] for name in ("unexplained", "tracebacks", "mixed_up", "lost_rows")] == [0, 0, 0, 0]
+    assert found["tried"] == found["answered"] + found["refused"] > sum(few.values())
+    assert code == 0
+
+
+@pytest.mark.openvino
+def test_memory_is_measured_on_the_bundled_pair(capfd: pytest.CaptureFixture[str]) -> None:
+    none = ["--clients=0", "--requests=0", "--files=0", "--kills=0", "--dropped=0"]
+    main([*none, "--runs=5", "--switches=2"])
+    found = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (found["tracebacks"], found["unexplained"]) == (0, 0)
+    assert -0.5 < found["growth"] < 0.5
+
+
+def test_a_siege_holds_only_if_each_attempt_is_accounted_for() -> None:
+    assert Tally(tried=3, answered=2, refused=1).held
+    assert not Tally(tried=3, answered=2).held
+    for wrong in ("unexplained", "tracebacks", "mixed_up", "lost_rows"):
+        assert not Tally(**{wrong: 1}).held
