@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -7,7 +8,7 @@ from specdemo.analysis import metrics, schema
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Comparison
+from specdemo.records import Comparison, Round
 from specdemo.settings import GenerationSettings
 from tests.strategies import comparisons
 
@@ -49,3 +50,20 @@ def test_no_path_of_this_machine_is_written() -> None:
 def test_another_schema_is_refused() -> None:
     with pytest.raises(ValueError, match="schema 1, got schema 2"):
         schema.from_json({"schema": 2})
+
+
+def test_a_long_run_is_read_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for all would hold Python's global lock, and with it every visitor of a server."""
+    *_, comparison = race(ScriptedEngine(), "Say", GenerationSettings())
+    assert isinstance(comparison, Comparison)
+    seen: list[dict[str, Any]] = []
+
+    def validated(data: dict[str, Any]) -> Comparison:
+        seen.append(data)
+        return comparison
+
+    monkeypatch.setattr(Comparison, "model_validate", validated)
+    schema.from_json(json.loads(json.dumps(schema.to_json(comparison))))
+    rounds = [step for side in ("plain", "speculative") for step in seen[0][side]["rounds"]]
+    assert rounds
+    assert all(isinstance(step, Round) for step in rounds)

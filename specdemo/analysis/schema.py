@@ -10,7 +10,7 @@ from typing import Any
 
 from specdemo.analysis import metrics
 from specdemo.output import SCHEMA
-from specdemo.records import Comparison, Run, Side
+from specdemo.records import Comparison, Round, Run, Side
 
 _COLUMNS = {
     "token_ids": "id",
@@ -75,5 +75,8 @@ def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
         "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),
         "seconds": data["prefill_seconds"],
     }
-    rounds = [{**step, "committed": list(islice(tokens, len(step["committed"])))} for step in data["rounds"]]
+    rounds = [  # one by one: a single call for all of a long run would stall the other threads of a server
+        Round.model_validate({**step, "committed": list(islice(tokens, len(step["committed"])))})
+        for step in data["rounds"]
+    ]
     return {"prefill": prefill, "rounds": rounds, "finish_reason": data["finish_reason"]}

@@ -1,5 +1,6 @@
 """The page. Callbacks read widgets into settings, iterate, and pass on what to show; there is no arithmetic here."""
 
+import gc
 import json
 import os
 import signal
@@ -65,6 +66,7 @@ def serve(
     try:
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
+            gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
             page.launch(**launch_options(host, allowed_hosts), server_name=host, server_port=port, auth=auth)
     finally:
         worker.close()
