@@ -24,6 +24,7 @@ from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_gguf
 from specdemo.models.library import library
+from specdemo.resources import ASSETS
 from specdemo.train import fit, pipeline, races, text
 from specdemo.train.conversations import Conversation, Conversations
 from specdemo.train.earlier import from_draft
@@ -78,6 +79,9 @@ def test_a_draft_is_trained_and_can_be_used(kind: Kind, tmp_path: Path, capfd: p
         assert words in card
     assert main(command) == 2
     assert "choose another --out" in capfd.readouterr().err
+    if kind == "eagle3":
+        assert main([*command, "--out", "again", "--from", "made"]) == 1
+        assert "that train-draft made with --kind draft" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("unmeasured")
@@ -122,6 +126,8 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
         from_draft(FIXTURES / "llama" / "draft", network)
     with pytest.raises(NetworkError, match="not a draft for this target"):
         from_draft(tmp_path / "earlier", Network(FIXTURES / "llama" / "target"))
+    with pytest.raises(NetworkError, match="not a draft for this target"):
+        from_draft(ASSETS / "smollm2-draft", network)  # which an exporter wrote
 
 
 @pytest.mark.usefixtures("unmeasured")

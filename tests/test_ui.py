@@ -236,18 +236,18 @@ def test_a_pair_that_cannot_be_used_becomes_a_message(saved: str, reason: str) -
     assert start.pair == gr.skip()
 
 
-def test_a_card_names_a_directory_of_ones_own_and_does_not_tell_which(tmp_path: Path) -> None:
-    command = "--weight-format int8 --models-dir DIR"
-    assert command in Shelf(PAIR, Visitors(), directory=tmp_path).cards()
-    assert command not in SHELF.cards()
-
-
 def test_visitors_may_choose_the_device_that_the_page_was_started_with() -> None:
     runtime = PAIR.runtime.model_copy(update={"device": "MULTI:CPU(2)"})
     shelf = Shelf(PAIR.model_copy(update={"runtime": runtime}), Visitors())
     assert next(iter(shelf.devices())) == "MULTI:CPU(2)"
     start = restore(shelf, '{"cache_size": "2", "draft_device": "CPU"}')
     assert (start.message, start.pair.runtime.device) == (gr.skip(), "MULTI:CPU(2)")
+
+
+def test_a_card_names_a_directory_of_ones_own_and_does_not_tell_which(tmp_path: Path) -> None:
+    command = "--weight-format int8 --models-dir DIR"
+    assert command in Shelf(PAIR, Visitors(), directory=tmp_path).cards()
+    assert command not in SHELF.cards()
 
 
 def test_the_endpoint_explains_every_parameter() -> None:

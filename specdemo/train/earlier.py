@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import openvino as ov
 
 from specdemo.train.lessons import Start
 from specdemo.train.network import Array, Ids, Network, NetworkError
@@ -30,10 +31,17 @@ def _tables(draft: Network) -> tuple[Array, Array]:
         "A draft can only begin from one that train-draft made with --kind draft; leave --from out, or name another."
     )
     gathers = [node for node in draft.nodes if node.get_type_name() == "Gather"]
-    for first in gathers:
-        if "input_ids" not in first.input_value(1).get_names():
-            continue
+    head = any("hidden_states" in value.get_names() for value in draft.model.inputs)
+    for first in () if head else gathers:
         for second in gathers:
-            if second.input_value(1).get_node().get_friendly_name() == first.get_friendly_name():
+            if _reads(first) == "input_ids" and _reads(second) == first.get_friendly_name():
                 return draft.constant(first.input_value(0)), draft.constant(second.input_value(0))
     raise refused
+
+
+def _reads(gather: ov.Node) -> str:
+    """Name of the node that gives the indices, before changes of their type."""
+    node = gather.input_value(1).get_node()
+    while node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    return str(node.get_friendly_name())

@@ -18,7 +18,7 @@ from specdemo.train.conversations import LENGTH, OFFSET, PROMPT, SAMPLED, Conver
 from specdemo.train.labels import States
 from specdemo.train.network import Ids, Network
 
-HELD_OUT = 32  # one prompt of greedy answers in so many
+HELD_OUT, LEAST = 32, 8  # one prompt of greedy answers in 32, but at least 8, or a quarter of them
 LONGEST = 512  # tokens of a conversation; what is behind them is left out
 CHUNK = 256  # conversations that are sorted by length together
 
@@ -55,9 +55,10 @@ class Material:
         known = [index for index in range(len(rows)) if rows[index, OFFSET] + rows[index, LENGTH] <= len(self.states)]
         digests = {index: _digest(self.conversations[index]) for index in known}
         greedy = sorted({digests[index] for index in known if self.greedy(index)})
-        least = greedy[len(greedy) // HELD_OUT] if greedy else -1
-        self.held_out = [index for index in known if digests[index] <= least]
-        self.learnt = [index for index in known if digests[index] > least]
+        last = min(max(len(greedy) // HELD_OUT, LEAST), len(greedy) // 4)
+        limit = greedy[last] if greedy else -1
+        self.held_out = [index for index in known if digests[index] <= limit]
+        self.learnt = [index for index in known if digests[index] > limit]
 
     def frequent(self, most: int) -> Ids:
         """The tokens that answers use most often, in order of their ids."""
