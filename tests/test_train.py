@@ -131,10 +131,11 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_a_gguf_file_is_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_a_gguf_file_is_a_target(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "EPOCHS", 1)
     file = tmp_path / "tiny.gguf"
-    gguf_files.write(file)
+    gguf_files.write(file, family)
     assert list(convert_gguf(file))
     Run(Request("tiny.gguf", tokens=100), inspect_gguf(file), tmp_path / "made", 1).everything(["a b", "b"])
     assert inspect_folder(tmp_path / "made").detokenizer
