@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from specdemo.analysis.oracle import passes
 from specdemo.cli import main
-from specdemo.errors import SpecdemoError
+from specdemo.errors import ModelError, SpecdemoError, UsageError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_gguf
@@ -34,9 +34,9 @@ from specdemo.train.judge import accepted_length
 from specdemo.train.labels import write_labels
 from specdemo.train.lessons import Distance, Seen, Start, from_target
 from specdemo.train.modules import Draft, Head
-from specdemo.train.network import Array, Network, NetworkError
+from specdemo.train.network import Array, Network
 from specdemo.train.pipeline import Run
-from specdemo.train.plan import Kind, PlanError, Request
+from specdemo.train.plan import Kind, Request
 from tests import gguf_files
 from tests.folders import FIXTURES
 
@@ -122,19 +122,20 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(pipeline, "EPOCHS", 1)
     request = Request("target", tokens=500, penalty=1, begin=str(tmp_path / "earlier"))
     assert Run(request, target, tmp_path / "later", 1).everything().agreement >= earlier.agreement - 0.05
-    with pytest.raises(NetworkError, match="leave --from out"):
+    with pytest.raises(ModelError, match="leave --from out"):
         from_draft(FIXTURES / "llama" / "draft", network)
-    with pytest.raises(NetworkError, match="not a draft for this target"):
+    with pytest.raises(ModelError, match="not a draft for this target"):
         from_draft(tmp_path / "earlier", Network(FIXTURES / "llama" / "target"))
-    with pytest.raises(NetworkError, match="not a draft for this target"):
+    with pytest.raises(ModelError, match="not a draft for this target"):
         from_draft(ASSETS / "smollm2-draft", network)  # which an exporter wrote
 
 
 @pytest.mark.usefixtures("unmeasured")
-def test_a_gguf_file_is_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_a_gguf_file_is_a_target(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "EPOCHS", 1)
     file = tmp_path / "tiny.gguf"
-    gguf_files.write(file)
+    gguf_files.write(file, family)
     assert list(convert_gguf(file))
     Run(Request("tiny.gguf", tokens=100), inspect_gguf(file), tmp_path / "made", 1).everything(["a b", "b"])
     assert inspect_folder(tmp_path / "made").detokenizer
@@ -142,14 +143,14 @@ def test_a_gguf_file_is_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_cannot_be_trained_is_refused_at_once(tmp_path: Path) -> None:
     for family in ("gemma", "gpt2", "phi3"):
-        with pytest.raises(NetworkError, match="no layers like Llama's"):
+        with pytest.raises(ModelError, match="no layers like Llama's"):
             Run(Request(family, tokens=9), inspect_folder(FIXTURES / family / "target"), tmp_path / "made")
     shallow = inspect_folder(FIXTURES / "llama" / "target")
-    with pytest.raises(PlanError, match="--kind draft"):
+    with pytest.raises(UsageError, match="--kind draft"):
         Run(Request("llama", "eagle3", tokens=9), shallow, tmp_path / "made")
     assert not list(tmp_path.iterdir())
     Run(Request("llama", tokens=9), shallow, tmp_path / "made")
-    with pytest.raises(PlanError, match="another seed"):
+    with pytest.raises(UsageError, match="another seed"):
         Run(Request("llama", tokens=9, seed=1), shallow, tmp_path / "made")
 
 

@@ -5,21 +5,22 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
+from specdemo.errors import ModelError
 from specdemo.train.lessons import Start
-from specdemo.train.network import Array, Ids, Network, NetworkError
+from specdemo.train.network import Array, Ids, Network
 
 
 def from_draft(folder: Path, target: Network) -> tuple[Start, Ids]:
     """Read a draft that `train-draft` made for this target; also gives the tokens that it knows.
 
     Raises:
-        NetworkError: it is of another kind, or for another target.
+        ModelError: it is of another kind, or for another target.
     """
     draft = Network(folder)
     places, embedding = _tables(draft)
     kept = np.flatnonzero(places < len(embedding) - 1)
     if len(places) != target.shape.vocabulary or embedding.shape[1] != target.shape.hidden:
-        raise NetworkError(f"{folder.name!r} is not a draft for this target; leave --from out, or name another.")
+        raise ModelError(f"{folder.name!r} is not a draft for this target; leave --from out, or name another.")
     layers = [draft.layer(index) for index in range(len(draft.ends))]
     rows = draft.matrix(draft.head)
     return Start(target.shape, target.frequencies, layers, draft.norm, embedding, rows[: len(kept)]), kept
@@ -27,7 +28,7 @@ def from_draft(folder: Path, target: Network) -> tuple[Start, Ids]:
 
 def _tables(draft: Network) -> tuple[Array, Array]:
     """Places of the target's tokens, and the rows at those places."""
-    refused = NetworkError(
+    refused = ModelError(
         "A draft can only begin from one that train-draft made with --kind draft; leave --from out, or name another."
     )
     gathers = [node for node in draft.nodes if node.get_type_name() == "Gather"]

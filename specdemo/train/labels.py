@@ -29,7 +29,7 @@ class Labeller:
 
     def __init__(self, network: Network, layers: tuple[int, ...], threads: int = 0) -> None:
         """Compile it with the states after `layers` and the last one as outputs."""
-        self.width, self.states = network.shape.hidden, len(layers) + 1
+        self.states = len(layers) + 1
         outputs = [network.ends[layer].output(0) for layer in layers] + [network.head.input_value(0)]
         results = [ov.opset13.result(output) for output in outputs]
         model = ov.Model(results, network.model.get_sinks(), network.model.get_parameters(), "states")

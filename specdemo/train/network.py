@@ -24,10 +24,6 @@ _OTHER = "The target has no layers like Llama's, which training needs; choose an
 _PASSED = ("Convert", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Broadcast", "Concat", "Slice", "StridedSlice")
 
 
-class NetworkError(ModelError):
-    """A target's network is built in a way that training does not know."""
-
-
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a Llama-like decoder."""
@@ -57,7 +53,7 @@ class Network:
         node = self.model.output("logits").get_node().input_value(0).get_node()
         while node.get_type_name() != "MatMul":
             if not node.get_input_size():
-                raise NetworkError("The target's logits come from no product of matrices; choose another target.")
+                raise ModelError("The target's logits come from no product of matrices; choose another target.")
             node = _source(node)
         return node
 
@@ -72,7 +68,7 @@ class Network:
             if added.get_type_name() == "MatMul" and _source(added).get_type_name() == "Multiply":
                 ends.append(node)
         if not ends:
-            raise NetworkError(_OTHER)
+            raise ModelError(_OTHER)
         return ends
 
     @cached_property
@@ -86,7 +82,7 @@ class Network:
         for node in self.nodes:
             if node.get_type_name() == "Gather" and _reaches(node.input_value(1).get_node(), "input_ids"):
                 return self.constant(node.input_value(0))
-        raise NetworkError("The target's embeddings were not found; choose another target.")
+        raise ModelError("The target's embeddings were not found; choose another target.")
 
     @cached_property
     def output(self) -> Array:
@@ -108,7 +104,7 @@ class Network:
                 fixed = kind in ("Constant", "Convert", "Reshape") and shape.is_static
                 if fixed and np.prod(shape.to_shape()) == self.shape.head_dim // 2:
                     return self.constant(value).reshape(-1)
-        raise NetworkError("The target's rotary embedding was not found; choose another target.")
+        raise ModelError("The target's rotary embedding was not found; choose another target.")
 
     @cached_property
     def shape(self) -> Shape:
@@ -142,7 +138,7 @@ class Network:
         Biases, and norms within the attention, are left out.
 
         Raises:
-            NetworkError: the layer is built in another way.
+            ModelError: the layer is built in another way.
         """
         attention, end = self.attentions[index], self.ends[index]
         down = _source(end, 1)
@@ -156,7 +152,7 @@ class Network:
         apart = len({node.get_friendly_name() for node in matrices.values()}) == len(matrices)
         products = all(node.get_type_name() == "MatMul" for node in matrices.values())
         if sides[0].get_type_name() != "Swish" or not (apart and products):
-            raise NetworkError(_OTHER)
+            raise ModelError(_OTHER)
         weights = {name: self.matrix(node) for name, node in matrices.items()}
         return weights | {"input_norm": self.scales(_source(queries)), "post_norm": self.scales(_source(gate))}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from specdemo.errors import DiskError
+from specdemo.errors import DiskError, UsageError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf_convert import folder_of
 from specdemo.models.memory import in_units
@@ -29,7 +29,7 @@ from specdemo.train.labels import Labeller, seen_layers, write_labels
 from specdemo.train.lessons import DraftLesson, HeadLesson, Lesson, Start, from_target
 from specdemo.train.material import Material
 from specdemo.train.network import Ids, Network
-from specdemo.train.plan import PlanError, Request, keep
+from specdemo.train.plan import Request, keep
 from specdemo.train.races import best_lookahead, costs_of, raced
 from specdemo.train.text import Way, Writer, write_text
 
@@ -50,8 +50,8 @@ class Run:
         """Prepare, or continue; `out` is the draft's folder to be.
 
         Raises:
-            PlanError: another request was begun under this name, or no head can be made for this target.
-            NetworkError: the target is built in a way that training does not know.
+            UsageError: another request was begun under this name, or no head can be made for this target.
+            ModelError: the target is built in a way that training does not know.
         """
         self.request, self.target, self.out, self.threads, self.say = request, target, out, threads, say
         self.folder = folder_of(target)
@@ -70,12 +70,12 @@ class Run:
 
     def _check_head(self, layers: int) -> None:
         if layers < LEAST_LAYERS:
-            raise PlanError(
+            raise UsageError(
                 f"An EAGLE-3 head needs a target of ten layers, this one has {layers}; choose --kind draft."
             )
         ends = self.network.ends
         if not all(f"layers.{layer}/" in ends[layer].get_friendly_name() for layer in seen_layers(layers)):
-            raise PlanError(
+            raise UsageError(
                 "OpenVINO GenAI would not find this target's layers, whose names it does not know; "
                 "choose --kind draft, or a target that optimum-intel exported."
             )
@@ -140,7 +140,7 @@ class Run:
         """Learn, with early figures."""
         request = self.request
         if not material.learnt or not material.held_out:
-            raise PlanError(
+            raise UsageError(
                 "The target wrote too little to learn from; choose another --out, with more --tokens or --minutes."
             )
         lesson, start = self.lesson(material)

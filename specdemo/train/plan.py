@@ -10,10 +10,6 @@ from specdemo.errors import UsageError
 Kind = Literal["draft", "eagle3"]
 
 
-class PlanError(UsageError):
-    """What was asked for cannot be trained."""
-
-
 @dataclass(frozen=True)
 class Request:
     """A draft to be trained. Of `minutes` and `tokens` exactly one is above 0."""
@@ -42,7 +38,7 @@ def keep(request: Request, work: Path) -> None:
     """Write the request down, or compare it with the one that is gone on with.
 
     Raises:
-        PlanError: another draft was begun under this name.
+        UsageError: another draft was begun under this name.
     """
     file = work / "request.json"
     asked = json.dumps(asdict(request), indent=2) + "\n"
@@ -51,7 +47,7 @@ def keep(request: Request, work: Path) -> None:
         file.write_text(asked, encoding="utf-8")
     elif (before := json.loads(file.read_text(encoding="utf-8"))) != asdict(request):
         changed = ", ".join(name for name, value in asdict(request).items() if before.get(name) != value)
-        raise PlanError(
+        raise UsageError(
             f"Another draft was begun under this name, with another {changed}; "
             f"repeat its options, choose another --out, or delete {str(work)!r}."
         )
