@@ -267,7 +267,6 @@ from specdemo.cli.progress import interruptible
 from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_pair
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a background job ignores
 with interruptible() as stop:
     load_engine("traced", bundled_pair()).close()
     signal.raise_signal(signal.SIGINT)
