@@ -1,9 +1,10 @@
 """Where values enter the page: every event refuses, in a sentence, what no widget could have sent."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import gradio as gr
 import pytest
@@ -35,6 +36,15 @@ FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
 }
 
 
+T = TypeVar("T")
+
+
+def run_apart(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread of its own: in this one the browser's event loop may be running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work)).result()
+
+
 @pytest.fixture(scope="module")
 def page() -> Iterator[gr.Blocks]:
     """The page; nothing reaches its worker."""
@@ -44,7 +54,7 @@ def page() -> Iterator[gr.Blocks]:
         async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
             return build_page(cast(Worker, SimpleNamespace()), bundled_pair())
 
-        yield asyncio.run(built())
+        yield run_apart(built())
 
 
 async def taken(page: gr.Blocks, fn: BlockFunction, values: list[Any]) -> list[Any]:
@@ -66,7 +76,7 @@ def test_what_widgets_hold_to_begin_with_is_taken(page: gr.Blocks) -> None:
         for fn in events(page):
             assert len(await taken(page, fn, beginning(fn))) == len(fn.inputs)
 
-    asyncio.run(check())
+    run_apart(check())
 
 
 def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Blocks) -> None:
@@ -88,7 +98,7 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
                 for forged in () if isinstance(block, gr.State) else FORGED[cast(Any, type(block))]:
                     await check(fn, index, forged)
 
-    asyncio.run(check_all())
+    run_apart(check_all())
     assert tried == set(FORGED)
 
 
@@ -99,7 +109,7 @@ def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page
                 with pytest.raises(gr.Error, match="received something unexpected"):
                     await taken(page, fn, [])
 
-    asyncio.run(check())
+    run_apart(check())
 
 
 @pytest.mark.parametrize("data", [None, 1, "name", ["name"], {}, {"name": ["a"]}, {"_data": 1}], ids=str)
@@ -117,7 +127,7 @@ def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.B
     data = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
     fn = next(fn for fn in events(page) if fn.name == "fetch")
     with pytest.raises(gr.Error, match="cannot be accessed") as refused:
-        asyncio.run(page.process_api(fn, [], event_data=gr.EventData(None, data), state=SessionState(page)))
+        run_apart(page.process_api(fn, [], event_data=gr.EventData(None, data), state=SessionState(page)))
     assert not refused.value.print_exception
 
 
