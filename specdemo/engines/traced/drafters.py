@@ -95,8 +95,11 @@ class ModelDrafter:
         if self._context is not None:
             limit = min(limit, self._context - len(text))
 
+        ids = list(text)  # copied once a round: the clock runs
+
         def choose(before: Sequence[Proposal]) -> Proposal:
-            ids = [*text, *(proposal.id for proposal in before)]
+            if before:
+                ids.append(before[-1].id)
             if self._singly and not before and len(ids) - self._sequence.shared(ids) == 2:
                 self._sequence.logits(ids[:-1])
             return self._choose(self._sequence.logits(ids)[0], ids)
