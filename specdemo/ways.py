@@ -119,7 +119,7 @@ SHAPING = frozenset(name for kind in KINDS.values() for name in kind.settings)
 ENGINES_OF_DRAFTS: dict[DraftKind, tuple[EngineName, ...]] = {
     "model": _BOTH,
     "translated": ("traced",),
-    "eagle3": ("genai",),
+    "eagle3": _BOTH,
 }
 """The engines that can load a kind of draft."""
 

@@ -10,8 +10,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from specdemo.models.layers import seen_layers
 from specdemo.train.graph import NEVER, Graph, int8, parameter
-from specdemo.train.labels import seen_layers
 from specdemo.train.lessons import Start
 from specdemo.train.network import Array, Ids, Network
 
@@ -68,14 +68,14 @@ def head_model(start: Start, weights: Weights, kept: Ids, size: int) -> ov.Model
     graph, vocabulary = Graph(start.shape, start.frequencies), Vocabulary(start, kept, size)
     hidden = parameter("hidden_states", ov.Type.f32, 3)
     graph.parameters.insert(1, hidden)
-    first, second = _under(weights, "first."), _under(weights, "layer.")
-    x = ops.add(_decoy(), vocabulary.read(graph.ids))
-    x = graph.layer(x, graph.norm(x, first["input_norm.weight"]), first, "model.layers.0")
     scales = ops.constant(weights["scales"].reshape(1, -1))
     state = graph.product(hidden, ops.multiply(int8(weights["fc.weight"]), scales), "fc")
     read = graph.norm(state, weights["hidden_norm.weight"])
+    x = ops.add(_decoy(), vocabulary.read(graph.ids))
     x = ops.add(x, graph.product(read, int8(weights["join.weight"]), "join"))
-    x = graph.layer(x, graph.norm(x, second["input_norm.weight"]), second, "midlayer")
+    for index in range(len(start.layers)):
+        own, last = _under(weights, f"layers.{index}."), index == len(start.layers) - 1
+        x = graph.layer(x, graph.norm(x, own["input_norm.weight"]), own, "midlayer" if last else f"model.layers.{index}")
     logits = vocabulary.small(graph, graph.norm(x, weights["norm.weight"]))
     to_target = ops.constant(np.append(kept - np.arange(len(kept)), -len(kept)))  # the unknown one to token 0
     to_target.set_friendly_name("d2t")

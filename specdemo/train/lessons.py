@@ -6,7 +6,7 @@ less often.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,14 +57,29 @@ class Lesson(nn.Module):
     model: Draft | Head
 
     def __init__(self, taught: Tensor, start: Start, penalty: float) -> None:
-        """`taught` [kept, hidden] are the target's output rows, `start.rows` the draft's; both stay as they are."""
+        """`taught` [kept, hidden] are the target's output rows, which stay as they are."""
         super().__init__()
+        self.start, self.penalty = start, penalty
         self.taught: Tensor
-        self.rows: Tensor
         self.register_buffer("taught", taught.to(torch.bfloat16), persistent=False)
-        self.register_buffer("rows", torch.from_numpy(start.rows).to(torch.bfloat16), persistent=False)
-        self.embedding = torch.from_numpy(start.embedding)
-        self.penalty = penalty
+        self.embedding = nn.Parameter(torch.from_numpy(start.embedding.copy()))
+        shared = np.array_equal(start.embedding[:-1], start.rows)  # then they stay so: stored once, and learnt as one
+        self.apart = None if shared else nn.Parameter(torch.from_numpy(start.rows.copy()))
+
+    @property
+    def rows(self) -> Tensor:
+        """The draft's output rows, [kept, hidden]."""
+        return self.embedding[:-1] if self.apart is None else self.apart
+
+    def learnt(self) -> Start:
+        """Where it began, but with the tables as they are now."""
+        embedding, rows = (table.detach().numpy() for table in (self.embedding, self.rows))
+        return replace(self.start, embedding=embedding, rows=rows)
+
+    def _begin(self, start: Start) -> None:
+        for own, weights in zip(self.model.layers, start.layers, strict=True):
+            own.load_state_dict(_weights(weights))
+        _copy(self.model.norm, start.norm)
 
     def embedded(self, batch: Batch) -> Tensor:
         """What the draft reads of tokens, [batch, tokens, hidden]."""
@@ -114,30 +129,31 @@ def _parts(positions: int) -> list[tuple[int, int]]:
 class Distance(torch.autograd.Function):
     """Mean cross-entropy of a draft's distributions with the target's, both under the penalty.
 
-    The gradient is computed at once, some positions at a time, so that no logits have to be kept.
+    The gradients are computed at once, some positions at a time, so that of all positions only one table is held.
     """
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, rows: Tensor, taught: Tensor, seen: Seen) -> Tensor:
         """States [positions, hidden], rows [kept, hidden], probabilities [positions, kept]."""
-        total, push = torch.zeros(()), torch.empty_like(states)
-        parts = zip(states.to(rows.dtype).split(ROWS), taught.split(ROWS), push.split(ROWS), strict=True)
-        for (some, theirs, gradient), (first, last) in zip(parts, _parts(len(states)), strict=True):
-            logits = (some @ rows.T).float()
+        total, half, given = torch.zeros(()), rows.to(torch.bfloat16), states.to(torch.bfloat16)
+        differences = torch.empty_like(taught)
+        parts = zip(given.split(ROWS), taught.split(ROWS), differences.split(ROWS), strict=True)
+        for (some, theirs, difference), (first, last) in zip(parts, _parts(len(states)), strict=True):
+            logits = (some @ half.T).float()
             factors = seen.factors(logits, first, last)
             logits.mul_(factors)
             cross = torch.linalg.vecdot(theirs.float(), logits)
             own = logits.logsumexp(-1, keepdim=True)
             total += (own[:, 0] - cross).sum()
-            difference = logits.sub_(own).exp_().sub_(theirs).mul_(factors)
-            gradient.copy_(difference.to(rows.dtype) @ rows)
-        ctx.save_for_backward(push / len(states))
+            difference.copy_(logits.sub_(own).exp_().sub_(theirs).mul_(factors))
+        ctx.save_for_backward(*(product.float() / len(states) for product in (differences @ half, differences.T @ given)))
         return total / len(states)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        """The gradient of the states, times that of the distance."""
-        return ctx.saved_tensors[0] * gradients[0], None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """The gradients of states and rows, times that of the distance."""
+        states, rows = ctx.saved_tensors
+        return states * gradients[0], rows * gradients[0], None, None
 
 
 class DraftLesson(Lesson):
@@ -148,9 +164,7 @@ class DraftLesson(Lesson):
     def __init__(self, material: Material, start: Start, penalty: float) -> None:
         super().__init__(material.output, start, penalty)
         self.model = Draft(start.shape, start.frequencies, len(start.layers))
-        for own, weights in zip(self.model.layers, start.layers, strict=True):
-            own.load_state_dict(_weights(weights))
-        _copy(self.model.norm, start.norm)
+        self._begin(start)
 
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
         """One pass serves all steps: what the draft proposed and was right about, it then reads."""
@@ -165,10 +179,8 @@ class HeadLesson(Lesson):
     def __init__(self, material: Material, start: Start, penalty: float, norm: Array) -> None:
         """`norm` are the scales of the target's last norm."""
         super().__init__(material.output, start, penalty)
-        self.model = Head(start.shape, start.frequencies)
-        self.model.first.load_state_dict(_weights(start.layers[0]))
-        self.model.layer.load_state_dict(_weights(start.layers[-1]))
-        _copy(self.model.norm, start.norm)
+        self.model = Head(start.shape, start.frequencies, len(start.layers))
+        self._begin(start)
         nn.init.zeros_(self.model.join.weight)
         with torch.no_grad():
             fitted, sizes = self._linear(material, torch.from_numpy(norm))

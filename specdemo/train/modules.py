@@ -93,54 +93,70 @@ class Draft(nn.Module):
 
 
 class Head(nn.Module):
-    """An EAGLE-3 head: a draft of two layers, the second of which also gets what the target thought a token before.
+    """An EAGLE-3 head: a draft whose layers also get what the target thought a token before.
 
     A few units of the target's residual stream are thousands of times as large as the others, so states are scaled
     before `fc`; an export multiplies the scales into it. `fc` tells from three states what the target's last one was;
     further along a chain, where there is none yet, the head's own output stands for it.
     """
 
-    def __init__(self, shape: Shape, frequencies: Array) -> None:
+    def __init__(self, shape: Shape, frequencies: Array, layers: int) -> None:
         super().__init__()
         self.scales: Tensor
         self.register_buffer("scales", torch.ones(3 * shape.hidden))
-        self.first = Layer(shape, frequencies)
         self.fc = nn.Linear(3 * shape.hidden, shape.hidden, bias=False)
         self.hidden_norm = Norm(shape.hidden, shape.eps)
         self.join = nn.Linear(shape.hidden, shape.hidden, bias=False)
-        self.layer = Layer(shape, frequencies)
+        self.layers = nn.ModuleList(Layer(shape, frequencies) for _ in range(layers))
         self.norm = Norm(shape.hidden, shape.eps)
 
     def forward(self, embedded: Tensor, states: Tensor, steps: int) -> list[Tensor]:
         """Outputs of `steps` steps of a chain at once, each [batch, tokens, hidden], before the last norm.
 
         At index i the head reads the token i + 1 and the state at i. In step k the last k - 1 states are its own
-        outputs, as when it proposes its k-th token: index i then attends to keys from true states up to i - k + 1,
-        and to one key of each later step.
+        outputs, as when it proposes its k-th token.
 
         Args:
             embedded: the tokens 1, 2, ..., [batch, tokens, hidden].
             states: of the target at 0, 1, ..., [batch, tokens, 3 * hidden].
         """
-        tokens = embedded.shape[1]
-        read, state = self.first(embedded), self.fc(states * self.scales)
-        keys, values, outputs = list[Tensor](), list[Tensor](), list[Tensor]()
-        order = torch.arange(tokens)
-        for step in range(steps):
-            x = read + self.join(self.hidden_norm(state))
-            queries, key, value = self.layer.project(self.layer.input_norm(x))
-            keys, values = [*keys, key], [*values, value]
-            scale = queries.shape[-1] ** -0.5
-            future = torch.where(order[None, :] > order[:, None] - step, float("-inf"), 0.0)
-            true = (queries @ keys[0].transpose(2, 3)) * scale + future
-            own = [(queries * _moved(keys[one], step - one)).float().sum(-1) * scale for one in range(1, step + 1)]
-            weights = torch.cat([true, torch.stack(own, -1)] if own else [true], dim=-1).softmax(-1)
-            attended = weights[..., :tokens].to(values[0].dtype) @ values[0]
-            for one in range(1, step + 1):
-                attended = attended + weights[..., tokens + one - 1, None] * _moved(values[one], step - one)
-            outputs.append(self.layer.finish(x, attended.to(value.dtype)))
-            state = _moved(outputs[-1], 1)
+        state, caches, outputs = self.fc(states * self.scales), [_Cache() for _ in self.layers], list[Tensor]()
+        for _ in range(steps):
+            x = embedded + self.join(self.hidden_norm(state))
+            for layer, cache in zip(self.layers, caches, strict=True):
+                attended = cache.attended(*layer.project(layer.input_norm(x)))
+                x = layer.finish(x, attended)
+            outputs.append(x)
+            state = _moved(x, 1)
         return outputs
+
+
+class _Cache:
+    """Keys and values of a layer in the steps of a chain: those from true states, and those of each later step.
+
+    In step k, index i attends to true ones up to i - k + 1, and to one of each later step.
+    """
+
+    def __init__(self) -> None:
+        self.keys, self.values = list[Tensor](), list[Tensor]()
+
+    def attended(self, queries: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """What the next step finds; all are [batch, heads, tokens, head_dim]."""
+        self.keys.append(key)
+        self.values.append(value)
+        step, tokens = len(self.keys) - 1, queries.shape[2]
+        if not step:
+            return functional.scaled_dot_product_attention(queries, key, value, is_causal=True)
+        scale, order = queries.shape[-1] ** -0.5, torch.arange(tokens)
+        future = torch.where(order[None, :] > order[:, None] - step, float("-inf"), 0.0)
+        true = (queries @ self.keys[0].transpose(2, 3)) * scale + future
+        moved = [(_moved(self.keys[one], step - one), _moved(self.values[one], step - one)) for one in range(1, step + 1)]
+        own = [(queries * keys).float().sum(-1, keepdim=True) * scale for keys, _ in moved]
+        weights = torch.cat([true, *own], dim=-1).softmax(-1)
+        attended = weights[..., :tokens].to(value.dtype) @ self.values[0]
+        for place, (_, values) in enumerate(moved):
+            attended = attended + weights[..., tokens + place, None] * values
+        return attended.to(value.dtype)
 
 
 def _moved(x: Tensor, places: int) -> Tensor:
