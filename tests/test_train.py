@@ -137,7 +137,9 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize(("family", "kind"), [("llama", "draft"), ("qwen2", "draft"), ("qwen3", "draft"), ("llama", "eagle3")])
+@pytest.mark.parametrize(
+    ("family", "kind"), [("llama", "draft"), ("qwen2", "draft"), ("qwen3", "draft"), ("llama", "eagle3")]
+)
 def test_a_gguf_file_is_a_target(family: str, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "EPOCHS", 1)
     monkeypatch.setattr(gguf_files, "LAYERS", 10 if kind == "eagle3" else 2)

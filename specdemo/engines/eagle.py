@@ -14,7 +14,7 @@ from openvino import opset13 as ops
 
 from specdemo.decoding.sampling import Logits
 from specdemo.engines.language_model import LanguageModel, ModelSequence
-from specdemo.engines.sequences import Cached, States
+from specdemo.engines.sequences import Cached, States, Uncached
 from specdemo.errors import PairError
 from specdemo.models.layers import layer_ends, seen_layers
 
@@ -52,6 +52,7 @@ class HeadModel:
 
     def sequence(self, target: ModelSequence, capacity: int, *, kv_cache: bool = True) -> "HeadSequence":
         """A new, empty sequence beside the target's."""
+        assert isinstance(target, Cached | Uncached), "only these keep states"
         return HeadSequence(self._model.cached(capacity), self._joined, target, kv_cache=kv_cache)
 
     def _cut(self, model: openvino.Model) -> None:
@@ -74,7 +75,7 @@ class HeadModel:
         _add_output(model, ends[-1])
 
     def _translate(self, model: openvino.Model) -> None:
-        """Logits of the head's tokens become logits of the target's, by `d2t`: a token's id there less its id here."""
+        """Give logits of the target's tokens: `d2t` holds a token's id there less its id here."""
         logits, map_ = (model.output(name).get_node().input_value(0) for name in ("logits", "d2t"))
         differences = np.array(map_.get_node().data)
         model.remove_result(model.output("d2t").get_node())
@@ -99,7 +100,7 @@ class HeadSequence:
     """
 
     def __init__(
-        self, own: Cached, joined: openvino.CompiledModel, target: ModelSequence, *, kv_cache: bool = True
+        self, own: Cached, joined: openvino.CompiledModel, target: Cached | Uncached, *, kv_cache: bool
     ) -> None:
         self._own, self._target, self._kv_cache = own, target, kv_cache
         self._join = joined.create_infer_request()
@@ -109,12 +110,12 @@ class HeadSequence:
     def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
         """Logits after each of the last tokens of a text; after more than one only if the target has read them."""
         entries, known = list(ids[1:]), min(self._target.cached.shared(ids), len(ids) - 1)
-        kept = min(self._own.shared(entries), len(entries) - last) if self._kv_cache else 0
+        kept = max(0, min(self._own.shared(entries), len(entries) - last)) if self._kv_cache else 0
         self._true = min(self._true, kept)
         if known > self._true:
             kept = self._true
         self._own.keep(kept)
-        found: Logits = np.zeros((0, 0), np.float32)
+        found: Logits = np.zeros((0, 0), np.float32)  # of a text of one token, in which there is nothing to read yet
         if known > kept:
             self._true = known
             found = self._own.logits(entries[:known], min(last, known))
@@ -129,11 +130,6 @@ class HeadSequence:
     def shared(self, ids: Sequence[int]) -> int:
         """How many of a text's first tokens are in the cache."""
         return self._own.shared(ids[1:]) + 1
-
-    @property
-    def cached(self) -> Cached:
-        """What knows the cache, whose tokens begin with the text's second."""
-        return self._own
 
     def _states(self, first: int, last: int) -> States:
         if last > self._true:

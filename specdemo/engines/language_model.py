@@ -43,10 +43,6 @@ class ModelSequence(Protocol):
     def shared(self, ids: Sequence[int]) -> int:
         """How many of a text's first tokens are in the cache."""
 
-    @property
-    def cached(self) -> Cached:
-        """What knows the cache."""
-
 
 Adapt = Callable[[openvino.Model], None]
 """Changes a model before it is compiled."""
@@ -75,9 +71,7 @@ class LanguageModel:
         except RuntimeError as error:
             raise LoadError(f"OpenVINO cannot load {folder.name!r} on {device}; export it again.") from error
 
-    def _compile(
-        self, folder: Path, device: str, properties: dict[str, str], adapt: Adapt
-    ) -> openvino.CompiledModel:
+    def _compile(self, folder: Path, device: str, properties: dict[str, str], adapt: Adapt) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"
         model = core.read_model(file)
         adapt(model)

@@ -80,7 +80,8 @@ def head_model(start: Start, weights: Weights, kept: Ids, size: int) -> ov.Model
         own, last = _under(weights, f"layers.{index}."), index == len(start.layers) - 1
         join = int8(weights[f"joins.{index}.weight"] * scale)
         x = ops.add(x, graph.product(read, join, f"join.{index}"))
-        x = graph.layer(x, graph.norm(x, own["input_norm.weight"]), own, "midlayer" if last else f"model.layers.{index}")
+        name = "midlayer" if last else f"model.layers.{index}"
+        x = graph.layer(x, graph.norm(x, own["input_norm.weight"]), own, name)
     logits = vocabulary.whole(graph, graph.norm(x, weights["norm.weight"]))
     to_target = ops.constant(np.zeros(size, np.int64))
     to_target.set_friendly_name("d2t")
@@ -100,12 +101,12 @@ def _decoy() -> ov.Node:
     return ops.multiply(row, ops.constant(np.float32(0)))
 
 
-def config(network: Network, target: Mapping[str, Any], layers: int, kept: int, eagle3: bool) -> dict[str, Any]:
+def config(network: Network, target: Mapping[str, Any], layers: int, eagle3: bool) -> dict[str, Any]:
     """What the application and GenAI read of a model's `config.json`."""
     shape = network.shape
     theta = float(network.frequencies[-1]) ** (-shape.head_dim / max(1, shape.head_dim - 2))
     common = {name: target[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in target}
-    special = {"draft_vocab_size": shape.vocabulary, "target_layers": list(seen_layers(shape.layers))} if eagle3 else {}
+    special = {"target_layers": list(seen_layers(shape.layers))} if eagle3 else {}
     return {
         "architectures": ["LlamaForCausalLMEagle3" if eagle3 else "LlamaForCausalLM"],
         "model_type": "llama",

@@ -154,7 +154,8 @@ class Distance(torch.autograd.Function):
             logits.exp_().sub_(theirs)
             logits[:, part.tokens] *= factors
             difference.copy_(logits)
-        ctx.save_for_backward(*(product.float() / len(states) for product in (differences @ half, differences.T @ given)))
+        products = (differences @ half, differences.T @ given)
+        ctx.save_for_backward(*(product.float() / len(states) for product in products))
         return total / len(states)
 
     @staticmethod

@@ -165,7 +165,8 @@ class _Cache:
         scale, order = queries.shape[-1] ** -0.5, torch.arange(tokens)
         future = torch.where(order[None, :] > order[:, None] - step, float("-inf"), 0.0)
         true = (queries @ self.keys[0].transpose(2, 3)) * scale + future
-        moved = [(_moved(self.keys[one], step - one), _moved(self.values[one], step - one)) for one in range(1, step + 1)]
+        later = zip(self.keys[1:], self.values[1:], range(step - 1, -1, -1), strict=True)
+        moved = [(_moved(keys, places), _moved(values, places)) for keys, values, places in later]
         own = [(queries * keys).float().sum(-1, keepdim=True) * scale for keys, _ in moved]
         weights = torch.cat([true, *own], dim=-1).softmax(-1)
         attended = weights[..., :tokens].to(value.dtype) @ self.values[0]

@@ -192,7 +192,7 @@ class Run:
         head, size, start = isinstance(lesson, HeadLesson), self.network.shape.vocabulary, lesson.learnt()
         model = (export.head_model if head else export.draft_model)(start, weights, kept, size)
         settings = _read(self.folder / "config.json")
-        described = export.config(self.network, settings, len(start.layers), len(kept), eagle3=head)
+        described = export.config(self.network, settings, len(start.layers), eagle3=head)
         export.save(out, model, described, self.folder, tokenizer=not head)
 
     def describe(self, made: Path, material: Material, judgement: Judgement, measured: str) -> None:

@@ -24,7 +24,7 @@ from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Reque
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 """Makes a sequence of the target for a text and its capacity, in tokens."""
 OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
-"""Makes a drafter for a text, its capacity in tokens, the request's random numbers, and beside a target's sequence."""
+"""Makes a drafter for a text, its capacity in tokens, the request's random numbers, and the target's sequence."""
 
 
 class TracedDecoder:
