@@ -267,7 +267,7 @@ def _run(model: ov.Model, ids: np.ndarray[Any, Any], pieces: list[int], **given:
 @pytest.mark.parametrize("pieces", [[12], [5, 6, 12]])
 def test_an_exported_draft_computes_what_was_trained(start: Start, pieces: list[int]) -> None:
     kept, size = np.arange(0, start.shape.vocabulary, 2), start.shape.vocabulary
-    module = Draft(start.shape, start.frequencies, 2)
+    module = Draft(start.shape, start.frequencies, 2).eval()
     for layer, weights in zip(module.layers, start.layers, strict=True):
         layer.load_state_dict({f"{name}.weight": torch.from_numpy(value) for name, value in weights.items()})
     weights = {name: value.detach().numpy() for name, value in module.state_dict().items()}
@@ -283,7 +283,7 @@ def test_an_exported_draft_computes_what_was_trained(start: Start, pieces: list[
 
 def _head(start: Start) -> Head:
     torch.manual_seed(1)
-    head = Head(start.shape, start.frequencies, 2)
+    head = Head(start.shape, start.frequencies, 2).eval()
     with torch.no_grad():
         for weights in head.parameters():
             if weights.dim() == 2:

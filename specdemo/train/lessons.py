@@ -79,6 +79,7 @@ class Lesson(nn.Module):
         for own, weights in zip(self.model.layers, start.layers, strict=True):
             own.load_state_dict(_weights(weights))
         _copy(self.model.norm, start.norm)
+        self.eval()  # until it is trained
 
     def embedded(self, batch: Batch) -> Tensor:
         """What the draft reads of tokens, [batch, tokens, hidden]."""

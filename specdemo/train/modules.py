@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from specdemo.train.network import Array, Shape
 
+DROPOUT = 0.1  # of what a layer adds: texts are few and learnt from often, and would be learnt by heart
+
 
 class Norm(nn.Module):
     """Root-mean-square norm."""
@@ -40,6 +42,7 @@ class Layer(nn.Module):
         self.gate = nn.Linear(shape.hidden, shape.intermediate, bias=False)
         self.up = nn.Linear(shape.hidden, shape.intermediate, bias=False)
         self.down = nn.Linear(shape.intermediate, shape.hidden, bias=False)
+        self.drop = nn.Dropout(DROPOUT)
         self.frequencies: Tensor
         self.register_buffer("frequencies", torch.from_numpy(frequencies.copy()), persistent=False)
 
@@ -64,9 +67,9 @@ class Layer(nn.Module):
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         """The residual stream after the layer; `attended` is [batch, heads, tokens, head_dim]."""
         batch, _, tokens, _ = attended.shape
-        x = residual + self.o(attended.transpose(1, 2).reshape(batch, tokens, -1))
+        x = residual + self.drop(self.o(attended.transpose(1, 2).reshape(batch, tokens, -1)))
         read = self.post_norm(x)
-        added: Tensor = x + self.down(functional.silu(self.gate(read)) * self.up(read))
+        added: Tensor = x + self.drop(self.down(functional.silu(self.gate(read)) * self.up(read)))
         return added
 
     def forward(self, x: Tensor) -> Tensor:
