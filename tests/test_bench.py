@@ -30,10 +30,10 @@ from specdemo.cli.signals import on_interrupt
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
-from specdemo.measure.hardware import SIDES, Bound, draft_extra, measure_bandwidth, measure_memory
+from specdemo.measure.hardware import Bound, draft_extra, measure_bandwidth, measure_memory
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
-from specdemo.records import Costs, DraftRound, ModelPair, Request, Side
+from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request, Side
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import EngineName, Lookup, Plain
 

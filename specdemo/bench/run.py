@@ -16,12 +16,12 @@ from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.errors import FileError, PromptError, SettingsError, quoted
-from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memory
+from specdemo.measure.hardware import Loader, measure_bound, measure_memory
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import can_run, trials, warm_up
 from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Trial
+from specdemo.records import SIDES, Costs, ModelPair, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
 

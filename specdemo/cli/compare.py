@@ -1,6 +1,8 @@
 """`compare`: one prompt, with plain and speculative decoding."""
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console
 
@@ -12,6 +14,7 @@ from specdemo.cli.options import (
     add_settings,
     check_drafter,
     check_effect,
+    check_file,
     check_json,
     chosen_pair,
     chosen_settings,
@@ -22,10 +25,19 @@ from specdemo.engines import load_engine
 from specdemo.measure.race import race
 from specdemo.measure.repeats import REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
-from specdemo.output import write_json
+from specdemo.output import write_bytes, write_json
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
+from specdemo.ui.share.picture import moving_picture, verdict_picture
+from specdemo.ui.share.replay import replay_html
+
+_SHARED: dict[str, tuple[str, Callable[[Comparison], bytes]]] = {
+    "html": ("one HTML file that replays the race offline", lambda comparison: replay_html(comparison).encode()),
+    "gif": ("the race as a moving picture", moving_picture),
+    "png": ("a picture of the verdict", verdict_picture),
+}
+"""Files to show to others, by option: what it is, and what makes it."""
 
 
 def add_to(commands: Commands) -> None:
@@ -41,6 +53,8 @@ def add_to(commands: Commands) -> None:
         f"{REPEAT_SECONDS:.0f} s)",
     )
     add_json(parser, "the comparison")
+    for name, (what, _) in _SHARED.items():
+        parser.add_argument(f"--{name}", metavar="PATH", help=f"write {what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
 
@@ -49,6 +63,8 @@ def _compare(options: argparse.Namespace) -> None:
     settings = chosen_settings(options, GenerationSettings)
     check_effect(options, [settings])
     check_json(options.json)
+    for name in _SHARED:
+        check_file(getattr(options, name))
     pair = chosen_pair(options)
     check_drafter(pair, settings)
     status = Console(stderr=True)
@@ -72,3 +88,6 @@ def _compare(options: argparse.Namespace) -> None:
         print_comparison(Console(), comparison)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
+    for name, (_, made) in _SHARED.items():
+        if (path := getattr(options, name)) is not None:
+            write_bytes(made(comparison), Path(path))

@@ -14,7 +14,7 @@ from specdemo.analysis import conclusion, explain, metrics, schema
 from specdemo.analysis.doubts import doubts
 from specdemo.measure.race import Lap
 from specdemo.output import json_text
-from specdemo.records import Comparison, Round, Side
+from specdemo.records import SIDES, Comparison, Round, Side
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.summary import figures_html
 from specdemo.ui.html.thinking import Thinking
@@ -88,6 +88,17 @@ class Feed:
             }
             for index, step in enumerate(lap.rounds, number)
         ]
+
+
+def recorded(comparison: Comparison) -> Feed:
+    """A finished run as if it had just happened, each side in one lap."""
+    feed = Feed(comparison.prompt, comparison.settings)
+    for side in SIDES:
+        run = comparison.side(side)
+        source = comparison.trace_source if side == "speculative" else "measured"
+        feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source))
+    feed.add(comparison)
+    return feed
 
 
 def ending(run: str, at: int, comparison: Comparison) -> str:
