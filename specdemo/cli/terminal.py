@@ -10,6 +10,7 @@ from specdemo.analysis.figures import figures, milliseconds, number
 from specdemo.analysis.pieces import PieceKind, pieces_of
 from specdemo.analysis.predict import FORMULAS
 from specdemo.bench import report
+from specdemo.bench.conclusion import opening
 from specdemo.bench.results import Bench
 from specdemo.measure import sweep as sweeps
 from specdemo.measure.sweep import Sweep
@@ -90,6 +91,8 @@ def print_bench(console: Console, result: Bench) -> None:
     rows = Table(*report.COLUMNS[names:], box=None, header_style="bold", title=title)
     for row in report.table(result):
         rows.add_row(*map(Text, row[names:]))
+    for sentence in opening(result):
+        console.print(sentence)
     console.print(rows)
     for note in report.notes(result):
         console.print(Text(note, "dim"))

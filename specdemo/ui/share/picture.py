@@ -15,7 +15,7 @@ from specdemo.analysis.conclusion import evidence, headline, tone
 from specdemo.analysis.explain import agreement, made_by
 from specdemo.analysis.pieces import pieces
 from specdemo.records import SIDES, Comparison, Side
-from specdemo.resources import ASSETS
+from specdemo.resources import colours
 
 WIDTH, HEIGHT = 880, 500
 _EDGE, _GAP, _LINE = 22, 16, 27
@@ -197,12 +197,5 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 
-@cache
 def _colour(name: str) -> str:
-    """A colour of the page's style sheet, as in light mode."""
-    return dict(_variables())[name]
-
-
-def _variables() -> Iterator[tuple[str, str]]:
-    light = (ASSETS / "page" / "style.css").read_text(encoding="utf-8").partition(".dark")[0]
-    yield from re.findall(r"--sd-([\w-]+): (#\w+)", light)
+    return colours()[name]
