@@ -6,6 +6,7 @@ carry; all figures are computed here, none in the browser.
 """
 
 import json
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 from uuid import uuid4
@@ -13,8 +14,9 @@ from uuid import uuid4
 from specdemo.analysis import explain, metrics, schema
 from specdemo.measure.race import Lap
 from specdemo.output import json_text
-from specdemo.records import Comparison, Round, Side
+from specdemo.records import Comparison, Round, Side, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.html.summary import figures_html
 from specdemo.ui.html.thinking import Thinking
 from specdemo.ui.html.tokens import round_html
@@ -23,13 +25,17 @@ from specdemo.ui.html.tokens import round_html
 class Feed:
     """One run, event by event."""
 
-    def __init__(self, prompt: str, settings: GenerationSettings) -> None:
+    def __init__(
+        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = (), *, chat: bool = False
+    ) -> None:
+        """`chat`: the prompt is a message, which `history` precedes."""
         self._run = uuid4().hex
         self._lines: list[str] = []
         self._seen = (0, 0)  # how many events there were at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
-        self._append("start", prompt=prompt, **settings.model_dump(include={"max_new_tokens", "sequential"}))
+        shared = settings.model_dump(include={"max_new_tokens", "sequential"})
+        self._append("start", prompt=prompt, chat=chat, history=conversation_html(history), **shared)
 
     def news(self) -> str:
         """The events since the second-to-last call."""

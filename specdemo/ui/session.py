@@ -50,8 +50,8 @@ class Sessions:
         history: Sequence[Turn] = (),
     ) -> Iterator[Update]:
         """Compare, yielding what to show. Errors become messages; closing the iterator frees the engine."""
-        feed, begun, due, message = Feed(prompt, settings), False, 0.0, ""
-        chat = pair.target.chat_template and settings.apply_chat_template
+        chat = is_chat(pair, settings)
+        feed, begun, due, message = Feed(prompt, settings, history, chat=chat), False, 0.0, ""
         pair = keeping_prefixes(pair) if chat else pair
         try:
             with self._visitors.busy(visitor, "run") as cancelled:
@@ -120,6 +120,11 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     """The turn a chat can continue from, unless it was stopped or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
+
+
+def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
+    """Whether prompts are messages of a chat."""
+    return pair.target.chat_template and settings.apply_chat_template
 
 
 def first_used(pair: ModelPair) -> ModelPair:

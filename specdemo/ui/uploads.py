@@ -6,7 +6,7 @@ from specdemo.input import json_value
 from specdemo.measure.race import Lap
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
-from specdemo.ui.session import Update
+from specdemo.ui.session import Update, is_chat
 
 
 def opened(data: bytes) -> Update:
@@ -19,7 +19,8 @@ def opened(data: bytes) -> Update:
         comparison = schema.from_json(json_value(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
         raise FileError("This file is not a comparison of schema 1; open one saved with Download JSON.") from error
-    feed = Feed(comparison.prompt, comparison.settings)
+    chat = is_chat(comparison.pair, comparison.settings)
+    feed = Feed(comparison.prompt, comparison.settings, comparison.history, chat=chat)
     for side in ("plain", "speculative"):
         run = comparison.side(side)
         source = comparison.trace_source if side == "speculative" else "measured"
