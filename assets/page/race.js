@@ -35,12 +35,14 @@ class Race {
       else continue;
       this.read = event.at + 1;
     }
-    if (this.read !== before && !this.player.complete) this.player.heard(Boolean(this.result || this.failure));
+    if (this.read === before) return;
+    if (!this.player.complete) this.player.heard(Boolean(this.result || this.failure));
+    else if (this.player.ended) this.ended(); // with what its repeats found
   }
 
   handle(event) {
     if (event.kind === "lap") this.player.add(event.side, event.rounds, event.done);
-    if (event.kind === "end") this.result = event;
+    if (event.kind === "end") this.result = event; // once, and again with the figures of its repeats
     if (event.kind === "error") this.failure = event.text;
   }
 
@@ -56,6 +58,7 @@ class Race {
 
   clear() {
     this.lead = null; // when the first side reached its end
+    this.marked = null;
     for (const pane of Object.values(this.panes)) pane.reset(this.prompt, this.chat, this.history);
     for (const chart of Object.values(this.charts)) chart.reset(this.run);
     this.say("");
@@ -71,8 +74,7 @@ class Race {
   say(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    this.find(".agreement").textContent = "";
-    this.find(".divergence").textContent = "";
+    for (const name of ["agreement", "divergence", "doubts", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
   draw(player, rewound) {
@@ -148,7 +150,11 @@ class Race {
     this.find(".agreement").textContent = `${result.identical ? "✓" : "≠"} ${result.agreement}`;
     this.find(".agreement").dataset.identical = result.identical;
     this.find(".divergence").textContent = result.divergence_reason;
+    this.find(".doubts").textContent = result.doubts.join(" ");
+    this.find(".made-by").textContent = result.made_by;
     this.find(".figures").innerHTML = result.figures; // escaped by the server
+    if (this.marked === this.run) return;
+    this.marked = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
   }
 

@@ -15,10 +15,12 @@ from specdemo.cli.options import (
     check_json,
     chosen_pair,
     chosen_settings,
+    count,
 )
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
 from specdemo.measure.race import race
+from specdemo.measure.repeats import REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
 from specdemo.output import write_json
 from specdemo.progress import Phase
@@ -31,6 +33,13 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
     parser.set_defaults(command=_compare)
     parser.add_argument("prompt", metavar="PROMPT")
+    parser.add_argument(
+        "--repeats",
+        type=count,
+        metavar="N",
+        help="runs after the first, for an interval of the speedup (default: as many as fit into "
+        f"{REPEAT_SECONDS:.0f} s)",
+    )
     add_json(parser, "the comparison")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
@@ -53,6 +62,9 @@ def _compare(options: argparse.Namespace) -> None:
                 comparison = progress
             busy.update(progress.name if isinstance(progress, Phase) else "racing")
         assert comparison is not None, "a race that nobody stops ends with a comparison"
+        for more in repeats(engine, comparison, number=options.repeats):
+            comparison = more
+            busy.update(f"repeating, {len(more.repeats)} so far")
         if costs is None:
             busy.update("measuring step costs")
             comparison = comparison.model_copy(update={"costs": measure_costs(engine)})

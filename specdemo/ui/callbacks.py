@@ -12,7 +12,7 @@ from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import FIELDS, NAMES, engines_for, policies, settings_from, visibility
 from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.session import Sessions, Update, is_chat
+from specdemo.ui.session import Finished, Sessions, Update, is_chat
 from specdemo.ui.uploads import opened
 from specdemo.ways import Drafter, EngineName, Policy
 
@@ -33,26 +33,34 @@ class Callbacks:
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message, anatomy, the chat, and buttons."""
+        """Compare; updates of race view, message, anatomy, the chat, what was run, and buttons."""
         check_known(known)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
-            yield [gr.skip(), alert(error), *[gr.skip()] * 4, *buttons("idle")]
+            yield [gr.skip(), alert(error), *[gr.skip()] * 5, *buttons("idle")]
             return
         history = continued(history, turn, prompt) if is_chat(pair, settings) else ()
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
-            feed, message, anatomy, turn = _outputs(update)
-            news = [feed, message, anatomy, *_chat(history, turn), *buttons("running")]
+            news = [*_outputs(update), *_chat(history, update.turn), update.finished, *buttons("running")]
             # unchanged widgets are skipped: each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
 
+    def repeat(
+        self, request: gr.Request, known: bool, pair: ModelPair, finished: Finished | None
+    ) -> Iterator[list[Any]]:
+        """Repeat the race that just ended, unwatched; updates of race view and what was run."""
+        check_known(known)
+        if finished is not None:
+            for news in self._sessions.repeat(str(request.session_hash), pair, finished):
+                yield [gr.skip(), gr.skip()] if news is None else list(news)
+
     def open(self, data: bytes) -> list[Any]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
         try:
-            return _outputs(opened(data))[:3]
+            return _outputs(opened(data))
         except FileError as error:
             return [gr.skip(), alert(error), gr.skip()]
 
@@ -94,16 +102,16 @@ def check_known(known: bool) -> None:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Values of race view, message, anatomy and the turn to continue from."""
-    feed, message, anatomy, turn = update
-    return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy, turn]
+    """Values of race view, message and anatomy."""
+    feed, anatomy = (gr.skip() if new is None else new for new in (update.feed, update.anatomy))
+    return [feed, update.message, anatomy]
 
 
 def api_description() -> str:
     """What the endpoint does, and what each of its parameters means."""
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
     return "\n".join(
-        ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 1.", *lines]
+        ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 2.", *lines]
     )
 
 
