@@ -6,6 +6,7 @@ carry; all figures are computed here, none in the browser.
 """
 
 import json
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 from uuid import uuid4
@@ -14,8 +15,9 @@ from specdemo.analysis import conclusion, explain, metrics, schema
 from specdemo.analysis.doubts import doubts
 from specdemo.measure.race import Lap
 from specdemo.output import json_text
-from specdemo.records import SIDES, Comparison, Round, Side
+from specdemo.records import SIDES, Comparison, ModelPair, Round, Side, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.html.summary import figures_html
 from specdemo.ui.html.thinking import Thinking
 from specdemo.ui.html.tokens import round_html
@@ -24,13 +26,17 @@ from specdemo.ui.html.tokens import round_html
 class Feed:
     """One run, event by event."""
 
-    def __init__(self, prompt: str, settings: GenerationSettings) -> None:
+    def __init__(
+        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = (), *, chat: bool = False
+    ) -> None:
+        """`chat`: the prompt is a message, which `history` precedes."""
         self.run = uuid4().hex
         self._lines: list[str] = []
         self._seen = (0, 0)  # how many events there were at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
-        self._append("start", prompt=prompt, **settings.model_dump(include={"max_new_tokens", "sequential"}))
+        shared = settings.model_dump(include={"max_new_tokens", "sequential"})
+        self._append("start", prompt=prompt, chat=chat, history=conversation_html(history), **shared)
 
     def news(self) -> str:
         """The events since the second-to-last call."""
@@ -90,9 +96,15 @@ class Feed:
         ]
 
 
+def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
+    """Whether prompts are messages of a chat."""
+    return pair.target.chat_template and settings.apply_chat_template
+
+
 def recorded(comparison: Comparison) -> Feed:
     """A finished run as if it had just happened, each side in one lap."""
-    feed = Feed(comparison.prompt, comparison.settings)
+    chat = is_chat(comparison.pair, comparison.settings)
+    feed = Feed(comparison.prompt, comparison.settings, comparison.history, chat=chat)
     for side in SIDES:
         run = comparison.side(side)
         source = comparison.trace_source if side == "speculative" else "measured"

@@ -20,7 +20,7 @@ from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.html.tables import table_html
 
 PAGE = ASSETS / "page"
-_STYLES = ("style.css",)
+_STYLES = ("style.css", "compare.css")
 _SCRIPTS = ("sketch.js", "player.js", "pane.js", "race.js")
 
 
