@@ -14,7 +14,7 @@ from specdemo.measure.race import race
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.ui.share.picture import HEIGHT, WIDTH, moving_picture, verdict_picture
-from specdemo.ui.share.replay import replay_html
+from specdemo.ui.share.replay import replay
 from tests.browser import WAIT
 
 NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"
@@ -31,7 +31,7 @@ def compare(prompt: str = "Say", **settings: Any) -> Comparison:
 def test_the_file_replays_the_run_without_a_network(browser: BrowserContext, tmp_path: Path) -> None:
     comparison = compare(f"Tell {NASTY}", max_new_tokens=40)
     file = tmp_path / "run.html"
-    file.write_text(replay_html(comparison), encoding="utf-8")
+    file.write_bytes(replay(comparison))
     page, complaints = browser.new_page(), list[str]()
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -54,7 +54,7 @@ def test_the_file_replays_the_run_without_a_network(browser: BrowserContext, tmp
 
 
 def test_the_longest_run_stays_below_a_megabyte() -> None:
-    assert len(replay_html(compare(ignore_eos=True, max_new_tokens=2048)).encode()) < 2**20
+    assert len(replay(compare(ignore_eos=True, max_new_tokens=2048))) < 2**20
 
 
 def test_pictures() -> None:

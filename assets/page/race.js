@@ -3,7 +3,7 @@
 const SIDES = ["plain", "speculative"];
 
 class Race {
-  constructor(element, figures) {
+  constructor(element, figures, trigger) {
     const find = (selector) => element.querySelector(selector);
     this.root = find(".race");
     this.find = find;
@@ -20,7 +20,7 @@ class Race {
     find(".discarded-shown").addEventListener("change", (event) => {
       this.root.classList.toggle("with-discarded", event.target.checked);
     });
-    find(".download").addEventListener("click", () => this.download());
+    new Share(find(".share"), () => this.result?.record, trigger);
     this.root.addEventListener("anew", () => this.anew());
     this.read = 0; // events of the current run
   }
@@ -161,14 +161,5 @@ class Race {
   toggle() {
     if (this.player.playing) this.player.pause();
     else this.player.play();
-  }
-
-  download() {
-    if (!this.result) return;
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([this.result.record], { type: "application/json" }));
-    link.download = "specdemo-comparison.json";
-    link.click();
-    URL.revokeObjectURL(link.href);
   }
 }

@@ -1,7 +1,6 @@
 """`compare`: one prompt, with plain and speculative decoding."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -29,15 +28,7 @@ from specdemo.output import write_bytes, write_json
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.ui.share.picture import moving_picture, verdict_picture
-from specdemo.ui.share.replay import replay_html
-
-_SHARED: dict[str, tuple[str, Callable[[Comparison], bytes]]] = {
-    "html": ("one HTML file that replays the race offline", lambda comparison: replay_html(comparison).encode()),
-    "gif": ("the race as a moving picture", moving_picture),
-    "png": ("a picture of the verdict", verdict_picture),
-}
-"""Files to show to others, by option: what it is, and what makes it."""
+from specdemo.ui.share.files import KINDS
 
 
 def add_to(commands: Commands) -> None:
@@ -53,8 +44,8 @@ def add_to(commands: Commands) -> None:
         f"{REPEAT_SECONDS:.0f} s)",
     )
     add_json(parser, "the comparison")
-    for name, (what, _) in _SHARED.items():
-        parser.add_argument(f"--{name}", metavar="PATH", help=f"write {what}")
+    for name, kind in KINDS.items():
+        parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
 
@@ -63,7 +54,7 @@ def _compare(options: argparse.Namespace) -> None:
     settings = chosen_settings(options, GenerationSettings)
     check_effect(options, [settings])
     check_json(options.json)
-    for name in _SHARED:
+    for name in KINDS:
         check_file(getattr(options, name))
     pair = chosen_pair(options)
     check_drafter(pair, settings)
@@ -88,6 +79,6 @@ def _compare(options: argparse.Namespace) -> None:
         print_comparison(Console(), comparison)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
-    for name, (_, made) in _SHARED.items():
+    for name, kind in KINDS.items():
         if (path := getattr(options, name)) is not None:
-            write_bytes(made(comparison), Path(path))
+            write_bytes(kind.make(comparison), Path(path))

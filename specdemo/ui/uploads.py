@@ -18,7 +18,5 @@ def opened(data: bytes) -> Update:
     try:
         comparison = schema.from_json(json_value(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
-        raise FileError(
-            f"This file is not a comparison of schema {SCHEMA}; open one saved with Download JSON."
-        ) from error
+        raise FileError(f"This file is not a comparison of schema {SCHEMA}; open one saved with Share.") from error
     return Update(recorded(comparison).everything, "", anatomy(comparison))

@@ -21,10 +21,10 @@ from specdemo.ui.html.tables import table_html
 
 PAGE = ASSETS / "page"
 _STYLES = ("style.css", "compare.css")
-_SCRIPTS = ("sketch.js", "player.js", "pane.js", "race.js")
+_SCRIPTS = ("sketch.js", "files.js", "share.js", "player.js", "pane.js", "race.js")
 
 
-def replay_html(comparison: Comparison) -> str:
+def replay(comparison: Comparison) -> bytes:
     """The file's content."""
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_text("replay.html"))
     return page.render(
@@ -37,7 +37,7 @@ def replay_html(comparison: Comparison) -> str:
         acceptance=Markup(acceptance_figure()),
         environment=table_html(("", ""), _environment(comparison), titled=True),
         events=base64.b64encode(gzip.compress(recorded(comparison).everything.encode(), mtime=0)).decode(),
-    )
+    ).encode()
 
 
 def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
