@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from specdemo.analysis import conclusion, explain, metrics, schema
 from specdemo.analysis.doubts import doubts
+from specdemo.analysis.wording import in_words
 from specdemo.measure.race import Lap
 from specdemo.output import json_text
 from specdemo.records import SIDES, Comparison, ModelPair, Round, Side, Turn
@@ -135,6 +136,7 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
         "doubts": [doubt.reason for doubt in doubts(comparison)],
         "made_by": explain.made_by(comparison),
+        "words": [*in_words(comparison.settings).split(", "), comparison.pair.name],
         "figures": figures_html(comparison),
         "record": json_text(schema.to_json(comparison)),
     }

@@ -15,6 +15,7 @@ SCRIPTS = (
     "pane.js",
     "chart.js",
     "race.js",
+    "past.js",
     "anatomy.js",
     "board.js",
     "catalogue.js",
@@ -26,7 +27,7 @@ def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML
     head = "".join(f'<script src="specdemo/{name}"></script>' for name in SCRIPTS)
     mount = f"""
         const mount = () => {{
-          const needed = [typeof Chart, typeof Share, typeof Race, typeof Anatomy, typeof Board, typeof Catalogue];
+          const needed = [typeof Chart, typeof Past, typeof Race, typeof Anatomy, typeof Board, typeof Catalogue];
           if (needed.includes("undefined")) {{
             return setTimeout(mount, 30);
           }}

@@ -78,7 +78,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             controls = _controls(first)
         with gr.Column(elem_id="stage", min_width=0):
             figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
-            race = view("race.html", f"new Race(element, {figures}, trigger)")
+            race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
             _connect_share(callbacks, race, message)
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
