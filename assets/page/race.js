@@ -173,6 +173,7 @@ class Race {
       return;
     }
     this.root.dataset.tone = result.tone;
+    this.find(".share").hidden = !result.record;
     this.find(".headline").textContent = result.headline;
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
     this.find(".agreement").textContent = `${result.identical ? "✓" : "≠"} ${result.agreement}`;
