@@ -80,10 +80,11 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
             race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
             _connect_share(callbacks, race, message)
+            finished = gr.State(None)  # within a tab: Gradio counts whatever stands between tabs as one of them
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
     tab = CompareTab(prompt, message, controls, race, run.run)
-    _connect_run(callbacks, known, pair, tab, anatomy, run, chat)
+    _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat)
     run.stop.click(stop, **PRIVATE)
     gr.on([chat.anew.click, pair.change], begun_anew, outputs=[*chat], **PRIVATE)
     chat.anew.click(None, js="() => document.querySelector('.race').dispatchEvent(new Event('anew'))")
@@ -156,11 +157,11 @@ def _connect_run(
     pair: gr.State,
     tab: CompareTab,
     anatomy: gr.HTML,
+    finished: gr.State,
     run: _Buttons,
     chat: _Chat,
 ) -> None:
     asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
-    finished = gr.State(None)
     started = asked.then(
         callbacks.run,
         [known, pair, chat.history, chat.turn, tab.prompt, *tab.controls.values()],
