@@ -76,13 +76,14 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             prompt, run, chat = _ask()
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls = _controls(first)
+            finished = gr.State(None)  # in here: what is in Tabs beside its tabs confuses their order
         with gr.Column(elem_id="stage", min_width=0):
             figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
             race = view("race.html", f"new Race(element, {figures})")
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
     tab = CompareTab(prompt, message, controls, race, run.run)
-    _connect_run(callbacks, known, pair, tab, anatomy, run, chat)
+    _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat)
     run.stop.click(stop, **PRIVATE)
     gr.on([chat.anew.click, pair.change], begun_anew, outputs=[*chat], **PRIVATE)
     chat.anew.click(None, js="() => document.querySelector('.race').dispatchEvent(new Event('anew'))")
@@ -155,11 +156,11 @@ def _connect_run(
     pair: gr.State,
     tab: CompareTab,
     anatomy: gr.HTML,
+    finished: gr.State,
     run: _Buttons,
     chat: _Chat,
 ) -> None:
     asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
-    finished = gr.State(None)
     started = asked.then(
         callbacks.run,
         [known, pair, chat.history, chat.turn, tab.prompt, *tab.controls.values()],
