@@ -24,7 +24,7 @@ from specdemo.records import Comparison
 ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
-WAIT = 20_000
+WAIT = 60_000
 expect.set_options(timeout=WAIT)
 ColorScheme = Literal["light", "dark"]
 

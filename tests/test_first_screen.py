@@ -49,7 +49,13 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
             settled(page)
             shown = ["speculative"] if sides == "speculative" else ["plain", "speculative"]
             charts = [".chart.clock"] if sides == "speculative" else [".chart.clock", ".chart.acceptance"]
-            needed = [".verdict", "#stop", "#prompt textarea", "#num_assistant_tokens input[type=range]", *charts]
+            needed = [
+                ".verdict",
+                ":is(#run, #stop)",
+                "#prompt textarea",
+                "#num_assistant_tokens input[type=range]",
+                *charts,
+            ]
             assert page.evaluate(VISIBLE, [*needed, *(f".pane.{side} .text" for side in shown)]) == [], (
                 width,
                 scheme,
@@ -60,8 +66,6 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
     page.locator(".switch label", has_text="Plain").click()
     expect(page.locator(".pane.plain .text")).to_be_visible()
     expect(page.locator(".pane.speculative")).to_be_hidden()
-    page.click("#stop")
-    page.wait_for_selector(".race[data-state=done]")
 
 
 def test_bars_show_tokens_of_the_limit_and_end_at_the_finish_line(visit: Visit) -> None:
@@ -70,6 +74,7 @@ def test_bars_show_tokens_of_the_limit_and_end_at_the_finish_line(visit: Visit) 
     start(page)
     page.wait_for_function("document.querySelector('.pane.speculative .text [data-index=\"40\"]')")
     page.click(".toggle")
+    expect(page.locator(".toggle")).to_have_text("Play")
     counts = {side: page.locator(f".pane.{side} .text [data-index]").count() for side in ("plain", "speculative")}
     expect(page.locator(".headline")).to_have_text(f"+{counts['speculative'] - counts['plain']} tokens")
     for side, count in counts.items():

@@ -76,11 +76,11 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             prompt, run, chat = _ask()
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls = _controls(first)
+            finished = gr.State(None)  # in here: what is in Tabs beside its tabs confuses their order
         with gr.Column(elem_id="stage", min_width=0):
             figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
             race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
             _connect_share(callbacks, race, message)
-            finished = gr.State(None)  # within a tab: Gradio counts whatever stands between tabs as one of them
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
     tab = CompareTab(prompt, message, controls, race, run.run)
