@@ -51,7 +51,7 @@ const settings = {
     const since = Date.now();
     const timer = setInterval(() => {
       const off = run.disabled && run.textContent.trim() === "Run"; // and not "Running …"
-      if (off && Date.now() - since > PATIENCE) document.querySelector("#ask").append(note);
+      if (off && Date.now() - since > PATIENCE) document.querySelector("#actions").after(note);
       if (off) return;
       note.remove();
       clearInterval(timer);
@@ -71,13 +71,22 @@ const settings = {
   },
 };
 
+// Enter runs. Gradio would break the line, and submit on Shift+Enter.
 document.addEventListener(
   "keydown",
   (event) => {
-    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || !event.target.closest("#prompt")) return;
-    event.preventDefault();
+    if (event.key !== "Enter" || event.isComposing || !event.target.closest("#prompt")) return;
     event.stopPropagation();
+    if (event.shiftKey) return;
+    event.preventDefault();
     document.querySelector("#run:not([disabled])")?.click();
   },
   true,
 );
+
+// Gradio names each radio button differently, which makes every one a tab stop; of one name they are one, and the
+// arrow keys choose. Gradio may redraw them at any time, so they are renamed where the focus arrives.
+document.addEventListener("focusin", ({ target }) => {
+  const group = target.matches("input[type=radio]") && target.closest("fieldset, .block");
+  if (group) group.querySelectorAll("input[type=radio]").forEach((button) => { button.name = `${group.id}-choice`; });
+});
