@@ -133,7 +133,7 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ModelError, match="not a draft for this target"):
         from_draft(tmp_path / "earlier", Network(FIXTURES / "llama" / "target"))
     with pytest.raises(ModelError, match="not a draft for this target"):
-        from_draft(ASSETS / "smollm2-draft", network)  # which an exporter wrote
+        from_draft(ASSETS / "smollm2-draft", network)
 
 
 @pytest.mark.usefixtures("unmeasured")
@@ -283,7 +283,8 @@ def test_an_exported_draft_computes_what_was_trained(start: Start, pieces: list[
 
 def _head(start: Start) -> Head:
     torch.manual_seed(1)
-    head = Head(start.shape, start.frequencies, 2).eval()
+    head = Head(start.shape, start.frequencies, 2)
+    head.eval()
     with torch.no_grad():
         for weights in head.parameters():
             if weights.dim() == 2:
