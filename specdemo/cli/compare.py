@@ -16,6 +16,7 @@ from specdemo.cli.options import (
     chosen_pair,
     chosen_settings,
 )
+from specdemo.cli.progress import show_conversion
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
 from specdemo.measure.race import race
@@ -37,11 +38,12 @@ def add_to(commands: Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    settings = chosen_settings(options, GenerationSettings)
+    pair = chosen_pair(options)
+    settings = chosen_settings(options, pair)
     check_effect(options, [settings])
     check_json(options.json)
-    pair = chosen_pair(options)
     check_drafter(pair, settings)
+    show_conversion(pair.target, pair.draft)
     status = Console(stderr=True)
     with status.status("loading"):
         engine = load_engine(settings.engine, pair)

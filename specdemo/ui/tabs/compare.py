@@ -19,7 +19,7 @@ from specdemo.ui.callbacks import (
     show_valid,
     waiting,
 )
-from specdemo.ui.controls import NAMES, Control, control, first_drafter, initially
+from specdemo.ui.controls import NAMES, Control, control, hiding, initially, start_values
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.views import view
 
@@ -72,7 +72,7 @@ Stop = Callable[[gr.Request], None]
 def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: ModelPair, stop: Stop) -> CompareTab:
     """Both tabs' contents, for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
     with gr.Tab("Compare"):
-        prompt, run, chat = _ask()
+        prompt, run, chat = _ask(pair, first)
         message = gr.HTML(elem_id="message", elem_classes="message")
         controls = _controls(first)
         figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
@@ -87,14 +87,13 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
     return tab
 
 
-def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
+def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]:
     """The prompt with examples and the earlier conversation, and the buttons."""
+    examples = _examples(first)
     with gr.Column(elem_id="ask"):
         shown = gr.HTML(elem_id="conversation")
         with gr.Row(equal_height=False):
-            prompt = gr.Textbox(
-                bundled_prompts()[0], label="Prompt", lines=3, max_lines=12, elem_id="prompt", scale=8
-            )
+            prompt = gr.Textbox(examples[0][0], label="Prompt", lines=3, max_lines=12, elem_id="prompt", scale=8)
             with gr.Column(scale=1, min_width=200, elem_id="actions"):
                 run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
                 stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
@@ -103,8 +102,17 @@ def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
                 anew = gr.Button("New chat", elem_id="anew", visible=False)
                 copy = gr.Button("Copy link", elem_id="copy")
                 copy.click(None, js="() => settings.copyLink()")
-        gr.Examples([[text] for text in bundled_prompts()], prompt, label="Try one of these", elem_id="examples")
+        tried = gr.Dataset(
+            components=[prompt], samples=examples, type="values", label="Try one of these", elem_id="examples"
+        )
+    tried.click(lambda chosen: chosen[0], tried, prompt, **PRIVATE)
+    pair.change(lambda used: gr.update(samples=_examples(used)), pair, tried, **PRIVATE)
     return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), shown, go_on, anew)
+
+
+def _examples(pair: ModelPair) -> list[list[str]]:
+    """Prompts that suit the pair, as rows of one column."""
+    return [[text] for text in bundled_prompts(pair.target.prompts)]
 
 
 def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
@@ -119,12 +127,17 @@ def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
 def _controls(pair: ModelPair) -> dict[str, Control]:
     """A control for each setting, in the order of the settings type."""
     made: dict[str, Control] = {}
-    shown = initially(pair)
+    shown, start = initially(pair), start_values(pair)
+    classes = hiding(pair, start["engine"], start["drafter"])
 
     def add(name: str) -> None:
-        made[name] = control(name, visible=shown.get(name, True), min_width=200, elem_classes=["genai"])
-        if name == "drafter":
-            made[name].value = first_drafter(pair)
+        made[name] = control(
+            name,
+            value=start[name],
+            visible=shown.get(name, True),
+            min_width=200,
+            elem_classes=classes.get(name),
+        )
 
     with gr.Row(elem_classes="controls"):
         for name in _MAIN:
