@@ -6,8 +6,10 @@ from typing import Any
 
 from specdemo.errors import SpecdemoError, quoted
 
-SCHEMA = 1
-"""Version of the JSON objects that other programs read."""
+SCHEMA = 2
+"""Version of the JSON objects that other programs read. Since 2, a comparison holds its repeats."""
+READABLE = (1, SCHEMA)
+"""Versions of comparisons that are read."""
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

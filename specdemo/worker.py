@@ -10,7 +10,7 @@ Messages: a `Job` to the child; back comes what it yields, including `Phase` val
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -74,6 +74,20 @@ class WithLoader:
         yield from self.work(lambda name: engines.factory(name, self.pair), stop=engines.stop)
 
 
+@dataclass(frozen=True)
+class IfLoaded:
+    """Work with a pair in one engine, as `WithEngine`, but only if both are loaded already."""
+
+    engine: EngineName
+    pair: ModelPair
+    work: Callable[..., Iterator[Any]]
+
+    def __call__(self, engines: "Engines") -> Iterator[Any]:
+        """Work, or do nothing."""
+        if engines.has(self.engine, self.pair):
+            yield from WithEngine(self.engine, self.pair, self.work)(engines)
+
+
 def converting(pair: ModelPair) -> Iterator[Phase]:
     """Convert what of a pair is GGUF and not converted yet."""
     for _, seconds in convert_models((pair.target, pair.draft)):
@@ -92,6 +106,8 @@ class Worker:
         self._first = first
         self._grace = grace_seconds
         self._busy = Lock()
+        self._counting = Lock()
+        self._waiting = 0  # jobs, for the one that is being done
         self._start()
 
     def compare(
@@ -119,8 +135,33 @@ class Worker:
             SpecdemoError: what the job raised, or the child died, or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
-        while not self._busy.acquire(timeout=_TICK_SECONDS):
-            yield None
+        with self._in_line():
+            while not self._busy.acquire(timeout=_TICK_SECONDS):
+                yield None
+        yield from self._do(job, cancelled, cancelled.is_set)
+
+    def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
+        """As `run`, but only if no other job is being done, and no longer than until another one waits.
+
+        Raises:
+            SpecdemoError: what the job raised, or the child died, or had to be ended.
+        """
+        cancelled = cancelled or ThreadEvent()
+        if self._busy.acquire(blocking=False):
+            yield from self._do(job, cancelled, lambda: cancelled.is_set() or self._waiting > 0)
+
+    @contextmanager
+    def _in_line(self) -> Iterator[None]:
+        with self._counting:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._waiting -= 1
+
+    def _do(self, job: Job, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
+        """Do a job, whose turn it is, until it is done or `unwanted`."""
         left = False
         try:
             if not self._child.alive:
@@ -129,7 +170,7 @@ class Worker:
                 self._forget()
             self._stop.clear()
             self._child.send(job)
-            messages = self._messages(cancelled)
+            messages = self._messages(unwanted)
             try:
                 for message in messages:  # noqa: UP028 (`yield from` would close them, too)
                     yield message
@@ -166,7 +207,7 @@ class Worker:
         self._child = Child(_serve, self._factory, self._first, self._stop, self._ready, name="specdemo engine")
         self._first = None  # a restarted child loads what its first job needs
 
-    def _messages(self, cancelled: ThreadEvent) -> Iterator[Any]:
+    def _messages(self, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Whatever the child sends until its job is done; once a second without news, the phase again, or None."""
         phase: Phase | None = None if self._ready.is_set() else Phase("loading")
         began = told = heard = monotonic()
@@ -189,7 +230,7 @@ class Worker:
             elif now - told >= _TICK_SECONDS:
                 told = now
                 yield replace(phase, seconds=now - began) if phase is not None else None
-            if not cancelled.is_set():
+            if not unwanted():
                 continue
             self._stop.set()
             cancelled_at = cancelled_at or now
@@ -267,6 +308,10 @@ class Engines:
             yield Phase("calibrating")
             self._costs[name] = measure_costs(self._engine, stop=self.stop)
         return self._engine, self._costs[name]
+
+    def has(self, engine: EngineName, pair: ModelPair) -> bool:
+        """Whether this pair is loaded in this engine."""
+        return self._engine is not None and self._name == (engine, pair)
 
     def close(self) -> None:
         """Free what is loaded."""

@@ -14,6 +14,7 @@ from specdemo.records import (
     Round,
     Run,
     Token,
+    Trial,
     Turn,
     Verdict,
 )
@@ -55,6 +56,21 @@ runs = st.builds(
     rounds=st.lists(rounds(), max_size=6).map(tuple),
     finish_reason=st.sampled_from(["stop", "length", "cancelled"]),
 )
+trials = st.builds(
+    Trial,
+    tokens=ids,
+    seconds=seconds,
+    plain_seconds=seconds,
+    rounds=ids,
+    run_tokens=ids,
+    run_seconds=seconds,
+    draft_seconds=st.none() | seconds,
+    verify_seconds=st.none() | seconds,
+    proposed=st.none() | ids,
+    accepted=st.none() | ids,
+    judged=st.none() | ids,
+    other_load=probability,
+)
 models = st.builds(Model, name=text, architecture=text, parameters=ids, weights=text, path=st.none())
 environments = st.builds(Environment, threads=st.none() | st.integers(1, 1024))
 comparisons = st.builds(
@@ -72,6 +88,8 @@ comparisons = st.builds(
     plain=runs,
     speculative=runs,
     draft_agreement=st.none() | st.lists(st.booleans(), max_size=9).map(tuple),
+    other_load=probability,
+    repeats=st.lists(trials, max_size=8).map(tuple),
     trace_source=st.sampled_from(["measured", "replayed", "counts only"]),
     costs=st.none()
     | st.builds(

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError
+from specdemo.measure.repeats import repeats
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import Sweep, sweep
 from specdemo.progress import Progress
@@ -42,6 +43,7 @@ def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.Monkey
     engines: dict[EngineName, Engine] = {"genai": engine, "traced": traced}
     monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: engines[name])
     monkeypatch.setattr(compare_module, "measure_costs", measured_once)
+    monkeypatch.setattr(compare_module, "repeats", partial(repeats, seconds=0))
 
 
 measured_once = cache(measure_costs)
@@ -55,7 +57,7 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
-    assert data["schema"] == 1
+    assert data["schema"] == 2
     assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 128
     assert data["summary"]["identical"] is True
     assert data["summary"]["first_divergence"] is None
@@ -81,6 +83,24 @@ def test_the_traced_engine_tells_every_probability(loaded: None, capsys: pytest.
         assert None not in [step["draft_seconds"] for step in data["speculative"]["rounds"]]
         ids.append(data["speculative"]["token_ids"])
     assert ids[0] == ids[1]
+
+
+def test_repeats_are_counted_where_the_speedup_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: ScriptedEngine(wrong=(4,)))
+    path = tmp_path / "run.json"
+    assert main(["compare", "Say", "--repeats", "6", "--json", str(path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Median of 6 repeats (95 % interval" in printed
+    assert "scripted on scripted: lookahead 4, draft model, GenAI engine, greedy, at most 128 tokens." in printed
+    summary = json.loads(path.read_text())["summary"]
+    assert summary["runs"] == 6
+    assert summary["speedup_interval"] == pytest.approx([summary["speedup"]] * 2)
+    assert main(["compare", "Say", "--repeats", "0"]) == 0
+    assert "From a single run." in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["compare", "Say", "--repeats", "-1"])
 
 
 @pytest.mark.openvino

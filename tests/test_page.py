@@ -172,7 +172,7 @@ def test_a_saved_run_is_opened_on_both_tabs(visit: Visit, tmp_path: Path) -> Non
     page.set_input_files("#open input, input[type=file]", saved)
     expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
     page.set_input_files("#open input, input[type=file]", wrong)
-    expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 1")
+    expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 2")
     expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
     page.click("button[role=tab] >> text=Compare")
     page.click(".skip")

@@ -22,7 +22,7 @@ def test_object_has_the_documented_keys() -> None:
     *_, comparison = race(ScriptedEngine(wrong=(3,)), "Say", GenerationSettings())
     assert isinstance(comparison, Comparison)
     written = schema.to_json(comparison)
-    assert written["schema"] == 1
+    assert written["schema"] == 2
     assert {"pair", "prompt", "settings", "environment", "plain", "speculative", "trace_source", "summary"} <= set(
         written
     )
@@ -35,7 +35,8 @@ def test_object_has_the_documented_keys() -> None:
         "id", "text", "verdict", "draft_probability", "target_probability",
     }  # fmt: skip
     assert set(written["summary"]) == {
-        "speedup", "acceptance_rate", "mean_accepted_length", "identical", "first_divergence",
+        "speedup", "speedup_interval", "runs", "acceptance_rate", "mean_accepted_length", "identical",
+        "first_divergence", "doubts",
     }  # fmt: skip
     assert side["token_ids"][1:] == [id_ for step in side["rounds"] for id_ in step["committed"]]
     assert written["summary"]["speedup"] == metrics.speedup(comparison)
@@ -48,8 +49,18 @@ def test_no_path_of_this_machine_is_written() -> None:
 
 
 def test_another_schema_is_refused() -> None:
-    with pytest.raises(ValueError, match="schema 1, got schema 2"):
-        schema.from_json({"schema": 2})
+    with pytest.raises(ValueError, match="schema 2, got schema 3"):
+        schema.from_json({"schema": 3})
+
+
+def test_a_file_of_schema_1_is_read() -> None:
+    *_, comparison = race(ScriptedEngine(), "Say", GenerationSettings())
+    assert isinstance(comparison, Comparison)
+    new = ("repeats", "other_load")
+    written = {key: value for key, value in schema.to_json(comparison).items() if key not in new}
+    read = schema.from_json(written | {"schema": 1})
+    assert read.repeats == ()
+    assert metrics.speedup(read) == metrics.speedup(comparison)
 
 
 def test_a_long_run_is_read_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:

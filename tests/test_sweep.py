@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from specdemo.analysis.intervals import Interval, median_interval
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
@@ -12,7 +13,7 @@ from specdemo.errors import PromptError, SettingsError
 from specdemo.measure.recommend import Candidate, Point, recommend
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import FRESH, Sweep, candidates, sweep
-from specdemo.measure.trials import Interval, median_interval, trials
+from specdemo.measure.trials import trials
 from specdemo.progress import Progress
 from specdemo.records import Costs, Request
 from specdemo.settings import GenerationSettings
@@ -177,15 +178,18 @@ def test_recommendations() -> None:
     clear = recommend(points, point("a", 1.2, 1.3, 1.4))
     assert clear.candidate is not None
     assert clear.sentence == (
-        "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical. Within measurement error: b."
+        "No clear winner: any of a, b. For a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical."
     )
+    alone = recommend(points[:1], point("a", 1.2, 1.3, 1.4))
+    assert alone.sentence == "Choose a: 1.30× (95 % interval 1.20–1.40) in 5 fresh runs, outputs identical."
     many = [point(str(n), 1.0, 1 + n / 100, 1.5) for n in range(10)]
-    assert recommend(many, point("9", 1.2, 1.3, 1.4)).sentence.endswith(
-        "Within measurement error: 8, 7, 6, 5 and 5 more."
+    assert recommend(many, point("9", 1.2, 1.3, 1.4)).sentence.startswith(
+        "No clear winner: any of 9, 8, 7, 6, 5 and 5 more. "
     )
     for fresh, words in (
         (point("a", 0.9, 1.1, 1.3), "No setting clearly beats plain decoding here: the best, a, reached 1.10×"),
         (point("a", 0.8, 0.9, 1.1), "No setting beats plain decoding here"),
+        (point("a", 1.46, 4.99, 8.3), "Not settled: the runs of the fastest setting, a, differ too much"),
         (point("a", None, 1.5, None, 1), "Too few runs to be sure: the fastest so far is a, 1.50× in 1 fresh run"),
         (None, "Too few runs to be sure: the fastest so far is a, 1.90× in 5 runs"),
     ):

@@ -86,9 +86,9 @@ def test_a_sweep_board_leaves_out_what_was_not_measured_and_names_what_was() -> 
     shown = json.loads(sweep_board(genai.model_copy(update=changed)))
     assert set(shown["charts"]) == {"speedup", "acceptance"}
     assert [trace["name"] for trace in shown["charts"]["speedup"]["data"]] == ["measured"]
-    assert f"{ENGINE.pair.name} · genai engine · prompt lookup" in shown["html"]["caption"]
+    assert f"{ENGINE.pair.name} on scripted: prompt lookup, GenAI engine" in shown["html"]["caption"]
     traced = json.loads(sweep_board(genai))["html"]["caption"]
-    assert f"{ENGINE.pair.name} · traced engine · draft model" in traced
+    assert f"{ENGINE.pair.name} on scripted: draft model, traced engine" in traced
 
 
 def test_a_policys_speedup_comes_with_whether_outputs_were_identical() -> None:

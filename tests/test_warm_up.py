@@ -29,8 +29,18 @@ class Cold(ScriptedEngine):
         return super().decoder(request, costs)
 
 
+def test_an_engine_that_has_not_raced_takes_longer() -> None:
+    engine = ScriptedEngine()
+    first, again = warmed(engine)[1], warmed(engine)[1]
+    for side in first:
+        assert 1.5 <= first[side].seconds < 1.5 + 0.5
+        assert again[side].seconds < 1
+
+
 def test_a_steady_engine_repeats_until_that_is_certain() -> None:
-    phases, found = warmed(ScriptedEngine())
+    engine = ScriptedEngine()
+    warmed(engine)
+    phases, found = warmed(engine)
     assert [phase.done for phase in phases] == list(range(6))
     assert found["plain"].steady
     assert found["speculative"].steady

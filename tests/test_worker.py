@@ -3,6 +3,8 @@
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from threading import Event, Timer
 from time import perf_counter, sleep
@@ -15,12 +17,13 @@ from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.measure.race import Lap, race
+from specdemo.measure.warm_up import raced
 from specdemo.models.pairs import bundled_pair
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
-from specdemo.worker import WithEngine, Worker
+from specdemo.worker import IfLoaded, WithEngine, Worker
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
@@ -53,7 +56,9 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         sleep(3600)
     if pair == HUNG:
         return Hung()
-    return Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, real_time=True)
+    engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, real_time=True)
+    raced.add(engine)  # its steps are as fast from the first
+    return engine
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +104,25 @@ def test_leaving_frees_the_engine(worker: Worker) -> None:
         pass
     progress.close()
     assert compare(worker).plain.finish_reason == "length"
+
+
+def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None:
+    compare(worker)
+    endless = IfLoaded("genai", PAIR, partial(race, prompt="Say", settings=LONG))
+    idle = worker.run_idle(endless)
+    next(idle)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(compare, worker)
+        rest = list(idle)
+        assert asked.result().plain.finish_reason == "length"
+    assert not [item for item in rest if isinstance(item, Comparison) and item.plain.finish_reason == "length"]
+    running = worker.compare(PAIR, "Say", LONG)
+    assert isinstance(running, Generator)
+    next(running)
+    assert list(worker.run_idle(endless)) == []
+    running.close()
+    compare(worker)
+    assert list(worker.run_idle(replace(endless, pair=OTHER))) == []
 
 
 def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Worker) -> None:

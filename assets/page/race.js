@@ -34,10 +34,12 @@ class Race {
   }
 
   handle(event) {
+    const seen = this.player.ended;
     if (event.kind === "lap") this.player.add(event.side, event.rounds, event.done);
-    if (event.kind === "end") this.result = event;
+    if (event.kind === "end") this.result = event; // once, and again with the figures of its repeats
     if (event.kind === "error") this.failure = event.text;
     if (event.kind === "end" || event.kind === "error") this.player.finish();
+    if (event.kind === "end" && seen) this.ended();
   }
 
   begin(event) {
@@ -54,6 +56,7 @@ class Race {
   }
 
   clear() {
+    this.marked = null;
     for (const pane of Object.values(this.panes)) pane.reset(this.prompt);
     for (const chart of Object.values(this.charts)) chart.reset(this.run);
     for (const side of ["plain", "speculative"]) this.track(side, 0, null);
@@ -133,6 +136,8 @@ class Race {
     this.find(".agreement").dataset.identical = result.identical;
     this.find(".divergence").textContent = result.divergence_reason;
     this.find(".figures").innerHTML = result.figures; // escaped by the server
+    if (this.marked === this.run) return;
+    this.marked = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
   }
 

@@ -1,38 +1,41 @@
 """A comparison in plain sentences, for page and terminal alike."""
 
 from collections.abc import Iterator
-from typing import Literal
 
 from specdemo.analysis import metrics
+from specdemo.analysis.conclusion import evidence
+from specdemo.analysis.doubts import doubts
 from specdemo.analysis.figures import number, percent
+from specdemo.analysis.wording import in_words
 from specdemo.records import Comparison, Verdict
-
-_SAME = 0.02  # within this of 1× neither side is called faster
-
-
-def headline(comparison: Comparison) -> str:
-    """The outcome in a few words, such as "1.8× faster"."""
-    speedup = metrics.speedup(comparison)
-    if speedup is None:
-        return "Too short to compare"
-    words = {"faster": "× faster", "slower": "×: slower", "same": "×: no difference"}
-    return f"{speedup:.2f}{words[tone(comparison)]}"
-
-
-def tone(comparison: Comparison) -> Literal["faster", "slower", "same"]:
-    """Which way the outcome goes, for colouring."""
-    speedup = metrics.speedup(comparison)
-    if speedup is None or abs(speedup - 1) <= _SAME:
-        return "same"
-    return "faster" if speedup > 1 else "slower"
 
 
 def reason(comparison: Comparison) -> str:
-    """Why: what a round commits compared with what it costs, and what makes up that cost."""
+    """From how many runs, and why: what a round commits compared with what it costs, and what makes up that cost.
+
+    If speculation had nothing to work with, that comes first.
+    """
+    return " ".join(filter(None, (_nothing(comparison), evidence(comparison), _why(comparison))))
+
+
+def _nothing(comparison: Comparison) -> str:
+    """That nothing was proposed, or nothing accepted; empty otherwise."""
+    rounds = comparison.speculative.rounds
+    if not rounds or any(step.accepted for step in rounds):
+        return ""
+    lookup = comparison.settings.drafter == "lookup"
+    if any(step.proposed is None or step.proposed for step in rounds):
+        who = "prompt lookup" if lookup else "the draft"
+        return f"No token that {who} proposed was accepted, so speculation could only cost time."
+    who = "Prompt lookup found nothing to copy" if lookup else "The draft proposed nothing"
+    return f"{who}, so both sides decoded one token at a time."
+
+
+def _why(comparison: Comparison) -> str:
     length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
     if length is None or cost is None:
         return "Ask for more tokens to see a difference."
-    if tone(comparison) == "slower":
+    if cost > length:
         round_ = f"A round takes as long as {cost:.2f} plain steps but commits only {length:.2f} tokens."
     else:
         round_ = f"A round commits {length:.2f} tokens in the time of {cost:.2f} plain steps."
@@ -48,9 +51,17 @@ def agreement(comparison: Comparison) -> str:
     return f"outputs differ from token {index + 1} on"
 
 
+def made_by(comparison: Comparison) -> str:
+    """The pair, the settings and the device that a result comes from."""
+    device = comparison.environment.device
+    return f"{comparison.pair.name} on {device}: {in_words(comparison.settings)}."
+
+
 def notes(comparison: Comparison) -> Iterator[str]:
-    """How the proposals are known, and what else matters in judging the figures."""
-    yield f"{comparison.pair.name}, {comparison.settings.engine} engine, on {comparison.environment.device}."
+    """What made the figures, what to doubt about them, and how the proposals are known."""
+    yield made_by(comparison)
+    for doubt in doubts(comparison):
+        yield doubt.reason
     yield _SOURCES[comparison.trace_source]
     if comparison.pair.translated and comparison.settings.drafter == "model":
         yield (

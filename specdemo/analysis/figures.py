@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from specdemo.analysis import metrics
+from specdemo.analysis import intervals, metrics
+from specdemo.analysis.conclusion import speedup_of
 from specdemo.records import Comparison, Run
 
 _POSITIONS = 16
@@ -22,7 +23,7 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     """The figures in the order in which they explain each other."""
     plain, speculative = comparison.plain, comparison.speculative
     formulas = metrics.FORMULAS
-    yield Figure("speedup", "", number(metrics.speedup(comparison), "×"), formulas["speedup"])
+    yield _speedup(comparison)
     yield Figure(
         "time per token",
         milliseconds(metrics.time_per_token(plain)),
@@ -41,6 +42,16 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     )
     yield Figure("acceptance by position i", "", _positions(speculative), formulas["per_position"])
     yield from _cost_figures(comparison)
+
+
+def _speedup(comparison: Comparison) -> Figure:
+    """The quoted speedup with its interval, or the race's own where it was not repeated."""
+    speedup, formula = speedup_of(comparison), metrics.FORMULAS["speedup"]
+    if speedup is None or not comparison.repeats:
+        return Figure("speedup, one run", "", number(speedup.middle if speedup else None, "×"), formula)
+    runs = len(comparison.repeats)
+    name = f"speedup, {runs} repeat{'s' * (runs > 1)}"
+    return Figure(name, "", str(speedup), f"{formula}; {intervals.FORMULA}")
 
 
 def _positions(run: Run) -> str:

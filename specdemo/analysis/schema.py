@@ -1,4 +1,4 @@
-"""Comparisons as JSON objects of schema 1, and back.
+"""Comparisons as JSON objects of schema 2, and back; objects of schema 1, which lack repeats, are read, too.
 
 The object holds what was measured and, for readers without this package, the figures derived from it
 (`tokens_per_second`, `summary`). Reading ignores the derived ones: they are functions of the rest.
@@ -9,7 +9,9 @@ from itertools import islice
 from typing import Any
 
 from specdemo.analysis import metrics
-from specdemo.output import SCHEMA
+from specdemo.analysis.conclusion import runs_of, speedup_of
+from specdemo.analysis.doubts import doubts
+from specdemo.output import READABLE, SCHEMA
 from specdemo.records import Comparison, Round, Run, Side
 
 _COLUMNS = {
@@ -19,22 +21,27 @@ _COLUMNS = {
     "token_entropies": "entropy",
     "token_alternatives": "alternatives",
 }
+_REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load")
 _SIDES: tuple[Side, Side] = ("plain", "speculative")
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """One JSON-serialisable object of schema 1."""
+    """One JSON-serialisable object of schema 2."""
+    speedup = speedup_of(comparison)
     return {
         "schema": SCHEMA,
         **comparison.model_dump(mode="json", include={"pair", "history", "prompt", "settings", "environment"}),
         **{side: _run_to_json(comparison.side(side)) for side in _SIDES},
-        **comparison.model_dump(mode="json", include={"trace_source", "costs", "draft_agreement", "warm_up"}),
+        **comparison.model_dump(mode="json", include=set(_REST)),
         "summary": {
-            "speedup": metrics.speedup(comparison),
+            "speedup": speedup and speedup.middle,
+            "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.known else None,
+            "runs": runs_of(comparison),
             "acceptance_rate": metrics.acceptance_rate(comparison.speculative),
             "mean_accepted_length": metrics.mean_accepted_length(comparison.speculative),
             "identical": metrics.identical(comparison),
             "first_divergence": metrics.first_divergence(comparison),
+            "doubts": [doubt._asdict() for doubt in doubts(comparison)],
         },
     }
 
@@ -43,9 +50,9 @@ def from_json(data: dict[str, Any]) -> Comparison:
     """The comparison that `to_json` wrote.
 
     Raises:
-        ValueError: the object is not of schema 1.
+        ValueError: the object is of another schema.
     """
-    if data.get("schema") != SCHEMA:
+    if data.get("schema") not in READABLE:
         raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
     return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in _SIDES}})
 

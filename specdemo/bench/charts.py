@@ -35,10 +35,11 @@ def charts(result: Bench) -> dict[str, Chart]:
 
 def _speedups(found: list[Cell]) -> go.Figure:
     def bars(mine: list[Cell]) -> dict[str, Any]:
-        spread = [cell.deviation or 0 for cell in mine]
+        spread = [cell.deviation for cell in mine if cell.deviation is not None]
+        whiskers = {"type": "data", "array": spread, "thickness": 1.5, "color": "var(--sd-ink)"}
         return {
             "y": [cell.mean for cell in mine],
-            "error_y": {"type": "data", "array": spread, "thickness": 1.5, "color": "var(--sd-ink)"},
+            "error_y": whiskers if len(spread) == len(mine) else None,  # not of no height
             "hovertext": ["outputs identical" if cell.identical else "outputs differ" for cell in mine],
         }
 

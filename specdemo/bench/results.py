@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any, Self
 
+from specdemo.analysis.intervals import Summary, summarise
 from specdemo.bench.journal import Heading
 from specdemo.bench.suites import Task
 from specdemo.measure.hardware import Bound, MemoryUse
-from specdemo.measure.trials import Summary, Trial, summarise
 from specdemo.models.folder import files_digest
 from specdemo.models.gguf_convert import folder_of
-from specdemo.records import Costs, Environment, ModelPair, Record
+from specdemo.records import Costs, Environment, ModelPair, Record, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
 

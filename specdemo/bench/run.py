@@ -19,9 +19,9 @@ from specdemo.errors import FileError, PromptError, SettingsError, quoted
 from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memory
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
-from specdemo.measure.trials import Trial, can_run, trials, warm_up
+from specdemo.measure.trials import can_run, trials, warm_up
 from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair
+from specdemo.records import Costs, ModelPair, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
 

@@ -15,16 +15,19 @@ from specdemo.cli.options import (
     check_json,
     chosen_pair,
     chosen_settings,
+    count,
 )
 from specdemo.cli.progress import show_conversion
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
 from specdemo.measure.race import race
+from specdemo.measure.repeats import REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
 from specdemo.output import write_json
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
+from specdemo.ways import KINDS
 
 
 def add_to(commands: Commands) -> None:
@@ -32,6 +35,13 @@ def add_to(commands: Commands) -> None:
     parser = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
     parser.set_defaults(command=_compare)
     parser.add_argument("prompt", metavar="PROMPT")
+    parser.add_argument(
+        "--repeats",
+        type=count,
+        metavar="N",
+        help="runs after the first, for an interval of the speedup (default: as many as fit into "
+        f"{REPEAT_SECONDS:.0f} s)",
+    )
     add_json(parser, "the comparison")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
@@ -49,12 +59,16 @@ def _compare(options: argparse.Namespace) -> None:
         engine = load_engine(settings.engine, pair)
     comparison = None
     with status.status("measuring step costs") as busy:
-        costs = measure_costs(engine) if settings.policy != "constant" else None  # where lengths vary
+        varying = settings.policy != "constant" or KINDS[type(settings.way)].costs
+        costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):
                 comparison = progress
             busy.update(progress.name if isinstance(progress, Phase) else "racing")
         assert comparison is not None, "a race that nobody stops ends with a comparison"
+        for more in repeats(engine, comparison, number=options.repeats):
+            comparison = more
+            busy.update(f"repeating, {len(more.repeats)} so far")
         if costs is None:
             busy.update("measuring step costs")
             comparison = comparison.model_copy(update={"costs": measure_costs(engine)})

@@ -30,6 +30,14 @@ def positive(text: str) -> int:
     return value
 
 
+def count(text: str) -> int:
+    """A whole number from 0 on, as argparse takes it."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
 def add_settings(
     parser: argparse.ArgumentParser,
     settings: type[GenerationSettings | RuntimeSettings],

@@ -7,7 +7,7 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from specdemo.analysis import explain, metrics
+from specdemo.analysis import conclusion, explain, metrics
 from specdemo.analysis.figures import figures, milliseconds, number
 from specdemo.analysis.predict import FORMULAS
 from specdemo.bench import report
@@ -30,7 +30,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
     console.print(legend(comparison))
-    console.print(Text(explain.headline(comparison) + ".", style="bold"), explain.reason(comparison))
+    console.print(Text(conclusion.headline(comparison) + ".", style="bold"), explain.reason(comparison))
     console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
     console.print(table(comparison))
     for note in explain.notes(comparison):
@@ -79,6 +79,8 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
         rows.add_row(*row)
     console.print(rows)
     console.print(Text(sweep.recommendation.sentence, style="bold"))
+    for remark in sweeps.remarks(sweep):
+        console.print(Text(remark, "dim"))
     if sweep.costs is not None:
         console.print(Text(_steps(sweep.costs), "dim"))
     if sweep.prediction is not None:

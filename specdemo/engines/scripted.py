@@ -32,7 +32,7 @@ _OTHER_LOOKAHEAD = 4  # for policies that would choose it
 _ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}
 
 
-@dataclass
+@dataclass(eq=False)
 class ScriptedEngine:
     """Generates `words`, then the end of text; its draft knows them too, but is wrong at `wrong` positions.
 

@@ -12,6 +12,7 @@ from itertools import islice
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
+from specdemo.measure.load import OtherLoad
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, FinishReason, Request, Round, Run, Side, TraceSource, Turn
@@ -63,6 +64,7 @@ def race(
     lanes = [_Lane("plain", engine.decoder(request.plain)), _Lane("speculative", engine.decoder(request, costs))]
     with ExitStack() as opened:
         warmed = yield from warm_up(engine, {"plain": rehearsed.plain, "speculative": rehearsed}, costs, stop)
+        load = OtherLoad()
         for lane in lanes:
             opened.callback(lane.rounds.close)
             if stop():
@@ -74,7 +76,7 @@ def race(
         while (unfinished := [lane for lane in lanes if lane.decoder.finish_reason is None]) and not stop():
             ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda lane: lane.clock)
             yield ahead.lap(slice_seconds, stop)
-        plain, speculative = (lane.run() for lane in lanes)
+        plain, speculative, other_load = lanes[0].run(), lanes[1].run(), load.share()
         yield Comparison(
             pair=engine.pair,
             prompt=prompt,
@@ -87,6 +89,7 @@ def race(
             draft_agreement=_agreement(lanes[1].decoder),
             history=tuple(history),
             warm_up=warmed,
+            other_load=other_load,
         )
 
 

@@ -1,9 +1,9 @@
-"""What to do about a sweep's figures, in one sentence."""
+"""What to do about a sweep's figures, in a sentence or two. There need not be a winner."""
 
 from collections.abc import Sequence
 from typing import Literal
 
-from specdemo.measure.trials import Summary
+from specdemo.analysis.intervals import Summary
 from specdemo.records import Record
 from specdemo.settings import GenerationSettings
 
@@ -33,7 +33,7 @@ class Recommendation(Record):
 
 
 def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommendation:
-    """The fastest setting, if its fresh runs clearly beat plain decoding."""
+    """The fastest setting, if its fresh runs clearly beat plain decoding; it may be one of several as good."""
     if not points:
         return Recommendation(candidate=None, sentence="Nothing has been measured yet.")
     best = fresh or max(points, key=lambda point: point.speedup.middle)
@@ -43,20 +43,28 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
     if fresh is None or best.speedup.low is None:
         sentence = f"Too few runs to be sure: the fastest so far is {name}, {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
+    if best.speedup.wide:
+        sentence = (
+            f"Not settled: the runs of the fastest setting, {name}, differ too much ({best.speedup.ends} in {runs} "
+            "fresh runs). Close other programs and sweep again."
+        )
+        return Recommendation(candidate=None, sentence=sentence)
     if best.speedup.low <= 1:
         clearly = "clearly " if best.speedup.middle > 1 else ""
         sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
-    others = [point for point in points if point.candidate.name != name]
-    sentence = f"Choose {name}: {evidence}, {outputs}.{_equals(others, best.speedup.low)}"
+    equals = _equals([point for point in points if point.candidate.name != name], best.speedup.low)
+    if not equals:
+        return Recommendation(candidate=best.candidate, sentence=f"Choose {name}: {evidence}, {outputs}.")
+    sentence = f"No clear winner: any of {name}, {equals}. For {name}: {evidence}, {outputs}."
     return Recommendation(candidate=best.candidate, sentence=sentence)
 
 
 def _equals(others: Sequence[Point], speedup: float) -> str:
-    """The settings that may be as fast, fastest first."""
+    """The settings that may be as fast, fastest first; empty if there are none."""
     reaching = [point for point in others if (point.speedup.high or max(point.speedups)) >= speedup]
     names = [point.candidate.name for point in sorted(reaching, key=lambda point: -point.speedup.middle)]
     if not names:
         return ""
     shown, more = names[:_NAMED], len(names) - _NAMED
-    return f" Within measurement error: {', '.join(shown)}{f' and {more} more' if more > 0 else ''}."
+    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"

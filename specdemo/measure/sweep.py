@@ -11,16 +11,19 @@ from random import Random
 from time import perf_counter
 from typing import Any, Literal
 
+from specdemo.analysis.doubts import doubts_of
 from specdemo.analysis.figures import number, percent
+from specdemo.analysis.intervals import summarise
 from specdemo.analysis.predict import Prediction, predict
+from specdemo.analysis.wording import shared_words
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import run_alone
 from specdemo.measure.recommend import Candidate, Point, Recommendation, recommend
 from specdemo.measure.step_costs import MAX_LOOKAHEAD
-from specdemo.measure.trials import Trial, can_run, summarise, trials, warm_up
+from specdemo.measure.trials import can_run, trials, warm_up
 from specdemo.progress import Progress
-from specdemo.records import Costs, Environment, ModelPair, Record, Request
+from specdemo.records import Costs, Environment, ModelPair, Record, Request, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.ways import kinds
 
@@ -124,6 +127,17 @@ def sweep(
                 yield Progress(done, total, spent / done * (total - done), results.sweep())
             if stop():
                 return
+
+
+def remarks(sweep: Sweep) -> Iterator[str]:
+    """What the figures were made with, and which of them to doubt."""
+    yield f"{sweep.pair.name} on {sweep.environment.device}: {shared_words(sweep.settings)}."
+    if sweep.fresh is not None:
+        yield from (doubt.reason for doubt in doubts_of(sweep.fresh))
+    for point in sweep.points:
+        for doubt in doubts_of(point):
+            if doubt.kind == "above τ":
+                yield f"{point.candidate.name.capitalize()}: {doubt.reason}"
 
 
 COLUMNS = ("setting", "speedup", "predicted", "τ", "α", "draft", "verify", "other", "outputs", "runs")

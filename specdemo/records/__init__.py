@@ -22,6 +22,7 @@ from specdemo.records.costs import StepCosts as StepCosts
 from specdemo.records.request import Request as Request
 from specdemo.records.request import Sampling as Sampling
 from specdemo.records.request import Turn as Turn
+from specdemo.records.trial import Trial as Trial
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import DraftKind, Source
 
@@ -212,6 +213,9 @@ class Comparison(Record):
 
     `draft_agreement[i]`, found off the clock after a greedy run, says whether the draft would have proposed the
     speculative side's token i + 1 given the text before it. It is what an oracle needs to know.
+
+    `repeats` are unwatched runs of the same request after the race; `other_load` is the share of the machine's
+    processor time that other processes took during the race, None if that is not known.
     """
 
     pair: ModelPair
@@ -225,6 +229,8 @@ class Comparison(Record):
     draft_agreement: tuple[bool, ...] | None = Field(None, max_length=MOST)
     history: tuple[Turn, ...] = ()
     warm_up: dict[Side, WarmUp] | None = None
+    repeats: tuple[Trial, ...] = Field((), max_length=MOST)
+    other_load: Probability | None = None
 
     def side(self, side: Side) -> Run:
         """The run of one side."""

@@ -24,7 +24,7 @@ from specdemo.ui.controls import (
 )
 from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.session import Sessions, Update
+from specdemo.ui.session import Finished, Sessions, Update
 from specdemo.ui.uploads import opened
 from specdemo.ways import Drafter, EngineName, Policy
 
@@ -44,12 +44,12 @@ class Callbacks:
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message, anatomy, the turn to continue from, and buttons."""
+        """Compare; updates of race view, message, anatomy, the turn to continue from, what was run, and buttons."""
         check_known(known)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
-            yield [gr.skip(), alert(error), gr.skip(), gr.skip(), *buttons("idle")]
+            yield [gr.skip(), alert(error), gr.skip(), gr.skip(), gr.skip(), *buttons("idle")]
             return
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
@@ -57,6 +57,15 @@ class Callbacks:
             # unchanged widgets are skipped: each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
+
+    def repeat(
+        self, request: gr.Request, known: bool, pair: ModelPair, finished: Finished | None
+    ) -> Iterator[list[Any]]:
+        """Repeat the race that just ended, unwatched; updates of race view and what was run."""
+        check_known(known)
+        if finished is not None:
+            for news in self._sessions.repeat(str(request.session_hash), pair, finished):
+                yield [gr.skip(), gr.skip()] if news is None else list(news)
 
     def open(self, data: bytes) -> list[Any]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
@@ -103,16 +112,16 @@ def check_known(known: bool) -> None:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Values of race view, message, anatomy and the turn to continue from."""
-    feed, message, anatomy, turn = update
-    return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy, turn]
+    """Values of race view, message, anatomy, the turn to continue from, and what was run."""
+    feed, message, anatomy, turn, finished = update
+    return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy, turn, finished]
 
 
 def api_description() -> str:
     """What the endpoint does, and what each of its parameters means."""
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
     return "\n".join(
-        ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 1.", *lines]
+        ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 2.", *lines]
     )
 
 

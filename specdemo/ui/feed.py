@@ -10,7 +10,8 @@ from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
-from specdemo.analysis import explain, metrics, schema
+from specdemo.analysis import conclusion, explain, metrics, schema
+from specdemo.analysis.doubts import doubts
 from specdemo.measure.race import Lap
 from specdemo.output import json_text
 from specdemo.records import Comparison, Round, Side
@@ -24,7 +25,7 @@ class Feed:
     """One run, event by event."""
 
     def __init__(self, prompt: str, settings: GenerationSettings) -> None:
-        self._run = uuid4().hex
+        self.run = uuid4().hex
         self._lines: list[str] = []
         self._seen = (0, 0)  # how many events there were at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
@@ -41,21 +42,24 @@ class Feed:
         """All events."""
         return "".join(self._lines)
 
+    def __len__(self) -> int:
+        """How many events there are."""
+        return len(self._lines)
+
     def add(self, progress: Lap | Comparison) -> None:
         """Append what happened."""
         if isinstance(progress, Lap):
             done = progress.finish_reason is not None
             self._append("lap", side=progress.side, rounds=self._lap(progress), done=done)
         else:
-            self._append("end", **_end(progress))
+            self._lines.append(ending(self.run, len(self), progress))
 
     def fail(self, message: str) -> None:
         """Append that the run ended in an error; what was sent before stays."""
         self._append("error", text=message)
 
     def _append(self, kind: str, **event: Any) -> None:
-        line = json.dumps({"run": self._run, "at": len(self._lines), "kind": kind, **event}, ensure_ascii=False)
-        self._lines.append(line.replace("<", "\\u003c") + "\n")  # no user text looks like markup in transit
+        self._lines.append(_line(self.run, len(self), kind, event))
 
     def _lap(self, lap: Lap) -> list[dict[str, Any]]:
         """The lap's rounds, each with the figures at its end."""
@@ -86,16 +90,28 @@ class Feed:
         ]
 
 
+def ending(run: str, at: int, comparison: Comparison) -> str:
+    """The event of a run's result, which comes again, as a later event, once the run was repeated."""
+    return _line(run, at, "end", _end(comparison))
+
+
+def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
+    line = json.dumps({"run": run, "at": at, "kind": kind, **event}, ensure_ascii=False)
+    return line.replace("<", "\\u003c") + "\n"  # no user text looks like markup in transit
+
+
 def _end(comparison: Comparison) -> dict[str, Any]:
     return {
-        "headline": explain.headline(comparison),
-        "tone": explain.tone(comparison),
+        "headline": conclusion.headline(comparison),
+        "tone": conclusion.tone(comparison),
         "reason": explain.reason(comparison),
         "agreement": explain.agreement(comparison),
         "identical": metrics.identical(comparison),
         "divergence": metrics.first_divergence(comparison),
         "divergence_reason": explain.divergence_reason(comparison),
         "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
+        "doubts": [doubt.reason for doubt in doubts(comparison)],
+        "made_by": explain.made_by(comparison),
         "figures": figures_html(comparison),
         "record": json_text(schema.to_json(comparison)),
     }

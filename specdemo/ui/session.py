@@ -1,21 +1,28 @@
 """What a visitor's run does, step by step, without a widget in it."""
 
-from collections.abc import Iterator, Sequence
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from specdemo.analysis import schema
+from specdemo.engines.base import Engine
 from specdemo.errors import SpecdemoError
+from specdemo.measure.repeats import repeats
+from specdemo.output import json_text
 from specdemo.progress import Phase
-from specdemo.records import Comparison, ModelPair, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.feed import Feed
+from specdemo.ui.feed import Feed, ending
 from specdemo.ui.html.messages import alert, describe, notice
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.visitors import Visitors
 from specdemo.ways import EngineName
-from specdemo.worker import Job, WithEngine, Worker
+from specdemo.worker import IfLoaded, Job, WithEngine, Worker
 
 UPDATE_SECONDS = 0.35
 """Between updates of the page; live playback can only advance when both sides have had their slice. Each update costs
@@ -25,13 +32,35 @@ server and browser time, which an engine on the same machine loses."""
 class Update(NamedTuple):
     """What to show; None where there is nothing new, so that an earlier result stays.
 
-    `turn` is what a chat can continue from, once a run has answered a message.
+    `turn` is what a chat can continue from, once a run has answered a message; `finished` is the run as it ended.
     """
 
     feed: str | None
     message: str
     anatomy: str | None = None
     turn: Turn | None = None
+    finished: "Finished | None" = None
+
+
+class Finished(NamedTuple):
+    """A run that has ended, as the server keeps it for its visitor, and where the page's next event of it belongs.
+
+    `record` is the comparison's JSON, compressed, since there may be hundreds of visitors.
+    """
+
+    run: str
+    events: int
+    record: bytes
+
+    @classmethod
+    def of(cls, run: str, events: int, comparison: Comparison) -> Self:
+        """The run, after so many events."""
+        return cls(run, events, zlib.compress(json_text(schema.to_json(comparison)).encode()))
+
+    @property
+    def comparison(self) -> Comparison:
+        """What it ended with."""
+        return schema.from_json(json.loads(zlib.decompress(self.record)))
 
 
 class Sessions:
@@ -52,7 +81,7 @@ class Sessions:
         """Compare, yielding what to show. Errors become messages; closing the iterator frees the engine."""
         feed, begun, due, message = Feed(prompt, settings), False, 0.0, ""
         chat = pair.target.chat_template and settings.apply_chat_template
-        pair = keeping_prefixes(pair) if chat else pair
+        pair = in_chat(pair, settings)
         try:
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
@@ -67,7 +96,8 @@ class Sessions:
                     begun, message = True, ""
                     if isinstance(progress, Comparison):
                         turn = _turn(prompt, progress) if chat else None
-                        yield Update(feed.everything, "", anatomy(progress), turn)
+                        finished = Finished.of(feed.run, len(feed), progress)
+                        yield Update(feed.everything, "", anatomy(progress), turn, finished)
                     elif monotonic() >= due:
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
@@ -76,6 +106,24 @@ class Sessions:
         except SpecdemoError as error:
             feed.fail(str(error))
             yield Update(feed.everything if begun else None, alert(error))
+
+    def repeat(self, visitor: str, pair: ModelPair, finished: Finished) -> Iterator[tuple[str, Finished] | None]:
+        """Repeat a finished race while nobody else needs the engine; yield the page's event and the run by then.
+
+        None comes before that, and nothing else if the race is not repeated. Closing the iterator frees the engine.
+        """
+        before = last = finished.comparison
+        pair = in_chat(pair, before.settings)
+        if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another one since
+            return
+        job = IfLoaded(before.settings.engine, pair, partial(_repeated, comparison=before))
+        with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
+            for progress in self._worker.run_idle(job, cancelled):
+                last = progress if isinstance(progress, Comparison) else last
+                yield None
+        if last is not before:
+            line = ending(finished.run, finished.events, last)
+            yield line, Finished.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
         """Load a pair in place of another, yielding messages, or empty ones where there is none.
@@ -100,7 +148,7 @@ class Sessions:
             yield from self._worker.run(job, cancelled)
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
-        """One whole comparison as an object of schema 1, and None now and then before it.
+        """One whole comparison as an object of schema 2, and None now and then before it.
 
         Closing the iterator frees the engine.
 
@@ -120,6 +168,17 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     """The turn a chat can continue from, unless it was stopped or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
+
+
+def _repeated(
+    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
+) -> Iterator[Comparison]:
+    return repeats(engine, comparison, stop=stop)
+
+
+def in_chat(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
+    """The pair as these settings need it: with prefix caching where the prompt is a message of a chat."""
+    return keeping_prefixes(pair) if pair.target.chat_template and settings.apply_chat_template else pair
 
 
 def first_used(pair: ModelPair) -> ModelPair:

@@ -4,6 +4,7 @@ from specdemo.analysis import schema
 from specdemo.errors import FileError
 from specdemo.input import json_value
 from specdemo.measure.race import Lap
+from specdemo.output import SCHEMA
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed
 from specdemo.ui.session import Update
@@ -18,7 +19,9 @@ def opened(data: bytes) -> Update:
     try:
         comparison = schema.from_json(json_value(data))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
-        raise FileError("This file is not a comparison of schema 1; open one saved with Download JSON.") from error
+        raise FileError(
+            f"This file is not a comparison of schema {SCHEMA}; open one saved with Download JSON."
+        ) from error
     feed = Feed(comparison.prompt, comparison.settings)
     for side in ("plain", "speculative"):
         run = comparison.side(side)

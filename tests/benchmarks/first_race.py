@@ -4,7 +4,8 @@
 
 Prints, for each side, ratios of seconds per token within one process, and their median over processes:
 
-- first / tenth: the first race after loading against the last;
+- first / others: the first race after loading against the median of the later ones;
+- any later / others: the same for each later race, which is how far two races of a warm process lie apart;
 - ours / generate(): the median race against the median of as many calls of `generate()`, by turns.
 """
 
@@ -74,8 +75,9 @@ def main() -> None:
         for side in SIDES:
             races, paired, calls = (found[side][what] for what in ("race", "paired", "generate"))
             print(f"{side}, ms a token: {' '.join(f'{seconds * 1e3:.2f}' for seconds in races)}", flush=True)
-            ratios.setdefault(f"{side}: first / tenth race", []).append(races[0] / races[-1])
-            ratios.setdefault(f"{side}: first race / median of the rest", []).append(races[0] / median(races[1:]))
+            others = [races[place] / median(races[1:place] + races[place + 1 :]) for place in range(len(races))]
+            ratios.setdefault(f"{side}: first race / others", []).append(others[0])
+            ratios.setdefault(f"{side}: any later race / others", []).extend(others[1:])
             ratios.setdefault(f"{side}: race / generate()", []).append(median(paired) / median(calls))
     for name, values in ratios.items():
         report(name, values, 1 + GOAL)

@@ -9,12 +9,12 @@ from markupsafe import Markup
 
 from specdemo.analysis.plotting import base_figure, plain_line
 from specdemo.analysis.predict import Prediction
+from specdemo.analysis.wording import ENGINES
 from specdemo.measure.recommend import Point
-from specdemo.measure.sweep import COLUMNS, Sweep, table
+from specdemo.measure.sweep import COLUMNS, Sweep, remarks, table
 from specdemo.records import ModelPair
 from specdemo.ui.html.tables import table_html
-
-_DRAFTERS = {"model": "draft model", "lookup": "prompt lookup"}
+from specdemo.ways import EngineName
 
 
 def board(html: Mapping[str, str], charts: Mapping[str, go.Figure | None], *, whole: bool = True) -> str:
@@ -32,7 +32,7 @@ def sweep_board(sweep: Sweep) -> str:
     timed = any(point.draft_share is not None for point in sweep.points)
     html = {
         "recommendation": str(Markup("<p><b>{}</b></p>").format(sweep.recommendation.sentence)),
-        "caption": caption(sweep.pair, sweep.settings.engine, _DRAFTERS[sweep.settings.drafter]),
+        "caption": str(Markup("").join(Markup("<p>{}</p>").format(remark) for remark in remarks(sweep))),
         "table": str(table_html(COLUMNS, table(sweep))),
     }
     charts = {
@@ -44,16 +44,22 @@ def sweep_board(sweep: Sweep) -> str:
     return board(html, charts)
 
 
-def caption(pair: ModelPair, engine: str, *more: str) -> str:
+def caption(pair: ModelPair, engine: EngineName) -> str:
     """What a board's figures are about."""
-    return str(Markup("<p>{}</p>").format(" · ".join((pair.name, f"{engine} engine", *more))))
+    return str(Markup("<p>{}</p>").format(f"{pair.name} · {ENGINES[engine]}"))
 
 
-def _intervals(points: Sequence[Point]) -> dict[str, Any]:
-    """Error bars from the bootstrap intervals."""
-    above = [(point.speedup.high or point.speedup.middle) - point.speedup.middle for point in points]
-    below = [point.speedup.middle - (point.speedup.low or point.speedup.middle) for point in points]
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5}
+def _intervals(points: Sequence[Point], **style: Any) -> dict[str, Any] | None:
+    """Error bars from the bootstrap intervals; none while there are too few runs for one of them.
+
+    Bars of no height would claim that there is no uncertainty.
+    """
+    ends = [(point.speedup.low, point.speedup.middle, point.speedup.high) for point in points]
+    above = [high - middle for _, middle, high in ends if high is not None]
+    below = [middle - low for low, middle, _ in ends if low is not None]
+    if len(above) < len(points):
+        return None
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5, **style}
 
 
 def _hover(points: Sequence[Point]) -> list[str]:
@@ -99,7 +105,7 @@ def _policies_figure(points: Sequence[Point]) -> go.Figure:
     figure.add_bar(
         x=[point.candidate.name for point in points],
         y=[point.speedup.middle for point in points],
-        error_y=_intervals(points) | {"color": "var(--sd-ink)"},
+        error_y=_intervals(points, color="var(--sd-ink)"),
         marker_color="var(--sd-own)",
         text=_hover(points),
         textposition="none",

@@ -161,16 +161,26 @@ def _connect_run(
     chat: _Chat,
 ) -> None:
     asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
+    finished = gr.State(None)
     started = asked.then(
         callbacks.run,
         [known, pair, chat.history, tab.prompt, *tab.controls.values()],
-        [tab.race, tab.message, anatomy, chat.turn, *run],
+        [tab.race, tab.message, anatomy, chat.turn, finished, *run],
         show_progress="minimal",
         show_progress_on=tab.message,
         api_visibility="private",
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=run, **PRIVATE)
+    started.success(
+        callbacks.repeat,
+        [known, pair, finished],
+        [tab.race, finished],
+        show_progress="hidden",
+        api_visibility="private",
+        concurrency_limit=None,  # not in line for the engine: it takes its turn only if nobody else wants it
+        trigger_mode="multiple",
+    )
     run.leave.click(left, outputs=[tab.message, *run], cancels=started, **PRIVATE)
 
 

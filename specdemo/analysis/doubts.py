@@ -1,0 +1,101 @@
+"""Figures that cannot be what they seem, or that say less than they seem to, each with the reason.
+
+A round reads the target's weights at least once, as a plain step does. So it hardly takes less time than one, and the
+speedup can hardly exceed τ, the tokens that a round commits; nor can a pass over several tokens take less than a pass
+over one. A measurement that says so was disturbed.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from specdemo.analysis import metrics
+from specdemo.analysis.conclusion import speedup_of
+from specdemo.analysis.figures import percent
+from specdemo.analysis.intervals import Interval, Summary
+from specdemo.analysis.loops import loop
+from specdemo.records import Comparison, Costs
+
+_ABOVE = 1.1  # × τ: clocks and caches explain a little
+_BELOW = 0.95  # of v(1)
+_BUSY = 0.2  # of the machine's processor time
+
+Kind = Literal["above τ", "v(n) below 1", "includes 1", "other load", "loop", "still warming up", "too wide"]
+
+
+class Doubt(NamedTuple):
+    """Which figure to doubt, and why, as a sentence."""
+
+    kind: Kind
+    reason: str
+
+
+def doubts(comparison: Comparison) -> Iterator[Doubt]:
+    """What to doubt about a comparison."""
+    speedup = speedup_of(comparison)
+    loads = [trial.other_load for trial in comparison.repeats] or [comparison.other_load]
+    load = max((share for share in loads if share is not None), default=None)
+    if speedup is not None:
+        yield from _of_speedup(speedup, metrics.mean_accepted_length(comparison.speculative))
+    yield from _of_load(load)
+    for side, warm_up in (comparison.warm_up or {}).items():
+        if not warm_up.steady:
+            yield Doubt(
+                "still warming up",
+                f"The {side} side was still getting faster when its warm-up ended after {warm_up.seconds:.0f} s, "
+                "so it may look slower than it is; run again.",
+            )
+    if comparison.costs is not None:
+        yield from _of_costs(comparison.costs)
+    found = loop(comparison.speculative.token_ids)
+    if found is not None:
+        times = (len(comparison.speculative.token_ids) - found.start) // found.period
+        what = "token" if found.period == 1 else f"{found.period} tokens"
+        yield Doubt(
+            "loop",
+            f"From token {found.start + 1} on, the output repeats the same {what}, {times} times in all. Repetition "
+            "is easy to guess, so this speedup says little about other texts.",
+        )
+
+
+def doubts_of(summary: Summary) -> Iterator[Doubt]:
+    """What to doubt about a summary of trials."""
+    yield from _of_speedup(summary.speedup, summary.mean_accepted_length)
+    yield from _of_load(summary.other_load)
+
+
+def _of_speedup(speedup: Interval, length: float | None) -> Iterator[Doubt]:
+    if length is not None and speedup.middle > _ABOVE * length:
+        why = (
+            "every target pass committed a single token, as in plain decoding, so speculation cannot have saved time"
+            if length <= 1
+            else "a round commits no more tokens than that, and hardly takes less time than a plain step"
+        )
+        yield Doubt(
+            "above τ",
+            f"A speedup of {speedup.middle:.2f}× is more than τ = {length:.2f} allows: {why}. The plain runs were "
+            "probably slowed down by something else; measure again.",
+        )
+    if speedup.wide:
+        yield Doubt("too wide", f"The runs differ too much to name a speedup ({speedup.ends}); measure again.")
+    elif speedup.includes_one:
+        yield Doubt("includes 1", f"The {speedup.ends} includes 1, so neither side is clearly faster.")
+
+
+def _of_load(share: float | None) -> Iterator[Doubt]:
+    if share is not None and share > _BUSY:
+        yield Doubt(
+            "other load",
+            f"Other processes took {percent(share)} of this machine's processor time meanwhile. That slows both "
+            "sides down, and not necessarily alike; close them and run again.",
+        )
+
+
+def _of_costs(costs: Costs) -> Iterator[Doubt]:
+    passes = [(metrics.verify_cost(costs, n) or 1.0, n) for n in range(2, len(costs.verify) + 1)]
+    least, tokens = min(passes, default=(1.0, 0))
+    if least < _BELOW:
+        yield Doubt(
+            "v(n) below 1",
+            f"v({tokens}) = {least:.2f} is below 1, but a pass over {tokens} tokens cannot take less time than one "
+            "over a single token. Something else slowed the machine down while step costs were measured.",
+        )

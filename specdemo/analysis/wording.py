@@ -1,0 +1,52 @@
+"""Settings in words: every result names those that made it."""
+
+from specdemo.settings import GenerationSettings
+from specdemo.ways import Auto, Confidence, Constant, Heuristic, Lookup, Plain, Planned, Tree, Way
+
+ENGINES = {"genai": "GenAI engine", "traced": "traced engine"}
+
+
+def in_words(settings: GenerationSettings) -> str:
+    """How these settings decode, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
+    return f"{_way(settings.way)}, {shared_words(settings)}"
+
+
+def shared_words(settings: GenerationSettings) -> str:
+    """The same without the way of decoding, which a sweep or a benchmark varies."""
+    return ", ".join(
+        [
+            "prompt lookup" if settings.drafter == "lookup" else "draft model",
+            ENGINES[settings.engine],
+            _sampling(settings),
+            *(["no KV cache"] if settings.kv_cache == "off" else []),
+            f"at most {settings.max_new_tokens} tokens",
+        ]
+    )
+
+
+def _way(way: Way) -> str:
+    match way:
+        case Constant(lookahead):
+            return f"lookahead {lookahead}"
+        case Confidence(threshold):
+            return f"confidence threshold {threshold:g}"
+        case Heuristic():
+            return "heuristic lookahead"
+        case Auto():
+            return "automatic lookahead"
+        case Lookup(ngram, lookahead):
+            return f"lookahead {lookahead}, n-grams of up to {ngram}"
+        case Tree(depth, branching, lookahead):
+            return f"tree of depth {depth}, branching {branching}, {lookahead} tokens"
+        case Plain() | Planned():
+            return "plain"
+
+
+def _sampling(settings: GenerationSettings) -> str:
+    penalty = f", repetition penalty {settings.repetition_penalty:g}" if settings.repetition_penalty != 1 else ""
+    if not settings.do_sample:
+        return f"greedy{penalty}"
+    return (
+        f"sampling at temperature {settings.temperature:g}, top-p {settings.top_p:g}, top-k {settings.top_k}"
+        f"{penalty}, seed {settings.seed}"
+    )

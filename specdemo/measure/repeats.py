@@ -1,0 +1,50 @@
+"""A race, repeated unwatched: how much its speedup varies.
+
+A single run of a third of a second is not a measurement: within minutes, the same prompt gave 3.5×, 2.3× and 2.3×.
+"""
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+from specdemo.analysis import metrics
+from specdemo.engines.base import Engine
+from specdemo.measure.trials import trials
+from specdemo.records import Comparison, Costs
+
+REPEAT_SECONDS = 2.0
+"""What repeats may take where their number is not given."""
+_MOST = 20  # more hardly narrow the interval
+
+
+def repeats(
+    engine: Engine,
+    comparison: Comparison,
+    *,
+    number: int | None = None,
+    seconds: float = REPEAT_SECONDS,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Comparison]:
+    """Repeat a finished race, speculative and plain runs in turns; yield the comparison with each further repeat.
+
+    `number` of them, or as many as `seconds` allow; none if a first would not fit, or the race was stopped. Once
+    `stop` returns True, the unfinished repeat is dropped.
+
+    Raises:
+        SpecdemoError: the engine failed.
+    """
+    sides = comparison.plain, comparison.speculative
+    if any(run.finish_reason == "cancelled" for run in sides) or not all(run.rounds for run in sides):
+        return
+    plain, speculative = (run.prefill.seconds + metrics.decode_seconds(run) for run in sides)
+    if number is None and 2 * plain + speculative > seconds:
+        return
+    until = None if number is not None else perf_counter() + seconds
+    settings = [comparison.settings] * (_MOST if number is None else number)
+    costs: Costs | None = comparison.costs
+    for trial in trials(engine, comparison.prompt, settings, costs, stop, comparison.history):
+        if trial is None:
+            return
+        comparison = comparison.model_copy(update={"repeats": (*comparison.repeats, trial)})
+        yield comparison
+        if until is not None and perf_counter() + plain + speculative > until:
+            return
