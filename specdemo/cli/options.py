@@ -110,7 +110,7 @@ def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
     Raises:
         UsageError: it does not.
     """
-    if pair.draft is None and settings.drafter == "model":
+    if pair.draft is None and settings.drafter != "lookup":
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
 
 
