@@ -1,7 +1,8 @@
-"""Start the page on the default pair. A Hugging Face Space starts this file too."""
+"""Start the page, as `specdemo serve` does. A Hugging Face Space starts this file."""
 
 if __name__ == "__main__":  # the engine's process imports this file again and needs no page
-    from specdemo.models.pairs import default_pair
-    from specdemo.ui.page import serve
+    import sys
 
-    serve(default_pair())
+    from specdemo.cli import main
+
+    sys.exit(main(["serve", *sys.argv[1:]]))

@@ -81,3 +81,10 @@ document.addEventListener(
   },
   true,
 );
+
+// Gradio names each radio button differently, which makes every one a tab stop; of one name they are one, and the
+// arrow keys choose. Gradio may redraw them at any time, so they are renamed where the focus arrives.
+document.addEventListener("focusin", ({ target }) => {
+  const group = target.matches("input[type=radio]") && target.closest("fieldset, .block");
+  if (group) group.querySelectorAll("input[type=radio]").forEach((button) => { button.name = `${group.id}-choice`; });
+});

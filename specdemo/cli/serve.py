@@ -12,13 +12,15 @@ def add_to(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("serve", help="start the page")
     parser.set_defaults(command=_serve)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--host", metavar="ADDRESS", help="address to listen on (default: $GRADIO_SERVER_NAME, or 127.0.0.1)"
+    )
     parser.add_argument(
         "--port",
         type=int,
         choices=range(1, 65536),
         metavar="PORT",
-        help="port to listen on (default: the first free from 7860 on)",
+        help="port to listen on (default: $GRADIO_SERVER_PORT, or the first free from 7860 on)",
     )
     parser.add_argument("--auth", metavar="USER:PASSWORD", help="require this name and password from visitors")
     parser.add_argument(

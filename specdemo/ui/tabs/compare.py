@@ -77,10 +77,11 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
         controls = _controls(first)
         figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
         race = view("race.html", f"new Race(element, {figures})")
+        finished = gr.State(None)  # within a tab: Gradio counts whatever stands between tabs as one of them
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
     tab = CompareTab(prompt, message, controls, race, run.run)
-    _connect_run(callbacks, known, pair, tab, anatomy, run, chat)
+    _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat)
     run.stop.click(stop, **PRIVATE)
     _connect_chat(pair, prompt, chat)
     _connect_controls(pair, controls, first)
@@ -157,11 +158,11 @@ def _connect_run(
     pair: gr.State,
     tab: CompareTab,
     anatomy: gr.HTML,
+    finished: gr.State,
     run: _Buttons,
     chat: _Chat,
 ) -> None:
     asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
-    finished = gr.State(None)
     started = asked.then(
         callbacks.run,
         [known, pair, chat.history, tab.prompt, *tab.controls.values()],

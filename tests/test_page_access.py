@@ -1,0 +1,43 @@
+"""The page for everybody: axe-core's rules for WCAG AA, keyboards, and enlarged text."""
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+from tests.browser import Visit, open_tab, run
+
+pytestmark = pytest.mark.browser
+
+TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Models")
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes": ["violations"]}
+
+
+def faults(page: Page) -> list[str]:
+    """What axe-core finds, with the first place of each."""
+    found = Axe().run(page, options=RULES).response["violations"]
+    return [f"{one['id']} ({one['impact']}), {len(one['nodes'])} times: {one['nodes'][0]['html']}" for one in found]
+
+
+def test_axe_finds_nothing_on_any_tab_light_or_dark(visit: Visit) -> None:
+    for scheme in ("light", "dark"):
+        page = visit(color_scheme=scheme)
+        run(page)
+        for name in TABS:
+            open_tab(page, name)
+            page.wait_for_timeout(400)  # until the tab has faded in
+            assert faults(page) == [], f"{name}, {scheme}"
+
+
+def test_a_group_of_choices_is_one_tab_stop_and_arrows_choose(visit: Visit) -> None:
+    page = visit()
+    groups = page.locator("fieldset:has(input[type=radio]:visible)")
+    for index in range(groups.count()):
+        group = groups.nth(index)
+        group.locator("input:checked").focus()
+        page.keyboard.press("Tab")
+        assert not group.evaluate("group => group.contains(document.activeElement)")
+    drafter = page.locator("#drafter")
+    drafter.locator("input:checked").focus()
+    page.keyboard.press("ArrowRight")
+    assert drafter.locator("input:checked").get_attribute("value") == "lookup"
+    page.locator("#max_ngram_size").wait_for(state="visible")
