@@ -138,9 +138,15 @@ def skip(page: Page) -> None:
     page.wait_for_selector(".race[data-state=done]")
 
 
+def share(page: Page, kind: str) -> None:
+    """Click an entry of the race's menu."""
+    page.click(".race .share summary")
+    page.click(f".race .share [data-file={kind}]")
+
+
 def downloaded(page: Page) -> Comparison:
     with page.expect_download() as download:
-        page.click(".download")
+        share(page, "json")
     return schema.from_json(json.loads(Path(download.value.path()).read_text()))
 
 

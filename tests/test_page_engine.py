@@ -104,7 +104,7 @@ def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) 
     expect(page.locator("#message [role=alert]")).to_contain_text("process died", timeout=WAIT)
     page.wait_for_selector(".race[data-state=failed]")
     expect(page.locator(".figures-card")).to_be_hidden()
-    expect(page.locator(".download")).to_be_hidden()
+    expect(page.locator(".race .share")).to_be_hidden()
     set_slider(page, "max_new_tokens", 32)
     run(page)
     assert len(downloaded(page).plain.token_ids) == 32

@@ -3,7 +3,7 @@
 const SIDES = ["plain", "speculative"];
 
 class Race {
-  constructor(element, figures) {
+  constructor(element, figures, trigger) {
     const find = (selector) => element.querySelector(selector);
     this.root = find(".race");
     this.find = find;
@@ -20,22 +20,27 @@ class Race {
     find(".discarded-shown").addEventListener("change", (event) => {
       this.root.classList.toggle("with-discarded", event.target.checked);
     });
-    find(".download").addEventListener("click", () => this.download());
+    new Share(find(".share"), () => this.result?.record, trigger);
     this.root.addEventListener("anew", () => this.anew());
     this.read = 0; // events of the current run
+    this.lines = [];
   }
 
   // Lines of events, some of which may have been read before; the last update of a run has them all.
   receive(text) {
-    const before = this.read;
+    let news = false;
+    const { result } = this;
     for (const line of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(line);
       if (event.at === 0 && event.run !== this.run) this.begin(event);
       else if (event.run === this.run && event.at === this.read) this.handle(event);
       else continue;
       this.read = event.at + 1;
+      this.lines[event.at] = line;
+      news = true;
     }
-    if (this.read === before) return;
+    if (!news) return;
+    if (this.result?.record && result !== this.result) this.tell();
     if (!this.player.complete) this.player.heard(Boolean(this.result || this.failure));
     else if (this.player.ended) this.ended(); // with what its repeats found
   }
@@ -46,9 +51,24 @@ class Race {
     if (event.kind === "error") this.failure = event.text;
   }
 
+  // That the run has its result, once and again.
+  tell() {
+    const { lines, result } = this;
+    this.root.dispatchEvent(new CustomEvent("finished", { detail: { lines, result } }));
+  }
+
+  // `names` and `prompts`, by side, where the sides are two runs instead of plain and speculative decoding.
   begin(event) {
     this.result = this.failure = null;
-    Object.assign(this, { run: event.run, prompt: event.prompt, chat: event.chat, history: event.history });
+    this.lines = [];
+    this.names = event.names;
+    this.prompts = event.prompts ?? Object.fromEntries(SIDES.map((side) => [side, event.prompt]));
+    Object.assign(this, { run: event.run, chat: event.chat, history: event.history });
+    for (const side of SIDES) {
+      const name = this.names?.[side] ?? side;
+      this.find(`.pane.${side} h2`).textContent = name[0].toUpperCase() + name.slice(1);
+      for (const place of [`.track.${side} span`, `.key.${side}`]) this.find(place).textContent = name;
+    }
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
     this.find(".figures").textContent = "";
@@ -59,7 +79,7 @@ class Race {
   clear() {
     this.lead = null; // when the first side reached its end
     this.marked = null;
-    for (const pane of Object.values(this.panes)) pane.reset(this.prompt, this.chat, this.history);
+    for (const side of SIDES) this.panes[side].reset(this.prompts[side], this.chat, this.history);
     for (const chart of Object.values(this.charts)) chart.reset(this.run);
     this.say("");
     this.bars(this.player);
@@ -98,7 +118,7 @@ class Race {
     if (!rounds.length) return;
     const points = rounds.map((round) => [round.ms / 1000, round.tokens]);
     this.charts.clock.add(name === "plain" ? [points, []] : [[], points]);
-    if (name === "plain") return;
+    if (name === "plain") return this.plotOther(rounds, player);
     const first = player.sides[name].shown - rounds.length;
     const judged = rounds.map((round, index) => [first + index, round]).filter(([number]) => number > 0);
     const known = judged.filter(([, round]) => round.proposed !== null);
@@ -106,7 +126,15 @@ class Race {
       known.map(([number, round]) => [number, round.accepted]),
       known.map(([number, round]) => [number, round.proposed - round.accepted]),
       known.map(([number, round]) => [number, round.alpha]),
+      [],
     ]);
+  }
+
+  // The running α of a second speculative run.
+  plotOther(rounds, player) {
+    if (!this.names) return;
+    const first = player.sides.plain.shown - rounds.length;
+    this.charts.acceptance.add([[], [], [], rounds.map(({ alpha }, index) => [first + index, alpha]).filter(([number]) => number > 0)]);
   }
 
   // Tokens of the limit; once both texts have ended, of the longer one. The lead stays as it was at the first end.
@@ -145,6 +173,7 @@ class Race {
       return;
     }
     this.root.dataset.tone = result.tone;
+    this.find(".share").hidden = !result.record;
     this.find(".headline").textContent = result.headline;
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
     this.find(".agreement").textContent = `${result.identical ? "✓" : "≠"} ${result.agreement}`;
@@ -161,14 +190,5 @@ class Race {
   toggle() {
     if (this.player.playing) this.player.pause();
     else this.player.play();
-  }
-
-  download() {
-    if (!this.result) return;
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([this.result.record], { type: "application/json" }));
-    link.download = "specdemo-comparison.json";
-    link.click();
-    URL.revokeObjectURL(link.href);
   }
 }

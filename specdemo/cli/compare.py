@@ -1,6 +1,7 @@
 """`compare`: one prompt, with plain and speculative decoding."""
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
@@ -12,6 +13,7 @@ from specdemo.cli.options import (
     add_settings,
     check_drafter,
     check_effect,
+    check_file,
     check_json,
     chosen_pair,
     chosen_settings,
@@ -22,10 +24,11 @@ from specdemo.engines import load_engine
 from specdemo.measure.race import race
 from specdemo.measure.repeats import REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
-from specdemo.output import write_json
+from specdemo.output import write_bytes, write_json
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
+from specdemo.ui.share.files import KINDS
 
 
 def add_to(commands: Commands) -> None:
@@ -41,6 +44,8 @@ def add_to(commands: Commands) -> None:
         f"{REPEAT_SECONDS:.0f} s)",
     )
     add_json(parser, "the comparison")
+    for name, kind in KINDS.items():
+        parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
 
@@ -49,6 +54,8 @@ def _compare(options: argparse.Namespace) -> None:
     settings = chosen_settings(options, GenerationSettings)
     check_effect(options, [settings])
     check_json(options.json)
+    for name in KINDS:
+        check_file(getattr(options, name))
     pair = chosen_pair(options)
     check_drafter(pair, settings)
     status = Console(stderr=True)
@@ -72,3 +79,6 @@ def _compare(options: argparse.Namespace) -> None:
         print_comparison(Console(), comparison)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
+    for name, kind in KINDS.items():
+        if (path := getattr(options, name)) is not None:
+            write_bytes(kind.make(comparison), Path(path))

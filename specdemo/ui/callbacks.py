@@ -1,6 +1,8 @@
 """What the page's widgets call: widget values in, updates out."""
 
 import inspect
+import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from typing import Any, Literal
@@ -11,8 +13,11 @@ from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import FIELDS, NAMES, engines_for, policies, settings_from, visibility
+from specdemo.ui.feed import is_chat
+from specdemo.ui.gate import FILE_BYTES
 from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.session import Finished, Sessions, Update, is_chat
+from specdemo.ui.session import Finished, Sessions, Update
+from specdemo.ui.share.files import KINDS, unpacked
 from specdemo.ui.uploads import opened
 from specdemo.ways import Drafter, EngineName, Policy
 
@@ -56,6 +61,19 @@ class Callbacks:
         if finished is not None:
             for news in self._sessions.repeat(str(request.session_hash), pair, finished):
                 yield [gr.skip(), gr.skip()] if news is None else list(news)
+
+    def share(self, event: gr.EventData) -> list[Any]:
+        """Make the file that a button of the race asks for; updates of message and file."""
+        data = event._data if isinstance(event._data, dict) else {}
+        kind, record = data.get("kind"), data.get("record")
+        try:
+            if kind not in KINDS or not isinstance(record, str):
+                raise FileError("The page received something unexpected; reload it.")
+            content = b64encode(KINDS[kind].make(unpacked(record, FILE_BYTES))).decode()
+        except FileError as error:
+            return [alert(error), ""]
+        made = {"content": content, "type": KINDS[kind].media_type, "name": f"specdemo-race.{kind}"}
+        return ["", json.dumps(made)]
 
     def open(self, data: bytes) -> list[Any]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""

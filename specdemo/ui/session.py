@@ -17,7 +17,7 @@ from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.feed import Feed, ending
+from specdemo.ui.feed import Feed, ending, is_chat
 from specdemo.ui.html.messages import alert, describe, notice
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.visitors import Visitors
@@ -168,11 +168,6 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     """The turn a chat can continue from, unless it was stopped or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
-
-
-def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
-    """Whether prompts are messages of a chat."""
-    return pair.target.chat_template and settings.apply_chat_template
 
 
 def _repeated(

@@ -38,6 +38,8 @@ def acceptance_figure() -> str:
     figure.add_bar(x=[], y=[], name="rejected or discarded", marker_color="var(--sd-refused)")
     line = {"color": "var(--sd-ink)", "width": 2}
     figure.add_scatter(x=[], y=[], name="running α", mode="lines", line=line, yaxis="y2", connectgaps=True)
+    other = {"color": "var(--sd-plain)", "width": 2, "dash": "dot"}  # of another run, where two are overlaid
+    figure.add_scatter(x=[], y=[], name="other α", mode="lines", line=other, yaxis="y2", connectgaps=True)
     figure.update_xaxes(title="round")
     right = AXIS | {
         "title": "α",

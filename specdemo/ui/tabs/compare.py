@@ -79,7 +79,8 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             finished = gr.State(None)  # in here: what is in Tabs beside its tabs confuses their order
         with gr.Column(elem_id="stage", min_width=0):
             figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
-            race = view("race.html", f"new Race(element, {figures})")
+            race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
+            _connect_share(callbacks, race, message)
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
     tab = CompareTab(prompt, message, controls, race, run.run)
@@ -181,6 +182,15 @@ def _connect_run(
         trigger_mode="multiple",
     )
     run.leave.click(left, outputs=[tab.message, *run], cancels=started, **PRIVATE)
+
+
+def _connect_share(callbacks: Callbacks, race: gr.HTML, message: gr.HTML) -> None:
+    made = gr.Textbox(visible=False)
+    # in line for the engine: drawing pictures beside it would distort its clocks
+    asked = race.download(
+        callbacks.share, outputs=[message, made], show_progress="hidden", api_visibility="private", **ENGINE
+    )
+    asked.then(None, made, js="(made) => Share.receive(made)")
 
 
 def _connect_controls(pair: gr.State, controls: dict[str, Control], first: ModelPair) -> None:
