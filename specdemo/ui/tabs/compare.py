@@ -39,7 +39,7 @@ DECODING = (
 """Settings of how to decode, as opposed to what and how much."""
 _AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
 """What one moves while watching."""
-_MAIN = ("drafter", "max_new_tokens")
+_MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
