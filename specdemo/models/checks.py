@@ -11,7 +11,7 @@ from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request, Sampling
-from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Way, pair_refusal
+from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Tree, Way, pair_refusal
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
@@ -133,8 +133,9 @@ def check_way(pair: ModelPair, engine: EngineName, way: Way, sampling: Sampling)
     if isinstance(way, Plain | Lookup):
         return
     require_draft(pair)
-    penalty = sampling.repetition_penalty != 1
-    reason = pair_refusal(way, pair.draft_kind, sampling=sampling.do_sample, penalty=penalty)
+    lacking = isinstance(way, Tree) or (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
+    penalty = sampling.repetition_penalty != 1 and lacking
+    reason = pair_refusal(way, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)
     if reason is not None:
         raise SettingsError(reason)
 
@@ -161,8 +162,6 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
-    if draft is not None and draft.eagle3 and engine not in ENGINES_OF_DRAFTS["eagle3"]:
-        return "The traced engine does not support EAGLE-3 heads; choose the genai engine."
     if draft is None or difference is None:
         return None
     if engine not in ENGINES_OF_DRAFTS["translated"]:

@@ -98,7 +98,6 @@ class _Callbacks:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
-            engine = "genai" if pair.eagle3 else engine  # the other engine does not support such heads
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
                 yield self._told(message or gr.skip(), busy=True)
