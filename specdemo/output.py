@@ -35,7 +35,16 @@ def write_text(text: str, path: Path) -> None:
     Raises:
         SpecdemoError: it cannot be written.
     """
+    write_bytes(text.encode(), path)
+
+
+def write_bytes(content: bytes, path: Path) -> None:
+    """Write a file.
+
+    Raises:
+        SpecdemoError: it cannot be written.
+    """
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise SpecdemoError(f"Cannot write {quoted(str(path))} ({error.strerror}); choose another path.") from error

@@ -129,13 +129,24 @@ def finish(page: Page) -> None:
     """Wait for the result of what was started, without watching its playback."""
     page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
     expect(page.locator("#run")).to_have_text("Run")
-    page.click(".skip")
+    skip(page)
+
+
+def skip(page: Page) -> None:
+    """To the end of the playback, if it is not over yet."""
+    page.evaluate("document.querySelector('.skip').click()")
     page.wait_for_selector(".race[data-state=done]")
+
+
+def share(page: Page, kind: str) -> None:
+    """Click an entry of the race's menu."""
+    page.click(".race .share summary")
+    page.click(f".race .share [data-file={kind}]")
 
 
 def downloaded(page: Page) -> Comparison:
     with page.expect_download() as download:
-        page.click(".download")
+        share(page, "json")
     return schema.from_json(json.loads(Path(download.value.path()).read_text()))
 
 

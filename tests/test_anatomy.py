@@ -93,7 +93,7 @@ def test_a_file_is_shown_as_the_run_was() -> None:
 
 
 SAVED = schema.to_json(compared())
-"""What Download JSON writes."""
+"""What Share writes as JSON."""
 
 
 @pytest.mark.parametrize(
@@ -153,5 +153,5 @@ def test_the_longest_run_is_shown_without_going_over_it_for_each_of_its_rounds()
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"null"])
 def test_another_file_is_refused(data: bytes) -> None:
-    with pytest.raises(FileError, match="not a comparison of schema 2; open one saved with Download JSON"):
+    with pytest.raises(FileError, match="not a comparison of schema 2; open one saved with Share"):
         opened(data)

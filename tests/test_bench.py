@@ -13,14 +13,16 @@ from itertools import count, groupby
 from pathlib import Path
 from random import Random
 from time import sleep
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from PIL import ImageColor
 from playwright.sync_api import BrowserContext, expect
-from plotly.offline import get_plotlyjs
 
+from specdemo.analysis.intervals import Interval
 from specdemo.bench import report
 from specdemo.bench.charts import charts
+from specdemo.bench.conclusion import conclusion, opening
 from specdemo.bench.journal import Journal
 from specdemo.bench.methods import available
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline
@@ -30,10 +32,11 @@ from specdemo.cli.signals import on_interrupt
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
-from specdemo.measure.hardware import SIDES, Bound, draft_extra, measure_bandwidth, measure_memory
+from specdemo.measure.hardware import Bound, draft_extra, measure_bandwidth, measure_memory
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
-from specdemo.records import Costs, DraftRound, ModelPair, Request, Side
+from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request, Side
+from specdemo.resources import colours
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import EngineName, Lookup, Plain
 
@@ -41,7 +44,6 @@ SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=61)
 TASKS = [Task(name=f"{task} {n}", task=task, prompt=f"Say {n}") for task in ("tales", "songs") for n in (1, 2)]
 METHODS = ("genai constant", "genai lookup", "traced constant", "traced auto")
 PAIR = ScriptedEngine().pair
-SCHEMES: dict[Literal["light", "dark"], str] = {"light": "rgb(29, 33, 41)", "dark": "rgb(232, 234, 238)"}
 
 
 def load(name: EngineName) -> ScriptedEngine:
@@ -278,10 +280,39 @@ def test_json_that_the_report_would_overwrite_is_refused(name: str) -> None:
 
 def test_the_html_report_loads_nothing() -> None:
     text = report.to_html(run(repeats=1)[-1])
-    assert text.count(get_plotlyjs()) == 1
-    own = text.replace(get_plotlyjs(), "")
-    assert not re.search(r"https?://|src=|@import|url\(", own)
-    assert "var(--sd-" not in own  # which Plotly would not know
+    assert not re.search(r"https?://|src=|@import|url\(", text)
+    assert len(text) < 2**18
+
+
+def test_reports_begin_with_conclusion_date_machine_and_settings() -> None:
+    result = run()[-1]
+    best, *_, machine, settings = opening(result)
+    assert best.startswith("No clear winner: any of traced constant, traced auto. For traced constant: 2.10×")
+    assert "outputs identical" in best
+    assert machine.startswith(f"Measured on {result.date} on scripted")
+    markdown, html = report.to_markdown(result), report.to_html(result)
+    assert markdown.index(best) < markdown.index("| target |")
+    assert html.index("No clear winner") < html.index("<table>")
+    assert "4 prompts, 3 repeats; methods: genai constant" in settings
+
+
+def test_a_conclusion_may_be_that_there_is_none() -> None:
+    cell = next(cell for cell in cells(run()[-1]) if cell.task == ALL)
+
+    def speeds(low: float | None, middle: float, high: float | None, method: str = "constant") -> Cell:
+        return cell.model_copy(update={"speedup": Interval(low=low, middle=middle, high=high), "method": method})
+
+    for overall, words in (
+        ([], "Nothing could be measured."),
+        ([speeds(None, 2, None)], "Too few runs to be sure: the fastest so far is genai constant, 2.00×"),
+        ([speeds(0.9, 1.1, 1.3)], "No method clearly beats plain decoding: the best, genai constant"),
+        (
+            [speeds(1.5, 1.7, 1.9), speeds(1.4, 1.6, 1.8, "lookup")],
+            "No clear winner: any of genai constant, genai l",
+        ),
+        ([speeds(1.5, 1.7, 1.9), speeds(1.1, 1.2, 1.3, "lookup")], "genai constant gains most over plain decoding"),
+    ):
+        assert conclusion(overall).startswith(words)
 
 
 @pytest.mark.browser
@@ -297,12 +328,13 @@ def test_the_html_report_opens_offline_in_light_and_dark(name: str, browser: Bro
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
-    expect(page.locator(".js-plotly-plot")).to_have_count(3)
-    expect(page.locator("#speedup .xtick text").first).to_contain_text(name)
+    expect(page.locator(".chart canvas")).to_have_count(3)
     expect(page.locator("td:nth-child(3)").first).to_have_text(name)
-    for scheme, ink in SCHEMES.items():
-        page.emulate_media(color_scheme=scheme)
-        expect(page.locator("#speedup .ytick text").first).to_have_css("fill", ink)
+    expect(page.locator("h1")).to_have_css("color", f"rgb{ImageColor.getrgb(colours()['ink'])}")
+    light = page.locator("#speedup canvas").evaluate("canvas => canvas.toDataURL()")
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("h1")).to_have_css("color", f"rgb{ImageColor.getrgb(colours(dark=True)['ink'])}")
+    page.wait_for_function("before => document.querySelector('#speedup canvas').toDataURL() !== before", arg=light)
     page.close()
     assert asked == [file.as_uri()]
     assert complaints == []
@@ -397,7 +429,7 @@ def test_an_unfinished_benchmark_says_so_and_of_how_many_repeats_it_is() -> None
     unfinished, speedup, *_ = report.notes(cut)
     assert unfinished == "Unfinished: 40 of 48 runs."
     assert "deviation over 2 to 3 repeats" in speedup
-    assert "deviation over 1 repeat." in next(report.notes(run(repeats=1)[-1]))
+    assert "a single repeat, so nothing tells how much it varies" in next(report.notes(run(repeats=1)[-1]))
 
 
 def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:

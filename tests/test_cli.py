@@ -90,7 +90,10 @@ def test_repeats_are_counted_where_the_speedup_is_quoted(
 ) -> None:
     monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: ScriptedEngine(wrong=(4,)))
     path = tmp_path / "run.json"
-    assert main(["compare", "Say", "--repeats", "6", "--json", str(path)]) == 0
+    shared = [tmp_path / f"run.{kind}" for kind in ("html", "gif", "png")]
+    files = [part for file in shared for part in (f"--{file.suffix[1:]}", str(file))]
+    assert main(["compare", "Say", "--repeats", "6", "--json", str(path), *files]) == 0
+    assert [file.read_bytes()[:4] for file in shared] == [b"<!do", b"GIF8", b"\x89PNG"]
     printed = " ".join(capsys.readouterr().out.split())
     assert "Median of 6 repeats (95 % interval" in printed
     assert "scripted on scripted: lookahead 4, draft model, GenAI engine, greedy, at most 128 tokens." in printed
@@ -99,6 +102,7 @@ def test_repeats_are_counted_where_the_speedup_is_quoted(
     assert summary["speedup_interval"] == pytest.approx([summary["speedup"]] * 2)
     assert main(["compare", "Say", "--repeats", "0"]) == 0
     assert "From a single run." in capsys.readouterr().out
+    assert main(["compare", "Say", "--gif", str(tmp_path)]) == 2
     with pytest.raises(SystemExit):
         main(["compare", "Say", "--repeats", "-1"])
 

@@ -105,7 +105,7 @@ def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) 
     expect(page.locator("#message [role=alert]")).to_contain_text("process died", timeout=WAIT)
     page.wait_for_selector(".race[data-state=failed]")
     expect(page.locator(".figures-card")).to_be_hidden()
-    expect(page.locator(".download")).to_be_hidden()
+    expect(page.locator(".race .share")).to_be_hidden()
     set_slider(page, "max_new_tokens", 32)
     run(page)
     assert len(downloaded(page).plain.token_ids) == 32
@@ -216,16 +216,17 @@ def test_a_chat_goes_on_from_turn_to_turn(visit: Visit) -> None:
     run(page)
     first = Turn(prompt="<b>Who</b> is there?", answer=downloaded(page).plain.text.strip())
     assert "<hr>" in first.answer
-    page.click("#continue")
-    expect(page.locator("#conversation .said")).to_have_text([first.prompt])
-    assert page.locator("#conversation .answer").all_text_contents() == [first.answer]
     page.fill("#prompt textarea", "And then?")
     run(page)
     assert downloaded(page).history == (first,)
-    assert page.locator("#conversation :is(b, hr), .race :is(.text b, hr)").count() == 0
+    assert page.locator("#prompt textarea").input_value() == "And then?"
+    for side in SIDES:
+        expect(page.locator(f".pane.{side} .turns .said")).to_have_text([first.prompt])
+        assert page.locator(f".pane.{side} .turns .answer").all_text_contents() == [first.answer]
+    assert page.locator(".race .text :is(b, hr)").count() == 0
     assert is_no_wider_than(page, 390)
     page.click("#anew")
-    expect(page.locator("#conversation li")).to_have_count(0)
+    expect(page.locator(".race .turns")).to_have_count(0)
     run(page)
     assert downloaded(page).history == ()
     page.reload()

@@ -73,13 +73,15 @@ def swept(page: Page, whose: str) -> list[str]:
     """Sweep; the headings of what is then shown."""
     open_tab(page, "Tune")
     page.click("#sweep")
-    expect(page.locator("#sweep-board [data-place=caption]")).to_have_text(whose)
+    expect(page.locator("#sweep-board [data-place=caption]")).to_contain_text(whose)
     expect(page.locator("#sweep")).to_have_text("Sweep")
     return page.locator("#sweep-board h2:visible").all_text_contents()
 
 
 def choose_engine(page: Page, name: str) -> None:
     open_tab(page, "Compare")
+    if not page.locator("#advanced").is_visible():
+        page.click("#more button")
     page.click(f"#engine input[value={name}]")
 
 
@@ -87,7 +89,12 @@ def test_a_board_shows_one_sweep_and_says_whose_it_is(visit: Visit) -> None:
     page = visit(SHORT)
     lookaheads, others = ["Speedup by lookahead"], ["Thresholds and policies"]
     rest = ["Acceptance", "Where the time goes", "Every setting"]
-    assert swept(page, "story-pair · traced engine · draft model") == ["Recommendation", *lookaheads, *others, *rest]
+    assert swept(page, "story-pair on scripted: draft model, traced engine") == [
+        "Recommendation",
+        *lookaheads,
+        *others,
+        *rest,
+    ]
 
     expect(page.locator("#apply")).to_have_text("Use policy auto in Compare")
     choose_engine(page, "genai")
@@ -102,7 +109,7 @@ def test_a_board_shows_one_sweep_and_says_whose_it_is(visit: Visit) -> None:
     choose_engine(page, "genai")
     open_tab(page, "Tune")
     page.uncheck("#thresholds input")
-    assert swept(page, "story-pair · genai engine · draft model") == ["Recommendation", *lookaheads, *rest]
+    assert swept(page, "story-pair on scripted: draft model, GenAI engine") == ["Recommendation", *lookaheads, *rest]
     expect(page.locator("#apply")).to_have_text("Use lookahead 7 in Compare")
     expect(page.locator("#costs-board [data-place=caption]")).to_have_text("story-pair · genai engine")
 
@@ -121,7 +128,7 @@ def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:
     expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At α = 0.00 no lookahead")
     assert page.evaluate("document.querySelector('#costs-board tbody').marked")  # nothing else was shown anew
 
-    swept(page, "story-pair · traced engine · draft model")
+    swept(page, "story-pair on scripted: draft model, traced engine")
     expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At α = 1.00")
     assert rows(page, "costs-board") == steps  # and not the sweep's own, after a text of one length
 

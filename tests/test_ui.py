@@ -136,7 +136,7 @@ def test_any_comparison_has_figures(comparison: Comparison) -> None:
 def test_charts_have_the_traces_the_page_extends() -> None:
     for figure, names in (
         (clock_figure(), ["plain", "speculative"]),
-        (acceptance_figure(), ["accepted", "rejected or discarded", "running α"]),
+        (acceptance_figure(), ["accepted", "rejected or discarded", "running α", "other α"]),
     ):
         assert [trace["name"] for trace in json.loads(figure)["data"]] == names
 

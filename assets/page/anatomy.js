@@ -15,11 +15,6 @@ class Anatomy {
       const step = event.target.closest(".step");
       if (step) this.go([...this.steps.children].indexOf(step));
     });
-    // Charts drawn in a hidden tab have no width until it is shown.
-    new IntersectionObserver((entries) => {
-      if (!entries.some((entry) => entry.isIntersecting)) return;
-      for (const chart of Object.values(this.charts)) chart.resize();
-    }).observe(find(".charts"));
   }
 
   receive(text) {

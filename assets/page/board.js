@@ -5,10 +5,6 @@ class Board {
   constructor(element) {
     this.places = element.querySelectorAll("[data-place]");
     this.charts = {};
-    // Charts drawn in a hidden tab have no width until it is shown.
-    this.shown = new IntersectionObserver((entries) => {
-      for (const { isIntersecting, target } of entries) if (isIntersecting) this.charts[target.dataset.place]?.resize();
-    });
   }
 
   receive(text) {
@@ -27,10 +23,7 @@ class Board {
 
   draw(element, figure) {
     const { place } = element.dataset;
-    if (!this.charts[place]) {
-      this.charts[place] = new Chart(element, { data: [], layout: {} });
-      this.shown.observe(element);
-    }
+    this.charts[place] ??= new Chart(element, { data: [], layout: {} });
     this.charts[place].show(figure);
   }
 }

@@ -7,7 +7,8 @@ class Chart {
   constructor(element, figure) {
     this.element = element;
     this.figure = figure;
-    this.ready = Plotly.newPlot(element, ...this.painted(), { displaylogo: false, responsive: true });
+    this.ready = Plotly.newPlot(element, ...this.painted(), { displaylogo: false });
+    new ResizeObserver(() => this.resize()).observe(element);
     new MutationObserver(() => this.repaint()).observe(document.body, { attributeFilter: ["class"] });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
     this.reset("");
@@ -68,9 +69,9 @@ class Chart {
     this.redraw();
   }
 
-  // Call when the chart has become visible.
+  // To its element's size; one in a hidden tab has none.
   resize() {
-    Plotly.Plots.resize(this.element);
+    if (this.element.offsetWidth) Plotly.Plots.resize(this.element);
   }
 
   // The figure with the style sheet's variables resolved; `uirevision` keeps the reader's zoom within a run.

@@ -6,6 +6,7 @@ class Pane {
     this.facts = element.querySelectorAll("[data-fact]");
     this.tip = tip;
     this.following = true; // the end of the text, unless the reader scrolls up
+    new ResizeObserver(() => this.scroll()).observe(this.text);
     this.text.addEventListener("wheel", () => this.follow(), { passive: true });
     this.text.addEventListener("touchmove", () => this.follow(), { passive: true });
     this.text.addEventListener("pointerover", (event) => this.explain(event.target.closest(".token")));
@@ -15,17 +16,24 @@ class Pane {
     this.text.addEventListener("keydown", (event) => this.move(event));
   }
 
-  reset(prompt) {
+  // The earlier turns of a chat, then the prompt.
+  reset(prompt, chat, history = "") {
     this.hide();
     this.following = true;
-    this.text.replaceChildren();
+    this.text.innerHTML = history; // escaped by the server
     if (prompt) {
       const given = document.createElement("span");
-      given.className = "prompt";
+      given.className = chat ? "prompt said" : "prompt";
       given.textContent = prompt;
       this.text.append(given);
     }
-    this.show({ rate: null, ms: null, tokens: null });
+    this.show({}, 0);
+    this.scroll();
+  }
+
+  // To the end, for a reader who is there.
+  scroll() {
+    if (this.following) this.text.scrollTop = 1e9;
   }
 
   follow() {
@@ -33,14 +41,18 @@ class Pane {
     this.following = scrollTop + clientHeight >= scrollHeight - 40;
   }
 
-  append(rounds) {
-    if (!rounds.length) return;
-    for (const round of rounds) (round.thinking ? this.thoughts() : this.text).insertAdjacentHTML("beforeend", round.html);
-    for (const { firstChild, children } of this.text.querySelectorAll(".thinking")) {
-      firstChild.textContent = `Thinking, ${children.length - 1} rounds`;
+  // What became visible, `ms` into the run.
+  append(rounds, ms) {
+    if (!rounds.length) return this.clock(ms);
+    for (let from = 0, to = 0; from < rounds.length; from = to) {
+      const { thinking } = rounds[from];
+      while (to < rounds.length && rounds[to].thinking === thinking) to += 1;
+      const place = thinking ? this.thoughts() : this.text;
+      place.insertAdjacentHTML("beforeend", rounds.slice(from, to).map((round) => round.html).join(""));
+      if (thinking) place.firstChild.textContent = `Thinking, ${place.children.length - 1} rounds`;
     }
-    if (this.following) this.text.scrollTop = 1e9;
-    this.show(rounds.at(-1));
+    this.scroll();
+    this.show(rounds.at(-1), ms);
   }
 
   // What the model thinks before it answers, folded away.
@@ -51,22 +63,41 @@ class Pane {
     return this.text.lastElementChild;
   }
 
-  show(round) {
+  show(round, ms) {
     for (const fact of this.facts) fact.textContent = Pane.format(fact.dataset.fact, round[fact.dataset.fact]);
+    this.clock(round.ms === undefined ? null : ms);
+  }
+
+  clock(ms) {
+    for (const fact of this.facts) {
+      if (fact.dataset.fact !== "ms") continue;
+      fact.textContent = ms === null ? "–" : Pane.time(ms);
+      fact.dataset.value = ms ?? 0;
+    }
   }
 
   static format(name, value) {
     if (value === null || value === undefined) return "–";
-    if (name === "tokens") return String(value);
+    if (name === "alpha") return `${Math.round(100 * value)} %`;
     return value >= 100 ? value.toFixed(0) : value.toFixed(1);
+  }
+
+  static time(ms) {
+    const seconds = ms / 1000;
+    if (seconds < 1) return `${ms.toFixed(ms < 10 ? 1 : 0)} ms`;
+    if (seconds < 100) return `${seconds.toFixed(seconds < 10 ? 2 : seconds < 60 ? 1 : 0)} s`;
+    const whole = Math.round(seconds);
+    return `${Math.floor(whole / 60)} min ${whole % 60} s`;
   }
 
   mark(index) {
     const token = index === null ? null : this.text.querySelector(`[data-index="${index}"]`);
     token?.classList.add("diverges");
     token?.closest(".thinking")?.setAttribute("open", "");
-    if (token) token.dataset.tip += "\nhere the two outputs part";
-    this.text.scrollTop = token ? token.offsetTop - this.text.offsetTop - 40 : 0; // both panes alike
+    if (!token) return;
+    this.following = false;
+    token.dataset.tip += "\nhere the two outputs part";
+    this.text.scrollTop = token.offsetTop - this.text.offsetTop - 40; // both panes alike
   }
 
   explain(token) {

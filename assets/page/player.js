@@ -1,26 +1,32 @@
-// Playback of two recorded sides in step with each other, slowed by a factor.
+// Playback of two recorded sides in step with each other, at the times their own clocks recorded.
 //
-// Position is in milliseconds of the sides' own clocks and never passes what both sides have reached. A run slow
-// enough to follow is shown live: the same playback, always at the end of a growing recording. It is drawn when
-// something new arrives, which is when the engine pauses, so that drawing takes nothing from it.
+// Position is in milliseconds of the sides' own clocks and never passes what both sides have reached. A short run is
+// slowed by a factor. A run slow enough to follow is played live: each slice while the next is computed, in the time
+// that one is expected to take, so that the text moves evenly and the clocks shown stay those of the engine.
 
 const WATCH_MS = 4000; // what a run should take to watch
-const DRAW_MS = { computing: 300, done: 33 }; // drawing takes time from an engine on the same machine
+const DRAW_MS = 50; // between drawings
+const REST_OF_DRAWING = 10; // while the engine, perhaps on this machine, computes: at least this many times as long at rest
+const LAST_MS = 600; // for what remains of a live run once it is over
+const FIRST_SLICE_MS = 450; // expected until slices have been seen to arrive
+const LATE = 1.15; // played a little slower than slices arrive, so that the text does not pause
 
 class Player {
   constructor(onDraw, onEnd) {
     this.onDraw = onDraw;
     this.onEnd = onEnd;
-    this.frame = null;
+    this.timer = null;
     this.chosen = null; // speed, by the reader; null: about four seconds
+    this.still = matchMedia("(prefers-reduced-motion: reduce)");
     this.reset({});
   }
 
   reset({ limit = 0, sequential = false }) {
-    this.stopFrames();
+    this.halt();
     this.sides = { plain: this.newSide(), speculative: this.newSide() };
     Object.assign(this, { limit, sequential, position: 0, factor: null, slowed: null });
     Object.assign(this, { complete: false, playing: false, live: false, eager: false, ended: false });
+    Object.assign(this, { heardTo: 0, heardAt: performance.now(), interval: FIRST_SLICE_MS, rate: 0 });
   }
 
   newSide() {
@@ -30,14 +36,19 @@ class Player {
   add(name, rounds, done) {
     this.sides[name].rounds.push(...rounds);
     this.sides[name].done = done;
-    if (this.factor === null && this.expected() !== null) this.begin();
-    else if (this.live && this.playing) this.advance();
   }
 
-  finish() {
-    this.complete = true;
-    if (this.factor === null) this.begin();
-    else if (this.live && this.playing) this.advance();
+  // What was added came together; `complete`: nothing follows.
+  heard(complete) {
+    this.complete = complete;
+    if (this.factor === null && (complete || this.expected() !== null)) this.begin();
+    const [now, horizon] = [performance.now(), this.horizon()];
+    if (horizon > this.heardTo) {
+      if (this.heardTo) this.interval = (this.interval + now - this.heardAt) / 2;
+      Object.assign(this, { heardTo: horizon, heardAt: now });
+    }
+    this.rate = (horizon - this.position) / (complete ? LAST_MS : LATE * this.interval);
+    if (this.playing && this.eager) this.advance();
   }
 
   // Milliseconds the longer side will take, judged by its pace so far; null before there is one.
@@ -56,19 +67,22 @@ class Player {
     this.slowed = needed > 1.5 ? Number(needed.toPrecision(2)) : 1;
     this.factor = this.chosen ?? this.slowed;
     this.live = !this.complete && this.factor === 1;
+    this.eager = this.still.matches;
     this.play();
   }
 
   play() {
     if (this.ended) this.rewind();
     this.playing = true;
-    if (this.live) this.advance();
-    else this.startFrames();
+    this.halt();
+    if (this.eager) this.advance();
+    else this.tick(performance.now());
   }
 
   pause() {
     this.playing = false;
-    this.stopFrames();
+    this.halt();
+    this.onDraw(this, false);
   }
 
   // Everything there is, at once; then whatever follows.
@@ -92,28 +106,24 @@ class Player {
     this.onDraw(this, true);
   }
 
-  startFrames() {
-    this.stopFrames();
-    let before = performance.now();
-    const tick = (now) => {
-      this.frame = requestAnimationFrame(tick);
-      if (now - before < DRAW_MS[this.complete ? "done" : "computing"]) return;
-      this.advance((now - before) / this.factor);
-      before = now;
-    };
-    this.frame = requestAnimationFrame(tick);
+  tick(before) {
+    const began = performance.now();
+    const passed = began - before;
+    this.advance(this.live ? passed * this.rate : passed / this.factor);
+    if (!this.playing || this.eager) return;
+    const took = performance.now() - began;
+    this.timer = setTimeout(() => this.tick(began), Math.max(DRAW_MS - took, this.complete ? 0 : REST_OF_DRAWING * took));
   }
 
-  stopFrames() {
-    cancelAnimationFrame(this.frame);
+  halt() {
+    clearTimeout(this.timer);
   }
 
   advance(ms = Infinity) {
-    const horizon = this.horizon();
-    this.position = this.eager ? horizon : Math.min(horizon, this.position + ms);
+    this.position = this.eager ? this.horizon() : Math.min(this.horizon(), this.position + ms);
     this.onDraw(this, false);
     if (!this.complete || this.position < this.total()) return;
-    this.stopFrames();
+    this.halt();
     Object.assign(this, { playing: false, ended: true });
     this.onEnd();
   }
@@ -145,5 +155,14 @@ class Player {
     const until = this.position - this.offset(name) + 1e-6;
     while (side.shown < side.rounds.length && side.rounds[side.shown].ms <= until) side.shown += 1;
     return side.rounds.slice(from, side.shown);
+  }
+
+  // Where a side stands: what it has committed, on its own clock, and whether that is all.
+  at(name) {
+    const side = this.sides[name];
+    const last = side.rounds[side.shown - 1];
+    const finished = side.done && side.shown === side.rounds.length;
+    const ms = finished || !last ? last?.ms ?? 0 : Math.max(this.position - this.offset(name), last.ms);
+    return { ms, tokens: last?.tokens ?? 0, finished };
   }
 }

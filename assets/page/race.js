@@ -1,7 +1,9 @@
 // The race view: reads the lines a run sends, plays them, and shows verdict and figures at the end.
 
+const SIDES = ["plain", "speculative"];
+
 class Race {
-  constructor(element, figures) {
+  constructor(element, figures, trigger) {
     const find = (selector) => element.querySelector(selector);
     this.root = find(".race");
     this.find = find;
@@ -18,56 +20,81 @@ class Race {
     find(".discarded-shown").addEventListener("change", (event) => {
       this.root.classList.toggle("with-discarded", event.target.checked);
     });
-    find(".download").addEventListener("click", () => this.download());
+    new Share(find(".share"), () => this.result?.record, trigger);
+    this.root.addEventListener("anew", () => this.anew());
     this.read = 0; // events of the current run
+    this.lines = [];
   }
 
   // Lines of events, some of which may have been read before; the last update of a run has them all.
   receive(text) {
+    let news = false;
+    const { result } = this;
     for (const line of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(line);
       if (event.at === 0 && event.run !== this.run) this.begin(event);
       else if (event.run === this.run && event.at === this.read) this.handle(event);
       else continue;
       this.read = event.at + 1;
+      this.lines[event.at] = line;
+      news = true;
     }
+    if (!news) return;
+    if (this.result?.record && result !== this.result) this.tell();
+    if (!this.player.complete) this.player.heard(Boolean(this.result || this.failure));
+    else if (this.player.ended) this.ended(); // with what its repeats found
   }
 
   handle(event) {
-    const seen = this.player.ended;
     if (event.kind === "lap") this.player.add(event.side, event.rounds, event.done);
     if (event.kind === "end") this.result = event; // once, and again with the figures of its repeats
     if (event.kind === "error") this.failure = event.text;
-    if (event.kind === "end" || event.kind === "error") this.player.finish();
-    if (event.kind === "end" && seen) this.ended();
   }
 
+  // That the run has its result, once and again.
+  tell() {
+    const { lines, result } = this;
+    this.root.dispatchEvent(new CustomEvent("finished", { detail: { lines, result } }));
+  }
+
+  // `names` and `prompts`, by side, where the sides are two runs instead of plain and speculative decoding.
   begin(event) {
     this.result = this.failure = null;
-    this.run = event.run;
-    this.prompt = event.prompt;
+    this.lines = [];
+    this.names = event.names;
+    this.prompts = event.prompts ?? Object.fromEntries(SIDES.map((side) => [side, event.prompt]));
+    Object.assign(this, { run: event.run, chat: event.chat, history: event.history });
+    for (const side of SIDES) {
+      const name = this.names?.[side] ?? side;
+      this.find(`.pane.${side} h2`).textContent = name[0].toUpperCase() + name.slice(1);
+      for (const place of [`.track.${side} span`, `.key.${side}`]) this.find(place).textContent = name;
+    }
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
     this.find(".figures").textContent = "";
-    const verdict = this.find(".verdict");
-    if (verdict.getBoundingClientRect().top > innerHeight - 80) verdict.scrollIntoView({ behavior: "smooth" });
-    for (const chart of Object.values(this.charts)) chart.resize();
+    if (this.find(".verdict").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
   }
 
   clear() {
+    this.lead = null; // when the first side reached its end
     this.marked = null;
-    for (const pane of Object.values(this.panes)) pane.reset(this.prompt);
+    for (const side of SIDES) this.panes[side].reset(this.prompts[side], this.chat, this.history);
     for (const chart of Object.values(this.charts)) chart.reset(this.run);
-    for (const side of ["plain", "speculative"]) this.track(side, 0, null);
+    this.say("");
+    this.bars(this.player);
+  }
+
+  // A new chat: nothing has been said yet.
+  anew() {
+    this.begin({ run: null, prompt: "", history: "", max_new_tokens: 0 });
+    this.root.dataset.state = "idle";
   }
 
   say(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
-    this.find(".headline").textContent = "";
     this.find(".reason").textContent = text;
-    this.find(".agreement").textContent = "";
-    this.find(".divergence").textContent = "";
+    for (const name of ["agreement", "divergence", "doubts", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
   draw(player, rewound) {
@@ -76,26 +103,22 @@ class Race {
       this.root.dataset.state = "playing";
       this.root.dataset.tone = "";
     }
+    this.root.dataset.live = player.live && !player.complete;
     this.say(this.pace(player));
-    const total = player.complete ? player.total() : Math.max(player.expected() ?? 0, player.horizon());
-    for (const name of ["plain", "speculative"]) {
+    for (const name of SIDES) {
       const rounds = player.take(name);
-      this.panes[name].append(rounds);
+      this.panes[name].append(rounds, player.at(name).ms);
       this.plot(name, rounds, player);
-      const side = player.sides[name];
-      const last = side.rounds[side.shown - 1];
-      const finished = side.done && side.shown === side.rounds.length;
-      const ms = finished ? last?.ms ?? 0 : Math.max(player.position - player.offset(name), 0);
-      this.track(name, total ? Math.min(ms / total, 1) : 0, last);
     }
+    this.bars(player);
     this.find(".toggle").textContent = player.playing ? "Pause" : "Play";
   }
 
   plot(name, rounds, player) {
     if (!rounds.length) return;
-    const points = rounds.map((round) => [round.ms, round.tokens]);
+    const points = rounds.map((round) => [round.ms / 1000, round.tokens]);
     this.charts.clock.add(name === "plain" ? [points, []] : [[], points]);
-    if (name === "plain") return;
+    if (name === "plain") return this.plotOther(rounds, player);
     const first = player.sides[name].shown - rounds.length;
     const judged = rounds.map((round, index) => [first + index, round]).filter(([number]) => number > 0);
     const known = judged.filter(([, round]) => round.proposed !== null);
@@ -103,21 +126,41 @@ class Race {
       known.map(([number, round]) => [number, round.accepted]),
       known.map(([number, round]) => [number, round.proposed - round.accepted]),
       known.map(([number, round]) => [number, round.alpha]),
+      [],
     ]);
   }
 
-  track(name, share, round) {
-    const track = this.find(`.track.${name}`);
-    track.querySelector("i").style.width = `${share * 100}%`;
-    track.querySelector("output").textContent = round ? `${round.tokens} tokens · ${Pane.format("ms", round.ms)} ms` : "";
+  // The running α of a second speculative run.
+  plotOther(rounds, player) {
+    if (!this.names) return;
+    const first = player.sides.plain.shown - rounds.length;
+    this.charts.acceptance.add([[], [], [], rounds.map(({ alpha }, index) => [first + index, alpha]).filter(([number]) => number > 0)]);
+  }
+
+  // Tokens of the limit; once both texts have ended, of the longer one. The lead stays as it was at the first end.
+  bars(player) {
+    const [plain, speculative] = SIDES.map((name) => player.at(name));
+    const goal = plain.finished && speculative.finished ? Math.max(plain.tokens, speculative.tokens) : player.limit;
+    for (const [name, side] of [["plain", plain], ["speculative", speculative]]) {
+      const track = this.find(`.track.${name}`);
+      track.querySelector("i").style.width = `${goal ? (100 * side.tokens) / goal : 0}%`;
+      track.classList.toggle("finished", side.finished);
+      const count = side.finished ? `${side.tokens} tokens` : `${side.tokens} of ${player.limit}`;
+      track.querySelector("output").textContent = side.tokens ? `${count} · ${Pane.time(side.ms)}` : "";
+    }
+    if (player.sequential && player.live) return; // they do not run side by side
+    const lead = this.lead ?? speculative.tokens - plain.tokens;
+    if (plain.finished || speculative.finished) this.lead = lead;
+    const sign = lead > 0 ? "+" : "−";
+    this.find(".headline").textContent = lead ? `${sign}${Math.abs(lead)} token${Math.abs(lead) === 1 ? "" : "s"}` : "";
+    if (this.root.dataset.state === "playing") this.root.dataset.tone = lead > 0 ? "faster" : lead < 0 ? "slower" : "";
   }
 
   pace(player) {
-    const seconds = (ms) => `${(ms / 1000).toPrecision(2)} s`;
-    if (player.live && !player.complete) return "Live. The two sides take turns on this machine; each clock counts only its own time.";
+    if (player.live && !player.complete) return "Live, one slice behind: the sides take turns on this machine, and each clock counts only its own time.";
     if (player.factor === 1) return "Played in real time, each side on its own clock.";
     const long = player.complete ? player.total() : player.expected();
-    return `Played back ${player.factor}× slower than it ran: ${seconds(long)} of computation, shown in ${seconds(long * player.factor)}.`;
+    return `Played back ${player.factor}× slower than it ran: ${Pane.time(long)} of computation, shown in ${Pane.time(long * player.factor)}.`;
   }
 
   ended() {
@@ -130,11 +173,14 @@ class Race {
       return;
     }
     this.root.dataset.tone = result.tone;
+    this.find(".share").hidden = !result.record;
     this.find(".headline").textContent = result.headline;
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
     this.find(".agreement").textContent = `${result.identical ? "✓" : "≠"} ${result.agreement}`;
     this.find(".agreement").dataset.identical = result.identical;
     this.find(".divergence").textContent = result.divergence_reason;
+    this.find(".doubts").textContent = result.doubts.join(" ");
+    this.find(".made-by").textContent = result.made_by;
     this.find(".figures").innerHTML = result.figures; // escaped by the server
     if (this.marked === this.run) return;
     this.marked = this.run;
@@ -144,15 +190,5 @@ class Race {
   toggle() {
     if (this.player.playing) this.player.pause();
     else this.player.play();
-    this.find(".toggle").textContent = this.player.playing ? "Pause" : "Play";
-  }
-
-  download() {
-    if (!this.result) return;
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([this.result.record], { type: "application/json" }));
-    link.download = "specdemo-comparison.json";
-    link.click();
-    URL.revokeObjectURL(link.href);
   }
 }

@@ -51,7 +51,7 @@ const settings = {
     const since = Date.now();
     const timer = setInterval(() => {
       const off = run.disabled && run.textContent.trim() === "Run"; // and not "Running …"
-      if (off && Date.now() - since > PATIENCE) document.querySelector("#ask").append(note);
+      if (off && Date.now() - since > PATIENCE) document.querySelector("#actions").after(note);
       if (off) return;
       note.remove();
       clearInterval(timer);
@@ -71,12 +71,14 @@ const settings = {
   },
 };
 
+// Enter runs. Gradio would break the line, and submit on Shift+Enter.
 document.addEventListener(
   "keydown",
   (event) => {
-    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || !event.target.closest("#prompt")) return;
-    event.preventDefault();
+    if (event.key !== "Enter" || event.isComposing || !event.target.closest("#prompt")) return;
     event.stopPropagation();
+    if (event.shiftKey) return;
+    event.preventDefault();
     document.querySelector("#run:not([disabled])")?.click();
   },
   true,

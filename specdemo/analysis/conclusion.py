@@ -41,7 +41,7 @@ def headline(comparison: Comparison) -> str:
 def tone(comparison: Comparison) -> Literal["faster", "slower", "same"]:
     """Which way the outcome goes, for colouring."""
     speedup = speedup_of(comparison)
-    if speedup is None or abs(speedup.middle - 1) <= _SAME or speedup.includes_one:
+    if speedup is None or abs(speedup.middle - 1) <= _SAME or speedup.includes_one or speedup.wide:
         return "same"
     return "faster" if speedup.middle > 1 else "slower"
 

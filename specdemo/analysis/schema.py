@@ -12,7 +12,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.conclusion import runs_of, speedup_of
 from specdemo.analysis.doubts import doubts
 from specdemo.output import READABLE, SCHEMA
-from specdemo.records import Comparison, Round, Run, Side
+from specdemo.records import SIDES, Comparison, Round, Run
 
 _COLUMNS = {
     "token_ids": "id",
@@ -22,7 +22,6 @@ _COLUMNS = {
     "token_alternatives": "alternatives",
 }
 _REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load")
-_SIDES: tuple[Side, Side] = ("plain", "speculative")
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **comparison.model_dump(mode="json", include={"pair", "history", "prompt", "settings", "environment"}),
-        **{side: _run_to_json(comparison.side(side)) for side in _SIDES},
+        **{side: _run_to_json(comparison.side(side)) for side in SIDES},
         **comparison.model_dump(mode="json", include=set(_REST)),
         "summary": {
             "speedup": speedup and speedup.middle,
@@ -54,7 +53,7 @@ def from_json(data: dict[str, Any]) -> Comparison:
     """
     if data.get("schema") not in READABLE:
         raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
-    return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in _SIDES}})
+    return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in SIDES}})
 
 
 def _run_to_json(run: Run) -> dict[str, Any]:

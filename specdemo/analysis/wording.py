@@ -18,6 +18,15 @@ def shared_words(settings: GenerationSettings) -> str:
         [
             DRAFTERS[settings.drafter],
             ENGINES[settings.engine],
+            common_words(settings),
+        ]
+    )
+
+
+def common_words(settings: GenerationSettings) -> str:
+    """The same without who proposes and which engine decodes."""
+    return ", ".join(
+        [
             _sampling(settings),
             *(["no KV cache"] if settings.kv_cache == "off" else []),
             f"at most {settings.max_new_tokens} tokens",

@@ -1,4 +1,4 @@
-"""A benchmark as Markdown, CSV, JSON, and as one HTML file that opens offline, light or dark.
+"""A benchmark as Markdown, CSV, JSON, and as one small HTML file that opens offline, light or dark.
 
 The table is that of the article on dynamic speculation (Mamou et al. 2024): target, draft, task, and the speedup of
 each way of decoding; a speedup is always shown together with whether the outputs were identical.
@@ -6,6 +6,7 @@ each way of decoding; a speedup is always shown together with whether the output
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,31 +14,18 @@ from typing import Any
 import plotly.graph_objects as go
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from plotly.io import from_json
 
 from specdemo.analysis import metrics
 from specdemo.analysis.figures import percent
 from specdemo.bench.charts import charts
+from specdemo.bench.conclusion import opening
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
 from specdemo.errors import UsageError, quoted
 from specdemo.measure.hardware import MEBIBYTE, draft_extra
 from specdemo.output import SCHEMA, write_json, write_text
-from specdemo.resources import ASSETS
+from specdemo.resources import ASSETS, colours
 
 _TEMPLATE = ASSETS / "report.html"
-_HEIGHT = 360
-_COLOURS = {
-    "--sd-own": "#0077bb",
-    "--sd-accepted": "#009e73",
-    "--sd-rejected": "#d55e00",
-    "--sd-plain": "#7b8798",
-    "--sd-refused": "#e69f00",
-    "--sd-mute": "#cc79a7",
-    "--sd-ink": "#8a7d3c",
-    "--sd-card": "#ffffff",
-    "--sd-line": "#d8dce3",
-}
-"""Seen on light and on dark; text, grid and lines of a plot are coloured by the page's style sheet."""
 _BESIDE = (".md", ".csv", ".html")
 COLUMNS = ("target", "draft", "task", "engine", "method", "speedup", "outputs", "τ", "α", "tokens/s", "runs")
 
@@ -63,7 +51,8 @@ def to_markdown(result: Bench) -> str:
     """The table, and what else was measured, in sentences."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table(result)]
-    return "\n".join([f"# Benchmark of {result.header.pair.name}", "", *lines, "", *notes(result)]) + "\n"
+    begin = "\n\n".join(opening(result))
+    return "\n".join([f"# Benchmark of {result.header.pair.name}", "", begin, "", *lines, "", *notes(result)]) + "\n"
 
 
 def to_csv(result: Bench) -> str:
@@ -83,12 +72,13 @@ def to_csv(result: Bench) -> str:
 def to_html(result: Bench) -> str:
     """One self-contained file with plots, table and notes."""
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    plots = [
-        (chart.title, _plot(name, chart.figure, with_plotly=number == 0))
-        for number, (name, chart) in enumerate(charts(result).items())
-    ]
+    plots = [(chart.title, name, _plot(chart.figure)) for name, chart in charts(result).items()]
     return page.render(
         title=f"Benchmark of {result.header.pair.name}",
+        light=colours(),
+        dark=colours(dark=True),
+        script=Markup((ASSETS / "page" / "sketch.js").read_text(encoding="utf-8")),
+        opening=opening(result),
         plots=plots,
         columns=COLUMNS,
         rows=table(result),
@@ -96,14 +86,9 @@ def to_html(result: Bench) -> str:
     )
 
 
-def _plot(name: str, figure: go.Figure, *, with_plotly: bool) -> Markup:
-    """A figure as HTML; texts in it are escaped by Plotly. The first brings Plotly's script for all."""
-    described = figure.update_layout(height=_HEIGHT).to_json()
-    for variable, colour in _COLOURS.items():
-        described = described.replace(f"var({variable})", colour)
-    config = {"responsive": True, "displaylogo": False}
-    html = from_json(described).to_html(full_html=False, include_plotlyjs=with_plotly, div_id=name, config=config)
-    return Markup(html)
+def _plot(figure: go.Figure) -> Markup:
+    """A figure as JSON that may stand in a script."""
+    return Markup(json.dumps(figure.to_plotly_json()).replace("<", "\\u003c"))
 
 
 def notes(result: Bench) -> Iterator[str]:
@@ -112,9 +97,9 @@ def notes(result: Bench) -> Iterator[str]:
         wanted = len(result.tasks) * result.repeats * len(result.header.methods)
         yield f"Unfinished: {len(result.rows)} of {wanted} runs."
     yield (
-        "Speedup: plain seconds / speculative seconds for the same number of new tokens, prefill excluded; mean ± "
-        f"standard deviation over {_repeats(result)}. Each speculative run is compared with the plain runs of the "
-        "same engine just before and after it."
+        "Speedup: plain seconds / speculative seconds for the same number of new tokens, prefill excluded; "
+        f"{_repeats(result)}. Each speculative run is compared with the plain runs of the same engine just before "
+        "and after it."
     )
     for problem, rows in problems(result).items():
         methods = ", ".join(dict.fromkeys(f"{row.engine} {row.method}" for row in rows))
@@ -163,7 +148,9 @@ def _repeats(result: Bench) -> str:
     """How many repeats the table's cells cover: fewer than requested if it is unfinished."""
     counts = {cell.repeats for cell in cells(result)} or {0}
     fewest, most = min(counts), max(counts)
-    return f"{most} repeat{'' if most == 1 else 's'}" if fewest == most else f"{fewest} to {most} repeats"
+    if most <= 1:
+        return "a single repeat, so nothing tells how much it varies"
+    return f"mean ± standard deviation over {most if fewest == most else f'{fewest} to {most}'} repeats"
 
 
 def _row(cell: Cell) -> Sequence[str]:

@@ -107,6 +107,7 @@ class Bench(Record):
 
     header: Header
     tasks: tuple[Task, ...]
+    date: str = ""  # on which it began or, after an interruption, went on
     repeats: int
     engines: dict[EngineName, EngineFacts]
     rows: tuple[Row, ...]

@@ -5,6 +5,7 @@ Finished rows are kept in a journal beside the output, so that a run that was st
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -16,12 +17,12 @@ from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.errors import FileError, PromptError, SettingsError, quoted
-from specdemo.measure.hardware import SIDES, Loader, measure_bound, measure_memory
+from specdemo.measure.hardware import Loader, measure_bound, measure_memory
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import can_run, trials, warm_up
 from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Trial
+from specdemo.records import SIDES, Costs, ModelPair, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
 
@@ -62,7 +63,14 @@ def bench(
     rows = [entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats]
     finished = {_key(row): row for row in rows}
     engines = {entry.engine: entry.facts for entry in entries if entry.engine is not None and entry.facts is not None}
-    state = Bench(header=header, tasks=tuple(tasks), repeats=repeats, engines=engines, rows=tuple(finished.values()))
+    state = Bench(
+        header=header,
+        tasks=tuple(tasks),
+        date=datetime.now(UTC).date().isoformat(),
+        repeats=repeats,
+        engines=engines,
+        rows=tuple(finished.values()),
+    )
     total, spent, new, random = len(tasks) * repeats * len(chosen), 0.0, 0, Random(seed)
     yield Progress(len(state.rows), total, None, state, "starting")
     for name in ENGINES:

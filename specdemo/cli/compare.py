@@ -1,6 +1,7 @@
 """`compare`: one prompt, with plain and speculative decoding."""
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
@@ -12,6 +13,7 @@ from specdemo.cli.options import (
     add_settings,
     check_drafter,
     check_effect,
+    check_file,
     check_json,
     chosen_pair,
     chosen_settings,
@@ -23,11 +25,12 @@ from specdemo.engines import load_engine
 from specdemo.measure.race import race
 from specdemo.measure.repeats import REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
-from specdemo.output import write_json
+from specdemo.output import write_bytes, write_json
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.ways import KINDS
+from specdemo.ui.share.files import KINDS
+from specdemo.ways import KINDS as WAYS
 
 
 def add_to(commands: Commands) -> None:
@@ -43,6 +46,8 @@ def add_to(commands: Commands) -> None:
         f"{REPEAT_SECONDS:.0f} s)",
     )
     add_json(parser, "the comparison")
+    for name, kind in KINDS.items():
+        parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
 
@@ -52,6 +57,8 @@ def _compare(options: argparse.Namespace) -> None:
     settings = chosen_settings(options, pair)
     check_effect(options, [settings])
     check_json(options.json)
+    for name in KINDS:
+        check_file(getattr(options, name))
     check_drafter(pair, settings)
     show_conversion(pair.target, pair.draft)
     status = Console(stderr=True)
@@ -59,7 +66,7 @@ def _compare(options: argparse.Namespace) -> None:
         engine = load_engine(settings.engine, pair)
     comparison = None
     with status.status("measuring step costs") as busy:
-        varying = settings.policy != "constant" or KINDS[type(settings.way)].costs
+        varying = settings.policy != "constant" or WAYS[type(settings.way)].costs
         costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):
@@ -76,3 +83,6 @@ def _compare(options: argparse.Namespace) -> None:
         print_comparison(Console(), comparison)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
+    for name, kind in KINDS.items():
+        if (path := getattr(options, name)) is not None:
+            write_bytes(kind.make(comparison), Path(path))

@@ -149,7 +149,17 @@ def check_json(path: str | None) -> None:
     Raises:
         UsageError: it cannot.
     """
-    if path is not None and path != "-" and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
+    if path != "-":
+        check_file(path)
+
+
+def check_file(path: str | None) -> None:
+    """The same for any file.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    if path is not None and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
 
 

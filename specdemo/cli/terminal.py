@@ -1,7 +1,5 @@
 """Comparisons, sweeps and benchmarks for a terminal: the page's colours, with rich."""
 
-from collections.abc import Iterator
-
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Column, Table
@@ -9,18 +7,20 @@ from rich.text import Text
 
 from specdemo.analysis import conclusion, explain, metrics
 from specdemo.analysis.figures import figures, milliseconds, number
+from specdemo.analysis.pieces import PieceKind, pieces_of
 from specdemo.analysis.predict import FORMULAS
 from specdemo.bench import report
+from specdemo.bench.conclusion import opening
 from specdemo.bench.results import Bench
 from specdemo.measure import sweep as sweeps
 from specdemo.measure.sweep import Sweep
-from specdemo.records import Comparison, Costs, Round, Run, Verdict
+from specdemo.records import Comparison, Costs, Run
 
-STYLES = {
-    Verdict.ACCEPTED: "underline green",
-    Verdict.REJECTED: "strike dark_orange",
+STYLES: dict[PieceKind, str] = {
+    "accepted": "underline green",
+    "rejected": "strike dark_orange",
+    "own": "bold blue",
 }
-OWN = "bold blue"
 _PASSES = (2, 5, 17)  # tokens per pass: at the shortest lookahead, the default, and the longest
 
 
@@ -40,31 +40,17 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
 def coloured(run: Run) -> Text:
     """The run's text with each token in the style of its verdict; rejected proposals stand in their place."""
     text = Text()
-    for token in run.prefill.committed:
-        text.append(token.text, OWN)
-    for step in run.rounds:
-        for word, style in _styled(step):
-            text.append(word, style)
+    for piece in pieces_of(run):
+        crossed = piece.kind == "rejected"  # not every terminal strikes through
+        text.append(f"~{piece.text}~" if crossed else piece.text, STYLES[piece.kind])
     return text
-
-
-def _styled(step: Round) -> Iterator[tuple[str, str]]:
-    accepted = step.accepted
-    for token in step.committed[:accepted]:
-        yield token.text, STYLES[Verdict.ACCEPTED]
-    for draft in (step.proposed or ())[accepted:]:
-        if draft.verdict is Verdict.REJECTED and draft.id is not None:
-            text = draft.text.replace("\n", "↵")
-            yield f"~{text}~", STYLES[draft.verdict]  # not every terminal strikes through
-    for token in step.committed[accepted:]:
-        yield token.text, OWN
 
 
 def legend(comparison: Comparison) -> Text:
     """What the styles mean, and how the proposals are known."""
     text = Text.assemble(
-        ("accepted draft", STYLES[Verdict.ACCEPTED]), "  ", ("target's own", OWN), "  ",
-        ("~rejected draft~", STYLES[Verdict.REJECTED]),
+        ("accepted draft", STYLES["accepted"]), "  ", ("target's own", STYLES["own"]), "  ",
+        ("~rejected draft~", STYLES["rejected"]),
     )  # fmt: skip
     return text.append(f"  (proposals: {comparison.trace_source})", "dim")
 
@@ -105,6 +91,8 @@ def print_bench(console: Console, result: Bench) -> None:
     rows = Table(*report.COLUMNS[names:], box=None, header_style="bold", title=title)
     for row in report.table(result):
         rows.add_row(*map(Text, row[names:]))
+    for sentence in opening(result):
+        console.print(sentence)
     console.print(rows)
     for note in report.notes(result):
         console.print(Text(note, "dim"))

@@ -32,7 +32,6 @@ MEBIBYTE = 2**20
 ARRAY_BYTES = 256 * MEBIBYTE
 _REPEATS = 5
 
-SIDES: tuple[Side, Side] = ("plain", "speculative")
 Loader = Callable[[EngineName, ModelPair, Side], Engine]
 """Loads the part of a pair that one side decodes with."""
 

@@ -34,6 +34,7 @@ FinishReason = Literal["stop", "length", "cancelled"]
 """End-of-text token, token limit, or the user's Stop."""
 
 Side = Literal["plain", "speculative"]
+SIDES: tuple[Side, Side] = ("plain", "speculative")
 
 Prompts = Literal["chat", "base"]
 """What a target is given: questions and requests, or the beginning of a text to continue."""

@@ -1,6 +1,8 @@
 """What the page's widgets call: widget values in, updates out."""
 
 import inspect
+import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from typing import Any, Literal
@@ -22,9 +24,11 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
-from specdemo.ui.html.conversation import conversation_html
+from specdemo.ui.feed import is_chat
+from specdemo.ui.gate import FILE_BYTES
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.session import Finished, Sessions, Update
+from specdemo.ui.share.files import KINDS, unpacked
 from specdemo.ui.uploads import opened
 from specdemo.ways import Drafter, EngineName, Policy
 
@@ -41,19 +45,21 @@ class Callbacks:
         known: bool,
         pair: ModelPair,
         history: tuple[Turn, ...],
+        turn: Turn | None,
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message, anatomy, the turn to continue from, what was run, and buttons."""
+        """Compare; updates of race view, message, anatomy, the chat, what was run, and buttons."""
         check_known(known)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
-            yield [gr.skip(), alert(error), gr.skip(), gr.skip(), gr.skip(), *buttons("idle")]
+            yield [gr.skip(), alert(error), *[gr.skip()] * 5, *buttons("idle")]
             return
+        history = continued(history, turn, prompt) if is_chat(pair, settings) else ()
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
-            news = [*_outputs(update), *buttons("running")]
+            news = [*_outputs(update), *_chat(history, update.turn), update.finished, *buttons("running")]
             # unchanged widgets are skipped: each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
@@ -67,10 +73,23 @@ class Callbacks:
             for news in self._sessions.repeat(str(request.session_hash), pair, finished):
                 yield [gr.skip(), gr.skip()] if news is None else list(news)
 
+    def share(self, event: gr.EventData) -> list[Any]:
+        """Make the file that a button of the race asks for; updates of message and file."""
+        data = event._data if isinstance(event._data, dict) else {}
+        kind, record = data.get("kind"), data.get("record")
+        try:
+            if kind not in KINDS or not isinstance(record, str):
+                raise FileError("The page received something unexpected; reload it.")
+            content = b64encode(KINDS[kind].make(unpacked(record, FILE_BYTES))).decode()
+        except FileError as error:
+            return [alert(error), ""]
+        made = {"content": content, "type": KINDS[kind].media_type, "name": f"specdemo-race.{kind}"}
+        return ["", json.dumps(made)]
+
     def open(self, data: bytes) -> list[Any]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
         try:
-            return _outputs(opened(data))[:3]
+            return _outputs(opened(data))
         except FileError as error:
             return [gr.skip(), alert(error), gr.skip()]
 
@@ -112,9 +131,9 @@ def check_known(known: bool) -> None:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Values of race view, message, anatomy, the turn to continue from, and what was run."""
-    feed, message, anatomy, turn, finished = update
-    return [gr.skip() if feed is None else feed, message, gr.skip() if anatomy is None else anatomy, turn, finished]
+    """Values of race view, message and anatomy."""
+    feed, anatomy = (gr.skip() if new is None else new for new in (update.feed, update.anatomy))
+    return [feed, update.message, anatomy]
 
 
 def api_description() -> str:
@@ -166,12 +185,16 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
     return [gr.update(**update) for update in updates.values()]
 
 
-def continued(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
-    """History, shown history, prompt and both chat buttons when a chat continues from its last turn."""
-    longer = (*history, turn) if turn is not None else history
-    return [longer, conversation_html(longer), "", gr.update(visible=False), gr.update(visible=True)]
+def continued(history: tuple[Turn, ...], turn: Turn | None, prompt: str) -> tuple[Turn, ...]:
+    """The turns before this message, the last one among them unless it is the same message, to be answered again."""
+    return history if turn is None or turn.prompt == prompt else (*history, turn)
 
 
 def begun_anew() -> list[Any]:
-    """History, shown history, and both chat buttons when a new chat begins."""
-    return [(), "", gr.update(visible=False), gr.update(visible=False)]
+    """The chat's updates when a new one begins."""
+    return _chat((), None)
+
+
+def _chat(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
+    """Updates of the turns before the last, the last, and New chat."""
+    return [history, turn, gr.update(visible=bool(history) or turn is not None)]

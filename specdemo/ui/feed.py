@@ -6,16 +6,19 @@ carry; all figures are computed here, none in the browser.
 """
 
 import json
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
 from specdemo.analysis import conclusion, explain, metrics, schema
 from specdemo.analysis.doubts import doubts
+from specdemo.analysis.wording import in_words
 from specdemo.measure.race import Lap
 from specdemo.output import json_text
-from specdemo.records import Comparison, Round, Side
+from specdemo.records import SIDES, Comparison, ModelPair, Round, Side, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.html.summary import figures_html
 from specdemo.ui.html.thinking import Thinking
 from specdemo.ui.html.tokens import round_html
@@ -24,13 +27,17 @@ from specdemo.ui.html.tokens import round_html
 class Feed:
     """One run, event by event."""
 
-    def __init__(self, prompt: str, settings: GenerationSettings) -> None:
+    def __init__(
+        self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = (), *, chat: bool = False
+    ) -> None:
+        """`chat`: the prompt is a message, which `history` precedes."""
         self.run = uuid4().hex
         self._lines: list[str] = []
         self._seen = (0, 0)  # how many events there were at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
-        self._append("start", prompt=prompt, **settings.model_dump(include={"max_new_tokens", "sequential"}))
+        shared = settings.model_dump(include={"max_new_tokens", "sequential"})
+        self._append("start", prompt=prompt, chat=chat, history=conversation_html(history), **shared)
 
     def news(self) -> str:
         """The events since the second-to-last call."""
@@ -90,6 +97,23 @@ class Feed:
         ]
 
 
+def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
+    """Whether prompts are messages of a chat."""
+    return pair.target.chat_template and settings.apply_chat_template
+
+
+def recorded(comparison: Comparison) -> Feed:
+    """A finished run as if it had just happened, each side in one lap."""
+    chat = is_chat(comparison.pair, comparison.settings)
+    feed = Feed(comparison.prompt, comparison.settings, comparison.history, chat=chat)
+    for side in SIDES:
+        run = comparison.side(side)
+        source = comparison.trace_source if side == "speculative" else "measured"
+        feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source))
+    feed.add(comparison)
+    return feed
+
+
 def ending(run: str, at: int, comparison: Comparison) -> str:
     """The event of a run's result, which comes again, as a later event, once the run was repeated."""
     return _line(run, at, "end", _end(comparison))
@@ -112,6 +136,7 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
         "doubts": [doubt.reason for doubt in doubts(comparison)],
         "made_by": explain.made_by(comparison),
+        "words": [*in_words(comparison.settings).split(", "), comparison.pair.name],
         "figures": figures_html(comparison),
         "record": json_text(schema.to_json(comparison)),
     }

@@ -85,7 +85,7 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
         "state_session_capacity": SESSIONS,
         "run_history": False,  # which would let visitors have this machine write to a bucket on the Hub
         "theme": theme(),
-        "css_paths": [PAGE / "style.css"],
+        "css_paths": [PAGE / "style.css", PAGE / "compare.css"],
         "css": choices_css(),
         "head": f"<script>{text('settings.js')}</script>",  # inline: needed as soon as the page loads
         "footer_links": ["api", "settings"],

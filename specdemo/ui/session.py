@@ -17,7 +17,7 @@ from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.feed import Feed, ending
+from specdemo.ui.feed import Feed, ending, is_chat
 from specdemo.ui.html.messages import alert, describe, notice
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.visitors import Visitors
@@ -79,8 +79,8 @@ class Sessions:
         history: Sequence[Turn] = (),
     ) -> Iterator[Update]:
         """Compare, yielding what to show. Errors become messages; closing the iterator frees the engine."""
-        feed, begun, due, message = Feed(prompt, settings), False, 0.0, ""
-        chat = pair.target.chat_template and settings.apply_chat_template
+        chat = is_chat(pair, settings)
+        feed, begun, due, message = Feed(prompt, settings, history, chat=chat), False, 0.0, ""
         pair = in_chat(pair, settings)
         try:
             with self._visitors.busy(visitor, "run") as cancelled:
@@ -178,7 +178,7 @@ def _repeated(
 
 def in_chat(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
     """The pair as these settings need it: with prefix caching where the prompt is a message of a chat."""
-    return keeping_prefixes(pair) if pair.target.chat_template and settings.apply_chat_template else pair
+    return keeping_prefixes(pair) if is_chat(pair, settings) else pair
 
 
 def first_used(pair: ModelPair) -> ModelPair:

@@ -9,10 +9,13 @@ from specdemo.resources import ASSETS
 PAGE = ASSETS / "page"
 SCRIPTS = (
     "plotly/plotly.min.js",
+    "files.js",
+    "share.js",
     "player.js",
     "pane.js",
     "chart.js",
     "race.js",
+    "past.js",
     "anatomy.js",
     "board.js",
     "catalogue.js",
@@ -24,7 +27,8 @@ def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML
     head = "".join(f'<script src="specdemo/{name}"></script>' for name in SCRIPTS)
     mount = f"""
         const mount = () => {{
-          if ([typeof Chart, typeof Race, typeof Anatomy, typeof Board, typeof Catalogue].includes("undefined")) {{
+          const needed = [typeof Chart, typeof Past, typeof Race, typeof Anatomy, typeof Board, typeof Catalogue];
+          if (needed.includes("undefined")) {{
             return setTimeout(mount, 30);
           }}
           const view = {script};

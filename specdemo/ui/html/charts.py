@@ -5,10 +5,14 @@ nothing; their layout and the order of their traces are defined here.
 """
 
 import json
+from typing import Any
 
 import plotly.graph_objects as go
 
 from specdemo.analysis.plotting import AXIS, base_figure
+
+_LIVE: dict[str, Any] = {"height": None, "showlegend": False, "margin": {"l": 40, "r": 12, "t": 6, "b": 34}}
+"""They fill their cards, whose headings name the colours."""
 
 
 def to_json(figure: go.Figure) -> str:
@@ -17,23 +21,25 @@ def to_json(figure: go.Figure) -> str:
 
 
 def clock_figure() -> str:
-    """Committed tokens against each side's own clock, in milliseconds; traces: plain, speculative."""
-    figure = base_figure()
+    """Committed tokens against each side's own clock, in seconds; traces: plain, speculative."""
+    figure = base_figure(**_LIVE)
     for name, colour, dash in (("plain", "var(--sd-plain)", "dot"), ("speculative", "var(--sd-accepted)", "solid")):
         line = {"color": colour, "dash": dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(x=[], y=[], name=name, mode="lines", line=line, hovertemplate="%{y} tokens")
-    figure.update_xaxes(title="own clock, ms", hoverformat=".2f")
+    figure.update_xaxes(title="own clock, s", hoverformat=".3f")
     figure.update_yaxes(title="tokens")
     return to_json(figure)
 
 
 def acceptance_figure() -> str:
     """Proposals by round, accepted and not accepted, stacked, with the running α; traces in that order."""
-    figure = base_figure(barmode="stack", bargap=0.15)
+    figure = base_figure(**_LIVE, barmode="stack", bargap=0.15)
     figure.add_bar(x=[], y=[], name="accepted", marker_color="var(--sd-accepted)")
     figure.add_bar(x=[], y=[], name="rejected or discarded", marker_color="var(--sd-refused)")
     line = {"color": "var(--sd-ink)", "width": 2}
     figure.add_scatter(x=[], y=[], name="running α", mode="lines", line=line, yaxis="y2", connectgaps=True)
+    other = {"color": "var(--sd-plain)", "width": 2, "dash": "dot"}  # of another run, where two are overlaid
+    figure.add_scatter(x=[], y=[], name="other α", mode="lines", line=other, yaxis="y2", connectgaps=True)
     figure.update_xaxes(title="round")
     right = AXIS | {
         "title": "α",

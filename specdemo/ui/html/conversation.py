@@ -12,4 +12,4 @@ _TURN = Markup('<li><p class="said">{prompt}</p><p class="answer">{answer}</p></
 def conversation_html(history: Sequence[Turn]) -> str:
     """What was said so far; both sides read the target's own answers."""
     turns = Markup("").join(_TURN.format(prompt=turn.prompt, answer=turn.answer) for turn in history)
-    return f"<ol>{turns}</ol>" if history else ""
+    return f'<ol class="turns">{turns}</ol>' if history else ""

@@ -1,4 +1,4 @@
-"""The header above every tab: name, question, and which pair is in use on which device."""
+"""The header above every tab: name, and which pair is in use on which device."""
 
 from markupsafe import Markup
 
@@ -6,15 +6,11 @@ from specdemo.analysis.figures import parameters
 from specdemo.models.devices import draft_device
 from specdemo.records import Model, ModelPair
 
-_HEADER = Markup(
-    "<header><h1>specdemo</h1>"
-    "<p>Does speculative decoding help this model, on this machine, for this prompt?</p>"
-    "<span>{}</span></header>"
-)
+_HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>')
 
 
 def header_html(pair: ModelPair) -> str:
-    """Name, question, and what runs where."""
+    """Name, and what runs where."""
     runtime = pair.runtime
     target = f"target {_model(pair.target)} on {runtime.device}"
     draft = f"draft {_model(pair.draft)} on {draft_device(runtime)}" if pair.draft else "no draft"

@@ -14,7 +14,6 @@ from specdemo.ui.callbacks import (
     Callbacks,
     begun_anew,
     buttons,
-    continued,
     left,
     show_valid,
     waiting,
@@ -38,7 +37,9 @@ DECODING = (
     "max_ngram_size",
 )
 """Settings of how to decode, as opposed to what and how much."""
-_MAIN = (*DECODING, "max_new_tokens")
+_AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
+"""What one moves while watching."""
+_MAIN = ("drafter", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
@@ -61,8 +62,7 @@ class _Buttons(NamedTuple):
 class _Chat(NamedTuple):
     history: gr.State
     turn: gr.State
-    shown: gr.HTML
-    go_on: gr.Button
+    """The last run's, which the history does not hold yet: the same message again runs again."""
     anew: gr.Button
 
 
@@ -71,49 +71,57 @@ Stop = Callable[[gr.Request], None]
 
 def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: ModelPair, stop: Stop) -> CompareTab:
     """Both tabs' contents, for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
-    with gr.Tab("Compare"):
-        prompt, run, chat = _ask(pair, first)
-        message = gr.HTML(elem_id="message", elem_classes="message")
-        controls = _controls(first)
-        figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
-        race = view("race.html", f"new Race(element, {figures})")
-        finished = gr.State(None)  # within a tab: Gradio counts whatever stands between tabs as one of them
+    with gr.Tab("Compare", elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
+        with gr.Column(elem_id="rail", scale=0, min_width=300):
+            prompt, run, chat = _ask(pair, first)
+            message = gr.HTML(elem_id="message", elem_classes="message")
+            controls = _controls(first)
+            finished = gr.State(None)  # in here: what is in Tabs beside its tabs confuses their order
+        with gr.Column(elem_id="stage", min_width=0):
+            figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
+            race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
+            _connect_share(callbacks, race, message)
     with gr.Tab("Anatomy"):
         anatomy = _anatomy(callbacks, race)
     tab = CompareTab(prompt, message, controls, race, run.run)
     _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat)
     run.stop.click(stop, **PRIVATE)
-    _connect_chat(pair, prompt, chat)
+    gr.on([chat.anew.click, pair.change], begun_anew, outputs=[*chat], **PRIVATE)
+    chat.anew.click(None, js="() => document.querySelector('.race').dispatchEvent(new Event('anew'))")
     _connect_controls(pair, controls, first)
     return tab
 
 
 def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]:
-    """The prompt with examples and the earlier conversation, and the buttons."""
-    examples = _examples(first)
-    with gr.Column(elem_id="ask"):
-        shown = gr.HTML(elem_id="conversation")
-        with gr.Row(equal_height=False):
-            prompt = gr.Textbox(examples[0][0], label="Prompt", lines=3, max_lines=12, elem_id="prompt", scale=8)
-            with gr.Column(scale=1, min_width=200, elem_id="actions"):
-                run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
-                stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
-                leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
-                go_on = gr.Button("Continue the chat", elem_id="continue", visible=False)
-                anew = gr.Button("New chat", elem_id="anew", visible=False)
-                copy = gr.Button("Copy link", elem_id="copy")
-                copy.click(None, js="() => settings.copyLink()")
-        tried = gr.Dataset(
-            components=[prompt], samples=examples, type="values", label="Try one of these", elem_id="examples"
+    """The prompt with a menu of examples, and the buttons."""
+    prompt = gr.Textbox(
+        bundled_prompts(first.target.prompts)[0], label="Prompt", lines=3, max_lines=3, elem_id="prompt"
+    )
+    with gr.Row(elem_id="beneath"):
+        gr.HTML("<p>Enter runs · Shift+Enter: new line</p>", elem_id="keys")
+        examples = gr.Dropdown(
+            _examples(first),
+            value="",
+            label="Examples",
+            container=False,
+            filterable=False,
+            elem_id="examples",
         )
-    tried.click(lambda chosen: chosen[0], tried, prompt, **PRIVATE)
-    pair.change(lambda used: gr.update(samples=_examples(used)), pair, tried, **PRIVATE)
-    return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), shown, go_on, anew)
+    with gr.Row(elem_id="actions"):
+        run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
+        stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
+        leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
+        anew = gr.Button("New chat", elem_id="anew", visible=False)
+        copy = gr.Button("Copy link", elem_id="copy")
+    copy.click(None, js="() => settings.copyLink()")
+    examples.input(None, [examples, prompt], [examples, prompt], js='(chosen, typed) => ["", chosen || typed]')
+    pair.change(lambda used: gr.update(choices=_examples(used)), pair, examples, **PRIVATE)
+    return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), anew)
 
 
-def _examples(pair: ModelPair) -> list[list[str]]:
-    """Prompts that suit the pair, as rows of one column."""
-    return [[text] for text in bundled_prompts(pair.target.prompts)]
+def _examples(pair: ModelPair) -> list[tuple[str, str]]:
+    """The menu's entries: prompts that suit the pair."""
+    return [("Examples", ""), *((text, text) for text in bundled_prompts(pair.target.prompts))]
 
 
 def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
@@ -131,23 +139,26 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
     shown, start = initially(pair), start_values(pair)
     classes = hiding(pair, start["engine"], start["drafter"])
 
-    def add(name: str) -> None:
-        made[name] = control(
-            name,
-            value=start[name],
-            visible=shown.get(name, True),
-            min_width=200,
-            elem_classes=classes.get(name),
-        )
+    def add(*names: str) -> None:
+        for name in names:
+            made[name] = control(
+                name,
+                value=start[name],
+                visible=shown.get(name, True),
+                min_width=120,
+                elem_classes=classes.get(name),
+            )
 
-    with gr.Row(elem_classes="controls"):
-        for name in _MAIN:
-            add(name)
-    with gr.Accordion("Sampling and more", open=False, elem_id="more"):
-        with gr.Row(elem_classes="controls"):
-            for name in NAMES:
-                if name not in made:
-                    add(name)
+    with gr.Column(elem_id="at-hand", elem_classes="controls"):
+        add(*_AT_HAND)
+    with gr.Column(elem_id="main", elem_classes="controls"):
+        add(*_MAIN)
+    # no accordion: Gradio makes what is in a closed one only when it opens, and its values change unheard until then
+    with gr.Column(elem_id="more"):
+        more = gr.Button("Advanced: engine, policy, sampling", size="sm")
+        more.click(None, js="() => document.querySelector('#rail').classList.toggle('open')")
+    with gr.Column(elem_id="advanced", elem_classes="controls"):
+        add(*(name for name in NAMES if name not in made))
         gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
     return {name: made[name] for name in NAMES}
 
@@ -165,8 +176,8 @@ def _connect_run(
     asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
     started = asked.then(
         callbacks.run,
-        [known, pair, chat.history, tab.prompt, *tab.controls.values()],
-        [tab.race, tab.message, anatomy, chat.turn, finished, *run],
+        [known, pair, chat.history, chat.turn, tab.prompt, *tab.controls.values()],
+        [tab.race, tab.message, anatomy, *chat, finished, *run],
         show_progress="minimal",
         show_progress_on=tab.message,
         api_visibility="private",
@@ -185,12 +196,13 @@ def _connect_run(
     run.leave.click(left, outputs=[tab.message, *run], cancels=started, **PRIVATE)
 
 
-def _connect_chat(pair: gr.State, prompt: gr.Textbox, chat: _Chat) -> None:
-    chat.turn.change(lambda turn: gr.update(visible=turn is not None), chat.turn, chat.go_on, **PRIVATE)
-    going_on = [chat.history, chat.shown, prompt, chat.go_on, chat.anew]
-    chat.go_on.click(continued, [chat.history, chat.turn], going_on, **PRIVATE)
-    beginning = [chat.history, chat.shown, chat.go_on, chat.anew]
-    gr.on([chat.anew.click, pair.change], begun_anew, outputs=beginning, **PRIVATE)
+def _connect_share(callbacks: Callbacks, race: gr.HTML, message: gr.HTML) -> None:
+    made = gr.Textbox(visible=False)
+    # in line for the engine: drawing pictures beside it would distort its clocks
+    asked = race.download(
+        callbacks.share, outputs=[message, made], show_progress="hidden", api_visibility="private", **ENGINE
+    )
+    asked.then(None, made, js="(made) => Share.receive(made)")
 
 
 def _connect_controls(pair: gr.State, controls: dict[str, Control], first: ModelPair) -> None:

@@ -1,0 +1,48 @@
+"""What can be shared of a run, by kind, for the page and the terminal."""
+
+import gzip
+import zlib
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Callable
+from io import BytesIO
+from typing import NamedTuple
+
+from specdemo.analysis import schema
+from specdemo.errors import FileError
+from specdemo.input import json_value
+from specdemo.output import SCHEMA
+from specdemo.records import Comparison
+from specdemo.ui.share.picture import moving_picture, verdict_picture
+from specdemo.ui.share.replay import replay
+
+
+class Kind(NamedTuple):
+    """A kind of file: what it is, its type, and what makes it."""
+
+    what: str
+    media_type: str
+    make: Callable[[Comparison], bytes]
+
+
+KINDS = {
+    "html": Kind("one HTML file that replays the race offline", "text/html", replay),
+    "gif": Kind("the race as a moving picture", "image/gif", moving_picture),
+    "png": Kind("a picture of the verdict", "image/png", verdict_picture),
+}
+
+
+def unpacked(packed: str, most: int) -> Comparison:
+    """The comparison in base64 of compressed JSON of at most `most` bytes, as the page sends it.
+
+    Raises:
+        FileError: it holds none, or more.
+    """
+    try:
+        with gzip.open(BytesIO(b64decode(packed, validate=True))) as file:
+            text = file.read(most + 1)
+        if len(text) > most:
+            raise FileError(f"This run has more than {most:,} bytes; run with fewer tokens.")
+        return schema.from_json(json_value(text))
+    except (Error, OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise FileError(f"This is not a comparison of schema {SCHEMA}; run again and share that.") from error

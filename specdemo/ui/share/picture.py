@@ -1,0 +1,201 @@
+"""A run as pictures: a race that moves (GIF), and its verdict (PNG). Drawn with Pillow, in the page's colours."""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from functools import cache
+from io import BytesIO
+from itertools import accumulate
+from textwrap import wrap
+from typing import NamedTuple
+
+from PIL import Image, ImageDraw, ImageFont
+
+from specdemo.analysis.conclusion import evidence, headline, tone
+from specdemo.analysis.explain import agreement, made_by
+from specdemo.analysis.pieces import pieces
+from specdemo.records import SIDES, Comparison, Side
+from specdemo.resources import colours
+
+WIDTH, HEIGHT = 880, 500
+_EDGE, _GAP, _LINE = 22, 16, 27
+_TOP = 118  # of the panes
+_PANE = (WIDTH - 2 * _EDGE - _GAP) // 2, HEIGHT - _TOP - 46
+_INNER = _PANE[0] - 28  # width of a pane's text
+_HANGING = 2  # characters that may stand out beyond it
+_WATCH_SECONDS = 5.0  # what the moving part should take
+_STILL_SECONDS = 4.0  # of the last picture
+_FRAMES = 10  # a second
+_COLOURS = 64
+_FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
+_BACKGROUNDS = {"accepted": "accepted-soft", "own": "own-soft", "rejected": "rejected-soft"}
+_INKS = {"accepted": "ink", "own": "ink", "rejected": "rejected", "plain": "ink", "prompt": "mute"}
+_TONES = {"faster": "accepted", "slower": "rejected", "same": "ink"}
+
+
+def verdict_picture(comparison: Comparison) -> bytes:
+    """The end of the race and its verdict, as a PNG."""
+    return _encoded(_Canvas(comparison).frame(None), "PNG")
+
+
+def moving_picture(comparison: Comparison) -> bytes:
+    """The race from start to verdict, as a GIF that repeats."""
+    canvas = _Canvas(comparison)
+    moving = round(_WATCH_SECONDS * _FRAMES)
+    frames = [canvas.frame(canvas.seconds * number / moving) for number in range(moving)]
+    last = canvas.frame(None)
+    palette = last.quantize(_COLOURS, dither=Image.Dither.NONE)
+    first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in (*frames, last))
+    durations = [round(1000 / _FRAMES)] * moving + [round(_STILL_SECONDS * 1000)]
+    out = BytesIO()
+    first.save(out, "GIF", save_all=True, append_images=others, duration=durations, loop=0, optimize=True)
+    return out.getvalue()
+
+
+class _Placed(NamedTuple):
+    """A word of the prompt or of a piece, and where it stands in its pane's text."""
+
+    text: str
+    kind: str
+    x: int
+    y: int
+
+
+class _Text:
+    """A side's whole text, laid out once; and when each round was done, on the side's own clock."""
+
+    def __init__(self, comparison: Comparison, side: Side) -> None:
+        run = comparison.side(side)
+        steps = [run.prefill, *run.rounds]
+        self.done = list(accumulate((step.seconds for step in run.rounds), initial=0.0))
+        self.tokens = list(accumulate(len(step.committed) for step in steps))
+        self.placed: list[list[_Placed]] = []
+        self._x = self._y = 0
+        given = list(self._place(comparison.prompt, "prompt"))
+        self.placed = [[placed for piece in pieces(step, side) for placed in self._place(*piece)] for step in steps]
+        self.placed[0][:0] = given
+
+    def _place(self, text: str, kind: str) -> Iterator["_Placed"]:
+        """The words of a piece where they come next."""
+        for word in re.findall(r"\n|[^\S\n]*[^\s]+|[^\S\n]+", text):
+            width = round(_font(15).getlength(word))
+            hangs = len(word) <= _HANGING and not word.strip().isalnum()  # punctuation stays with its word
+            if word == "\n" or (self._x + width > _INNER and not hangs):
+                self._x, self._y, word = 0, self._y + _LINE, word.lstrip()
+                width = round(_font(15).getlength(word))
+            if word:
+                yield _Placed(word, kind, self._x, self._y)
+                self._x += width
+
+    def rounds_at(self, seconds: float | None) -> int:
+        """How many rounds were done by then; all of them for None."""
+        return len(self.done) if seconds is None else bisect_right(self.done, seconds)
+
+
+class _Canvas:
+    """Draws the state of a race at any moment."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+        self._texts = {side: _Text(comparison, side) for side in SIDES}
+        self.seconds = max(text.done[-1] for text in self._texts.values())
+        self._goal = max(text.tokens[-1] for text in self._texts.values())
+
+    def frame(self, seconds: float | None) -> Image.Image:
+        """The race at this time of both clocks; at its end and with its verdict for None."""
+        image = Image.new("RGB", (WIDTH, HEIGHT), _colour("bg"))
+        pen = ImageDraw.Draw(image)
+        for number, side in enumerate(SIDES):
+            shown = self._texts[side].rounds_at(seconds)
+            self._bar(pen, side, number, shown, seconds)
+            image.paste(self._pane(side, shown), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
+        if seconds is None:
+            self._verdict(pen)
+        else:
+            pen.text((_EDGE, 12), "Plain against speculative decoding", _colour("ink"), _font(20))
+            pen.text((_EDGE, 40), self._pace(), _colour("mute"), _font(13))
+        made = _cut(made_by(self._comparison), WIDTH - 2 * _EDGE, 12)
+        pen.text((_EDGE, HEIGHT - 32), made, _colour("mute"), _font(12))
+        return image
+
+    def _pace(self) -> str:
+        factor = _WATCH_SECONDS / self.seconds if self.seconds else 1.0
+        words = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"
+        return f"Played back {words} than it ran, each side on its own clock."
+
+    def _verdict(self, pen: ImageDraw.ImageDraw) -> None:
+        comparison = self._comparison
+        pen.text((_EDGE, 8), headline(comparison), _colour(_TONES[tone(comparison)]), _font(28))
+        words = f"{evidence(comparison)} {agreement(comparison).capitalize()}."
+        for number, line in enumerate(wrap(words, 110)[:2]):
+            pen.text((_EDGE, 44 + 16 * number), line, _colour("mute"), _font(13))
+
+    def _bar(self, pen: ImageDraw.ImageDraw, side: Side, number: int, shown: int, seconds: float | None) -> None:
+        """How far a side has come, in tokens and on its clock."""
+        text, top = self._texts[side], 82 + 18 * number
+        tokens = text.tokens[shown - 1]
+        clock = text.done[-1] if seconds is None or shown == len(text.done) else seconds
+        left, right = _EDGE + 90, WIDTH - _EDGE - 170
+        pen.text((_EDGE, top - 6), side, _colour("mute"), _font(13))
+        pen.rounded_rectangle((left, top - 2, right, top + 8), 5, _colour("line"))
+        reached = left + round((right - left) * tokens / self._goal)
+        if reached > left + 10:
+            colour = _colour("plain" if side == "plain" else "accepted")
+            pen.rounded_rectangle((left, top - 2, reached, top + 8), 5, colour)
+        words = f"{tokens} tokens · {clock * 1000:.0f} ms" if clock < 1 else f"{tokens} tokens · {clock:.2f} s"
+        pen.text((right + 12, top - 6), words, _colour("ink"), _font(13))
+
+    def _pane(self, side: Side, shown: int) -> Image.Image:
+        """The end of a side's text."""
+        image = Image.new("RGB", _PANE, _colour("card"))
+        pen = ImageDraw.Draw(image)
+        rows = self._texts[side].placed[:shown]
+        bottom = max((placed.y for row in rows for placed in row), default=0) + _LINE
+        up = max(bottom - _PANE[1] + 24, 0)
+        for row in rows:
+            for placed in row:
+                _draw(pen, placed, 14, 12 - up)
+        pen.rectangle((0, 0, _PANE[0] - 1, _PANE[1] - 1), outline=_colour("line"))
+        return image
+
+
+def _draw(pen: ImageDraw.ImageDraw, placed: _Placed, left: int, top: int) -> None:
+    text, kind, x, y = placed.text, placed.kind, placed.x + left, placed.y + top
+    if y < -_LINE:
+        return
+    right = x + round(_font(15).getlength(text))
+    if kind in _BACKGROUNDS:
+        pen.rectangle((x, y - 1, right - 1, y + 20), _colour(_BACKGROUNDS[kind]))
+    pen.text((x, y), text, _colour(_INKS[kind]), _font(15))
+    if kind in ("accepted", "own"):
+        pen.line((x, y + 20, right - 1, y + 20), _colour(kind), 2 if kind == "accepted" else 1)
+    if kind == "rejected":
+        pen.line((x, y + 10, right - 1, y + 10), _colour("rejected"), 1)
+
+
+def _cut(text: str, width: int, size: int) -> str:
+    """As much of a text as fits."""
+    while _font(size).getlength(text) > width:
+        text = text[:-2].rstrip() + "…"
+    return text
+
+
+def _encoded(image: Image.Image, kind: str) -> bytes:
+    out = BytesIO()
+    image.save(out, kind, optimize=True)
+    return out.getvalue()
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    """A font of this machine with many letters; else the one that comes with Pillow, which has Latin ones."""
+    for name in _FONTS:
+        try:
+            return ImageFont.truetype(name, size)
+        except OSError:
+            continue
+    return ImageFont.load_default(size)
+
+
+def _colour(name: str) -> str:
+    return colours()[name]

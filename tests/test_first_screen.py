@@ -1,0 +1,105 @@
+"""The first screen of the Compare tab: what one needs to see while a run plays is in view, at any size."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import Visit, downloaded, open_tab, run, set_slider, start
+
+pytestmark = pytest.mark.browser
+CHAT = "/#target=chat/target&draft=chat/draft&max_new_tokens=64"
+LINES = 8
+SIZES = {(1440, 900): "both", (1024, 768): "both", (390, 844): "speculative"}
+
+VISIBLE = """selectors => selectors.filter(selector => {
+  const shown = element => {
+    const box = element.getBoundingClientRect();
+    const inside = box.width && box.top >= 0 && box.left >= 0 && box.right <= innerWidth && box.bottom <= innerHeight;
+    const at = (x, y) => element.contains(document.elementFromPoint(x, y));
+    return inside && at(box.left + box.width / 2, box.top + 4) && at(box.left + box.width / 2, box.bottom - 4);
+  };
+  return ![...document.querySelectorAll(selector)].some(shown);
+})"""
+"""Those of the selectors of which nothing is wholly in view, and not covered."""
+
+
+def lines(page: Page, side: str) -> float:
+    """Lines of text that a pane has room for."""
+    size = "e => e.clientHeight / parseFloat(getComputedStyle(e).lineHeight)"
+    return float(page.locator(f".pane.{side} .text").evaluate(size))
+
+
+def settled(page: Page) -> None:
+    """Wait until layout and charts have followed the window."""
+    page.wait_for_function("""() => [...document.querySelectorAll('.screen .chart')].every(chart => !chart.offsetWidth
+        || Math.abs(chart.querySelector('.main-svg').clientWidth - chart.clientWidth) < 2)""")
+
+
+def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
+    page = visit(CHAT)
+    run(page)
+    set_slider(page, "max_new_tokens", 2000)
+    page.fill("#prompt textarea", "And then?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".race[data-state=playing]")
+    expect(page.locator(".pane.plain .turns li")).to_have_count(1)
+    for scheme in ("light", "dark"):
+        page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
+        for (width, height), sides in SIZES.items():
+            page.set_viewport_size({"width": width, "height": height})
+            settled(page)
+            shown = ["speculative"] if sides == "speculative" else ["plain", "speculative"]
+            charts = [".chart.clock"] if sides == "speculative" else [".chart.clock", ".chart.acceptance"]
+            needed = [
+                ".verdict",
+                ":is(#run, #stop)",
+                "#prompt textarea",
+                "#num_assistant_tokens input[type=range]",
+                *charts,
+            ]
+            assert page.evaluate(VISIBLE, [*needed, *(f".pane.{side} .text" for side in shown)]) == [], (
+                width,
+                scheme,
+            )
+            assert min(lines(page, side) for side in shown) >= LINES, (width, scheme)
+            assert page.evaluate("scrollY") == 0
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.locator(".switch label", has_text="Plain").click()
+    expect(page.locator(".pane.plain .text")).to_be_visible()
+    expect(page.locator(".pane.speculative")).to_be_hidden()
+
+
+def test_bars_show_tokens_of_the_limit_and_end_at_the_finish_line(visit: Visit) -> None:
+    page = visit()
+    page.select_option(".speed", "20")
+    start(page)
+    page.wait_for_function("document.querySelector('.pane.speculative .text [data-index=\"40\"]')")
+    page.click(".toggle")
+    expect(page.locator(".toggle")).to_have_text("Play")
+    counts = {side: page.locator(f".pane.{side} .text [data-index]").count() for side in ("plain", "speculative")}
+    expect(page.locator(".headline")).to_have_text(f"+{counts['speculative'] - counts['plain']} tokens")
+    for side, count in counts.items():
+        expect(page.locator(f".track.{side} output")).to_contain_text(f"{count} of 128")
+        share = page.locator(f".track.{side} i").evaluate("e => e.clientWidth / e.parentElement.clientWidth")
+        assert share == pytest.approx(count / 128, abs=0.01)
+    page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]")
+    for side in counts:
+        share = page.locator(f".track.{side} i").evaluate("e => e.clientWidth / e.parentElement.clientWidth")
+        assert share == pytest.approx(1, abs=0.01)
+    assert len(downloaded(page).plain.token_ids) == 128
+
+
+def test_no_tab_is_wider_than_another(visit: Visit) -> None:
+    page = visit()
+    widths = set()
+    for name in ("Compare", "Anatomy", "Tune", "Benchmark", "Models"):
+        open_tab(page, name)
+        widths.add(
+            page.evaluate(
+                "(({left, width}) => `${left} ${width}`)(document.querySelector('#header').getBoundingClientRect())"
+            )
+        )
+        shown = page.locator(".tabitem:visible").bounding_box()
+        assert shown is not None
+        widths.add((shown["x"], shown["width"]))
+    assert len(widths) == 2
