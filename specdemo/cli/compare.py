@@ -29,8 +29,8 @@ from specdemo.output import write_bytes, write_json
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.ui.share.files import KINDS
-from specdemo.ways import KINDS as WAYS
+from specdemo.ui.share import files
+from specdemo.ways import KINDS
 
 
 def add_to(commands: Commands) -> None:
@@ -46,7 +46,7 @@ def add_to(commands: Commands) -> None:
         f"{REPEAT_SECONDS:.0f} s)",
     )
     add_json(parser, "the comparison")
-    for name, kind in KINDS.items():
+    for name, kind in files.KINDS.items():
         parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
@@ -57,7 +57,7 @@ def _compare(options: argparse.Namespace) -> None:
     settings = chosen_settings(options, pair)
     check_effect(options, [settings])
     check_json(options.json)
-    for name in KINDS:
+    for name in files.KINDS:
         check_file(getattr(options, name))
     check_drafter(pair, settings)
     show_conversion(pair.target, pair.draft)
@@ -66,7 +66,7 @@ def _compare(options: argparse.Namespace) -> None:
         engine = load_engine(settings.engine, pair)
     comparison = None
     with status.status("measuring step costs") as busy:
-        varying = settings.policy != "constant" or WAYS[type(settings.way)].costs
+        varying = settings.policy != "constant" or KINDS[type(settings.way)].costs
         costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):
@@ -83,6 +83,6 @@ def _compare(options: argparse.Namespace) -> None:
         print_comparison(Console(), comparison)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
-    for name, kind in KINDS.items():
+    for name, kind in files.KINDS.items():
         if (path := getattr(options, name)) is not None:
             write_bytes(kind.make(comparison), Path(path))

@@ -39,7 +39,7 @@ DECODING = (
 """Settings of how to decode, as opposed to what and how much."""
 _AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
 """What one moves while watching."""
-_MAIN = ("drafter", "max_new_tokens")
+_MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
@@ -94,12 +94,11 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
 
 def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]:
     """The prompt with a menu of examples, and the buttons."""
-    prompt = gr.Textbox(
-        bundled_prompts(first.target.prompts)[0], label="Prompt", lines=3, max_lines=3, elem_id="prompt"
-    )
+    shown = bundled_prompts(first.target.prompts)[0]
+    prompt = gr.Textbox(shown, label="Prompt", lines=3, max_lines=3, elem_id="prompt")
     with gr.Row(elem_id="beneath"):
         gr.HTML("<p>Enter runs · Shift+Enter: new line</p>", elem_id="keys")
-        examples = gr.Dropdown(
+        menu = gr.Dropdown(
             _examples(first),
             value="",
             label="Examples",
@@ -114,13 +113,13 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
         anew = gr.Button("New chat", elem_id="anew", visible=False)
         copy = gr.Button("Copy link", elem_id="copy")
     copy.click(None, js="() => settings.copyLink()")
-    examples.input(None, [examples, prompt], [examples, prompt], js='(chosen, typed) => ["", chosen || typed]')
-    pair.change(lambda used: gr.update(choices=_examples(used)), pair, examples, **PRIVATE)
+    menu.input(None, [menu, prompt], [menu, prompt], js='(chosen, typed) => ["", chosen || typed]')
+    pair.change(lambda used: gr.update(choices=_examples(used)), pair, menu, **PRIVATE)
     return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), anew)
 
 
 def _examples(pair: ModelPair) -> list[tuple[str, str]]:
-    """The menu's entries: prompts that suit the pair."""
+    """Prompts that suit the pair, as choices below the menu's name."""
     return [("Examples", ""), *((text, text) for text in bundled_prompts(pair.target.prompts))]
 
 
@@ -141,12 +140,9 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
 
     def add(*names: str) -> None:
         for name in names:
+            visible = shown.get(name, True)
             made[name] = control(
-                name,
-                value=start[name],
-                visible=shown.get(name, True),
-                min_width=120,
-                elem_classes=classes.get(name),
+                name, value=start[name], visible=visible, min_width=120, elem_classes=classes.get(name)
             )
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
