@@ -69,6 +69,8 @@ def notes(comparison: Comparison) -> Iterator[str]:
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
             "so its proposals have no probabilities."
         )
+    if comparison.pair.runtime.dynamic_quantization == "off" and comparison.pair.target.weights not in UNCOMPRESSED:
+        yield _EXACT
     if comparison.pair.runtime.enable_prefix_caching:
         yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
     if comparison.history:
@@ -110,6 +112,11 @@ def divergence_reason(comparison: Comparison) -> str:
 
 UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
 """Stored precisions of weights, of folders and of GGUF files, with which activations are not quantized."""
+_EXACT = (
+    "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
+    "slower: plain ones of SmolLM2 took 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models tab has "
+    "the switch."
+)
 _QUANTIZED = (
     " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "
     "differences; with dynamic quantization off they stay as they are."

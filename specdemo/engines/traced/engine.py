@@ -156,7 +156,9 @@ class TracedEngine:
             singly = self._model("draft").feeds_singly
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
             if isinstance(way, Both | BothAuto):
-                return BothDrafter(drafter, Sources(known(costs)), way.ngram, vocabulary)
+                return BothDrafter(
+                    drafter, Sources(known(costs), resting=isinstance(way, Both)), way.ngram, vocabulary
+                )
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
