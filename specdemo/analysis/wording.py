@@ -8,7 +8,7 @@ ENGINES = {"genai": "GenAI engine", "traced": "traced engine"}
 
 def in_words(settings: GenerationSettings) -> str:
     """How these settings decode, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
-    return f"{_way(settings.way)}, {shared_words(settings)}"
+    return f"{way_words(settings.way)}, {shared_words(settings)}"
 
 
 def shared_words(settings: GenerationSettings) -> str:
@@ -33,7 +33,8 @@ def common_words(settings: GenerationSettings) -> str:
     )
 
 
-def _way(way: Way) -> str:
+def way_words(way: Way) -> str:
+    """Who stops proposing when, such as "lookahead 4"."""
     match way:
         case Constant(lookahead):
             return f"lookahead {lookahead}"

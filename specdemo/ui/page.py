@@ -29,6 +29,7 @@ from specdemo.ui.session import Sessions, first_used
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.tabs.benchmark import bench_tab
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, compare_tab
+from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
@@ -115,6 +116,7 @@ def build_page(
         callbacks = Callbacks(sessions)
         with gr.Tabs():
             compare = compare_tab(callbacks, known, used, pair, stop("run"))
+            connect_find(sessions, known, used, compare, stop)
             tune_tab(sessions, known, used, compare, stop)
             bench_tab(sessions, known, used, pair, stop)
             models = models_tab(sessions, shelf, used, header, compare, stop)
