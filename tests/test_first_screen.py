@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import Visit, downloaded, open_tab, run, set_slider, start
+from tests.browser import Visit, downloaded, open_tab, run, start
 
 pytestmark = pytest.mark.browser
 CHAT = "/#target=chat/target&draft=chat/draft&max_new_tokens=64"
@@ -37,10 +37,12 @@ def settled(page: Page) -> None:
 def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
     page = visit(CHAT)
     run(page)
-    set_slider(page, "max_new_tokens", 2000)
+    page.select_option(".speed", "100")
     page.fill("#prompt textarea", "And then?")
     page.keyboard.press("Enter")
     page.wait_for_selector(".race[data-state=playing]")
+    page.wait_for_function("document.querySelector('.pane.plain .text [data-index=\"3\"]')")
+    page.click(".toggle")  # so that it does not end before everything has been looked at
     expect(page.locator(".pane.plain .turns li")).to_have_count(1)
     for scheme in ("light", "dark"):
         page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
@@ -70,7 +72,7 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
 
 def test_bars_show_tokens_of_the_limit_and_end_at_the_finish_line(visit: Visit) -> None:
     page = visit()
-    page.select_option(".speed", "20")
+    page.select_option(".speed", "100")
     start(page)
     page.wait_for_function("document.querySelector('.pane.speculative .text [data-index=\"40\"]')")
     page.click(".toggle")

@@ -43,7 +43,7 @@ APPLIED = (*DECODING, "kv_cache")
 FIND = "Find my best setting"
 _AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
 """What one moves while watching."""
-_MAIN = ("drafter", "max_new_tokens")
+_MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
