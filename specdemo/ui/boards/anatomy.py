@@ -133,7 +133,8 @@ def timeline(run: Run) -> go.Figure:
     else:
         _lane(figure, "round", begin, [step.seconds for step in run.rounds], "--sd-plain")
     figure.update_xaxes(title="speculative clock, ms")
-    figure.update_yaxes(autorange="reversed", rangemode="normal", showgrid=False)
+    figure.update_yaxes(autorange="reversed", rangemode="normal", showgrid=False, fixedrange=True)
+    figure.update_layout(height=150)
     return figure
 
 

@@ -40,6 +40,8 @@ DECODING = (
 """Settings of how to decode, as opposed to what and how much."""
 APPLIED = (*DECODING, "kv_cache")
 """What is set where a measured setting is applied."""
+ANATOMY = "anatomy"
+"""Id of its tab."""
 FIND = "Find my best setting"
 _AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
 """What one moves while watching."""
@@ -94,7 +96,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
             race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
             _connect_share(callbacks, race, message)
-    with gr.Tab("Anatomy"):
+    with gr.Tab("Anatomy", id=ANATOMY):
         anatomy = _anatomy(callbacks, race)
     tab = CompareTab(prompt, message, controls, race, find, run.run)
     _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat)

@@ -58,7 +58,8 @@ class Finder:
         work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=_REPEATS)
         job, visitor = WithEngine(settings.engine, pair, work), str(request.session_hash)
         state = None
-        for update in measured(self._sessions, visitor, "find", job, lambda progress: gr.skip()):
+        updates = measured(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
+        for update in updates:
             state = update.state
             yield [update.message, *busy, *unchanged]
         if state is None or state.done < state.total:  # stopped, or failed: the message says so
