@@ -114,7 +114,8 @@ class Anatomy {
   // By a factor, around the current round; 0: the whole run.
   zoom(factor) {
     const span = this.spans[this.at + 1];
-    if (!factor || !span) return Plotly.relayout(this.timeline, { "xaxis.autorange": true });
+    const end = Math.max(0, ...Object.values(this.spans).map(([, to]) => to));
+    if (!factor || !span) return Plotly.relayout(this.timeline, { "xaxis.range": [0, end] });
     const [from, to] = this.timeline.layout.xaxis.range;
     const half = ((to - from) * factor) / 2;
     const middle = (span[0] + span[1]) / 2;
