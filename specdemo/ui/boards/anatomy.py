@@ -14,6 +14,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.explain import walk_through
 from specdemo.analysis.figures import number
 from specdemo.analysis.plotting import base_figure
+from specdemo.analysis.wording import in_words
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
 from specdemo.ui.html.charts import to_json
 from specdemo.ui.html.tables import table_html
@@ -50,11 +51,10 @@ def anatomy(comparison: Comparison) -> str:
 
 
 def _about(comparison: Comparison) -> Markup:
-    settings, run = comparison.settings, comparison.speculative
+    run = comparison.speculative
     parts = [
         comparison.pair.name,
-        f"{settings.engine} engine",
-        "prompt lookup" if settings.drafter == "lookup" else f"{settings.policy} lookahead",
+        in_words(comparison.settings),
         f"{len(run.tokens)} tokens in {len(run.rounds)} rounds",
         f"proposals {comparison.trace_source}",
     ]
