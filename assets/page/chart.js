@@ -2,6 +2,7 @@
 
 const REDRAW_MS = 100; // at most ten times a second
 const REST = 15; // and at least this many times as long at rest as at work: the engine may need the processor
+const LATEST_MS = 600; // but not later than this
 
 class Chart {
   constructor(element, figure) {
@@ -32,7 +33,7 @@ class Chart {
         this.pending[index].y.push(y);
       }
     });
-    this.timer ??= setTimeout(() => this.flush(), Math.max(REDRAW_MS, REST * (this.took ?? 0)));
+    this.timer ??= setTimeout(() => this.flush(), Math.min(Math.max(REDRAW_MS, REST * (this.took ?? 0)), LATEST_MS));
   }
 
   flush() {

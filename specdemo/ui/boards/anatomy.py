@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.analysis import metrics
-from specdemo.analysis.explain import walk_through
+from specdemo.analysis.explain import SOURCES, walk_through
 from specdemo.analysis.figures import number
 from specdemo.analysis.plotting import base_figure
 from specdemo.analysis.wording import in_words
@@ -97,7 +97,8 @@ def _own_odds(token: Token) -> str:
 
 def _note(step: Round) -> str:
     proposed = "?" if step.proposed is None else str(len(step.proposed))
-    return f"{step.accepted} of {proposed} accepted · {step.seconds * 1000:.2f} ms"
+    source = f", proposed by {SOURCES[step.source]}" if step.source is not None else ""
+    return f"{step.accepted} of {proposed} accepted{source} · {step.seconds * 1000:.2f} ms"
 
 
 def _passes_table(comparison: Comparison) -> Markup:
