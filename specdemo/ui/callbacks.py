@@ -4,6 +4,7 @@ import inspect
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -52,6 +53,11 @@ class Callbacks:
             # unchanged widgets are skipped: each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
+
+    def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
+        """The controls of a run that may be under way have moved."""
+        with suppress(SettingsError):
+            self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
 
     def repeat(
         self, request: gr.Request, known: bool, pair: ModelPair, finished: Finished | None

@@ -57,7 +57,7 @@ class Feed:
         """Append what happened."""
         if isinstance(progress, Lap):
             done = progress.finish_reason is not None
-            self._append("lap", side=progress.side, rounds=self._lap(progress), done=done)
+            self._append("lap", side=progress.side, rounds=self._lap(progress), done=done, moves=_moves(progress))
         else:
             self._lines.append(ending(self.run, len(self), progress))
 
@@ -112,6 +112,11 @@ def recorded(comparison: Comparison) -> Feed:
         feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source))
     feed.add(comparison)
     return feed
+
+
+def _moves(lap: Lap) -> list[dict[str, Any]]:
+    """Where the plots are to be marked, and how."""
+    return [{"round": move.round, "text": explain.moved_to(move)} for move in lap.moves]
 
 
 def ending(run: str, at: int, comparison: Comparison) -> str:

@@ -39,6 +39,10 @@ DECODING = (
 """Settings of how to decode, as opposed to what and how much."""
 _AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
 """What one moves while watching."""
+_WHEN = (
+    '<p class="round">Move it: the run follows from its next round.</p>'
+    '<p class="run">With this engine, a change counts from the next run.</p>'
+)
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
@@ -86,6 +90,8 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
     tab = CompareTab(prompt, message, controls, race, run.run)
     _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat)
     run.stop.click(stop, **PRIVATE)
+    moved = [controls[name].change for name in _AT_HAND]
+    gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
     gr.on([chat.anew.click, pair.change], begun_anew, outputs=[*chat], **PRIVATE)
     chat.anew.click(None, js="() => document.querySelector('.race').dispatchEvent(new Event('anew'))")
     _connect_controls(pair, controls, first)
@@ -139,6 +145,7 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*_AT_HAND)
+    gr.HTML(_WHEN, elem_id="when")
     with gr.Column(elem_id="main", elem_classes="controls"):
         add(*_MAIN)
     # no accordion: Gradio makes what is in a closed one only when it opens, and its values change unheard until then
