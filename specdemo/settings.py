@@ -12,6 +12,8 @@ from specdemo.errors import SettingsError, quoted
 from specdemo.ways import (
     ENGINES_OF,
     Auto,
+    Both,
+    BothAuto,
     Confidence,
     Constant,
     Drafter,
@@ -127,6 +129,10 @@ class GenerationSettings(_Settings):
     @property
     def way(self) -> Way:
         """The way of decoding that the flat settings name."""
+        if self.drafter == "both":
+            if self.policy == "auto":
+                return BothAuto(self.max_ngram_size, self.max_assistant_tokens)
+            return Both(self.max_ngram_size, self.num_assistant_tokens)
         if self.drafter == "lookup":
             return Lookup(self.max_ngram_size, self.num_assistant_tokens)
         if self.tree_depth:
@@ -154,7 +160,9 @@ class GenerationSettings(_Settings):
         """Why two flat settings contradict each other; None if they do not."""
         if self.drafter == "lookup" and self.policy != "constant":
             return "prompt lookup proposes without probabilities, so its policy must be constant"
-        if self.tree_depth and self.drafter == "lookup":
+        if self.drafter == "both" and self.policy not in ("constant", "auto"):
+            return "drafter both needs policy constant or auto; set one of these, or drafter model"
+        if self.tree_depth and self.drafter != "model":
             return "a tree of proposals needs drafter model; set that, or set tree_depth to 0"
         if self.tree_depth and self.policy != "constant":
             return "a tree of proposals needs policy constant; set that, or set tree_depth to 0"

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 EngineName = Literal["genai", "traced"]
-Drafter = Literal["model", "lookup"]
+Source = Literal["model", "lookup"]
+"""What a proposal can come from: a draft model, or the text so far."""
+Drafter = Literal["model", "lookup", "both"]
 Policy = Literal["constant", "heuristic", "confidence", "auto"]
 DraftKind = Literal["model", "translated", "eagle3"]
 """What kind of draft a pair has: one with the target's tokenizer, one with another, or an EAGLE-3 head."""
@@ -56,6 +58,22 @@ class Lookup:
 
 
 @dataclass(frozen=True)
+class Both:
+    """Prompt lookup where it is expected to earn more than the draft, whose lookahead is constant."""
+
+    ngram: int
+    lookahead: int
+
+
+@dataclass(frozen=True)
+class BothAuto:
+    """The same where the draft's lookahead is automatic."""
+
+    ngram: int
+    cap: int
+
+
+@dataclass(frozen=True)
 class Tree:
     """An EAGLE-3 head proposes a tree of tokens, at most `lookahead` in all."""
 
@@ -71,7 +89,7 @@ class Planned:
     lookaheads: tuple[int, ...]
 
 
-Way = Plain | Constant | Confidence | Heuristic | Auto | Lookup | Tree | Planned
+Way = Plain | Constant | Confidence | Heuristic | Auto | Lookup | Both | BothAuto | Tree | Planned
 
 
 class Kind(NamedTuple):
@@ -105,6 +123,8 @@ KINDS: dict[type[Way], Kind] = {
     Confidence: Kind("model", "confidence", ("assistant_confidence_threshold", "max_assistant_tokens"), _BOTH),
     Auto: Kind("model", "auto", ("max_assistant_tokens",), ("traced",), costs=True),
     Lookup: Kind("lookup", "constant", ("num_assistant_tokens", "max_ngram_size"), _BOTH, ()),
+    Both: Kind("both", "constant", ("num_assistant_tokens", "max_ngram_size"), ("traced",), ("model",), costs=True),
+    BothAuto: Kind("both", "auto", ("max_assistant_tokens", "max_ngram_size"), ("traced",), ("model",), costs=True),
 }
 """The table: one row for each type that settings can name."""
 
@@ -152,10 +172,11 @@ def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: b
             return "a tree of proposals needs greedy decoding; set do_sample to False, or tree_depth to 0"
         if way.lookahead < way.depth:
             return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
+    what = "drafter both" if kind.drafter == "both" else f"policy {kind.policy}"
     if kind.costs and not kv_cache:
-        return f"the {kind.policy} policy needs the step costs of a KV cache, so kv_cache must be on"
+        return f"{what} needs the step costs of a KV cache, so kv_cache must be on"
     if engine not in kind.engines:
-        return f"the {engine} engine does not support policy {kind.policy}; choose the {kind.engines[0]} engine"
+        return f"the {engine} engine does not support {what}; choose the {kind.engines[0]} engine"
     return None
 
 
@@ -171,7 +192,10 @@ def pair_refusal(way: Way, draft: DraftKind | None, *, sampling: bool = False, p
         return "A draft with a different tokenizer works in greedy decoding only; switch sampling off."
     if isinstance(way, Tree) and draft != "eagle3":
         return "Only an EAGLE-3 head can propose trees; set tree_depth to 0, or choose such a draft."
-    if draft not in KINDS[type(way)].drafts:
+    kind = KINDS[type(way)]
+    if draft not in kind.drafts and kind.drafter == "both":
+        return "Both sources need a draft with the target's tokenizer; choose drafter model or lookup."
+    if draft not in kind.drafts:
         return "An EAGLE-3 head does not support a confidence threshold; choose the constant policy."
     if draft == "eagle3" and penalty:
         return "An EAGLE-3 head does not support a repetition penalty; set repetition_penalty to 1."

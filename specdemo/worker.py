@@ -13,9 +13,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
+from operator import attrgetter
 from threading import Event as ThreadEvent
 from threading import Lock, Thread
 from time import monotonic
@@ -185,6 +187,8 @@ class Worker:
         try:
             if not self._child.alive:
                 self._start()
+            if self._ready.is_set():
+                self._forget()
             self._stop.clear()
             self._moved[:] = _UNMOVED
             self._current = cancelled
@@ -264,6 +268,12 @@ class Worker:
                 self._child.end()
                 raise EngineError("The engine did not stop and its process was ended; run again, and it restarts.")
 
+    def _forget(self) -> None:
+        """Pass over what the child said of its first job, if nobody was there to hear it."""
+        with suppress(EOFError):
+            while self._child.receive(0) is not Sign.SILENCE:
+                pass
+
     def _receive(self) -> Any:
         try:
             message = self._child.receive(_POLL_SECONDS)
@@ -294,7 +304,8 @@ def _serve(
     engines = Engines(factory, stop.is_set, moved)
     if first is not None:
         with suppress(Exception):  # the job that needs it is told, when loading is retried
-            deque(first(engines), maxlen=0)
+            for _, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
+                connection.send(next(phases))
     ready.set()
     while True:
         send_all(connection, _guarded(connection.recv(), engines))

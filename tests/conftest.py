@@ -13,7 +13,7 @@ from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from tests.browser import FLAGS, WAIT, App, ColorScheme, Visit, started
 from tests.folders import add_models
 
@@ -37,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep what is cached, such as compiled models, out of the home of whoever runs the tests."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_pair() -> None:
+    """Begin with the bundled pair, whatever else is installed."""
+    os.environ[PAIR_VARIABLE] = "story-pair"
 
 
 @pytest.fixture(scope="session", autouse=True)

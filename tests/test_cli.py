@@ -19,7 +19,7 @@ from specdemo.cli import compare as compare_module
 from specdemo.cli import main
 from specdemo.cli import sweep as sweep_module
 from specdemo.cli.commands import build_parser
-from specdemo.cli.options import chosen_settings
+from specdemo.cli.options import chosen_pair, chosen_settings
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
@@ -229,10 +229,10 @@ def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureF
 def test_what_is_on_to_begin_with_can_be_switched_off() -> None:
     off = ["--no-apply-chat-template", "--no-enable-thinking", "--no-model-cache", "--no-dynamic-split-fuse"]
     options = build_parser().parse_args(["compare", "Say", *off])
-    settings = chosen_settings(options, GenerationSettings)
-    runtime = chosen_settings(options, RuntimeSettings)
+    pair = chosen_pair(options)
+    settings = chosen_settings(options, pair)
     assert not any([settings.apply_chat_template, settings.enable_thinking])
-    assert not any([runtime.model_cache, runtime.dynamic_split_fuse])
+    assert not any([pair.runtime.model_cache, pair.runtime.dynamic_split_fuse])
 
 
 def test_terminal_settings_are_the_page_settings() -> None:

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 
 from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.sampling import Logits, Probabilities, distribution, draw
+from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform, Verified, rejection_sample
 from specdemo.engines.base import rounds_of
 from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.traced import TracedEngine
 from specdemo.engines.traced.decoder import TracedDecoder
-from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter
+from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Request
+from specdemo.records import Costs, Request
 from specdemo.settings import GenerationSettings
-from specdemo.ways import Lookup, Plain
+from specdemo.ways import Both, Lookup, Plain, Source
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
@@ -163,22 +164,30 @@ def scripted_decoder(request: Request) -> TracedDecoder:
     def drafter(text: Sequence[int], capacity: int, random: Uniform) -> Drafter:
         if isinstance(request.way, Lookup):
             return LookupDrafter(3, request.way)
-        return ModelDrafter(Scripted(factor=5), 3, None, policy_for(request.way), request.sampling, random)
+        policy = policy_for(request.way, COSTS)
+        draft = ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
+        if isinstance(request.way, Both):
+            return BothDrafter(draft, Sources(COSTS), request.way.ngram, 3)
+        return draft
 
     plain = isinstance(request.way, Plain)
     tokenless: Any = Tokenless()
     return TracedDecoder(request, tokenless, lambda *_: Scripted(factor=1), None if plain else drafter)
 
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "constant 1": {"num_assistant_tokens": 1},
     "constant 2": {"num_assistant_tokens": 2},
     "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence", "assistant_confidence_threshold": 0.9},
     "lookup": {"drafter": "lookup", "max_ngram_size": 1},
+    "both": {"drafter": "both", "max_ngram_size": 2, "num_assistant_tokens": 1, "max_new_tokens": 5},
     "top-p": {"top_p": 0.4},
     "top-k": {"top_k": 1},
 }
+
+
+COSTS = Costs(plain_step=1, draft_step=0.9, verify=(1.0,) * 6)
 
 
 def halves(**values: Any) -> Request:
@@ -191,6 +200,15 @@ def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(way: 
     plain, speculative = joint(halves(**way).plain), joint(halves(**way))
     assert sum(plain.values()) == pytest.approx(1)
     assert speculative == pytest.approx(plain)
+
+
+def test_both_sources_take_part_in_that() -> None:
+    coins, request = Coins(), halves(**WAYS["both"])
+    sources = set[Source | None]()
+    with mock.patch("numpy.random.default_rng", return_value=coins):
+        while coins.next() or not sources:
+            sources |= {step.source for step in rounds_of(scripted_decoder(request)) if step.proposed}
+    assert sources == {"model", "lookup"}
 
 
 @pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])

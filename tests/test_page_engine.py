@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from specdemo.analysis import schema
 from specdemo.models.catalogue import catalogue, find
+from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Side, Turn, Verdict
 from tests.browser import (
     ROOT,
@@ -207,7 +208,11 @@ def test_a_chat_goes_on_from_turn_to_turn(visit: Visit) -> None:
     expect(page.locator("#header")).to_contain_text("chat/target + chat/draft")
     open_tab(page, "Compare")
     expect(for_chats).to_have_count(2)
-    page.fill("#prompt textarea", "<b>Who</b> is there?")
+    prompt, (example, another, *_) = page.locator("#prompt textarea"), bundled_prompts("chat")
+    expect(prompt).to_have_value(example)
+    page.locator("#examples .gallery-item").nth(1).click()
+    expect(prompt).to_have_value(another)
+    prompt.fill("<b>Who</b> is there?")
     run(page)
     first = Turn(prompt="<b>Who</b> is there?", answer=downloaded(page).plain.text.strip())
     assert "<hr>" in first.answer

@@ -30,7 +30,7 @@ def test_object_has_the_documented_keys() -> None:
     assert {"text", "token_ids", "prefill_seconds", "decode_seconds", "tokens_per_second", "finish_reason"} <= set(
         side
     )
-    assert set(side["rounds"][0]) == {"proposed", "committed", "draft_seconds", "verify_seconds", "seconds"}
+    assert set(side["rounds"][0]) == {"proposed", "committed", "draft_seconds", "verify_seconds", "seconds", "source"}
     assert set(side["rounds"][0]["proposed"][0]) == {
         "id", "text", "verdict", "draft_probability", "target_probability",
     }  # fmt: skip

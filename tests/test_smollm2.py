@@ -13,7 +13,7 @@ from specdemo.measure.race import race
 from specdemo.models.catalogue import find
 from specdemo.models.download import local_folder
 from specdemo.models.gguf_convert import convert_models
-from specdemo.models.pairs import beginning, default_pair
+from specdemo.models.pairs import PAIR_VARIABLE, beginning, default_pair
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 
@@ -27,7 +27,9 @@ PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 
 @pytest.fixture(scope="module", params=["genai", "traced"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    pair = default_pair()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(PAIR_VARIABLE)
+        pair = default_pair()
     for _ in convert_models((pair.target, pair.draft)):
         pass
     engine = load_engine(request.param, pair)

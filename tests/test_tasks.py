@@ -1,12 +1,14 @@
 import json
 from pathlib import Path
 from time import process_time
+from typing import get_args
 
 import pytest
 
 from specdemo.bench import suites
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import FileError
+from specdemo.records import Prompts
 
 
 def written(folder: Path, *lines: object) -> Path:
@@ -94,14 +96,15 @@ def test_names_are_told_apart_without_comparing_every_two(tmp_path: Path, monkey
     assert process_time() - began < 2, "0.1 s; comparing every two takes 7 s"
 
 
-def test_the_bundled_suite_has_several_kinds_of_tasks() -> None:
-    tasks = bundled_tasks()
+@pytest.mark.parametrize("kind", get_args(Prompts))
+def test_the_bundled_suites_have_several_kinds_of_tasks(kind: Prompts) -> None:
+    tasks = bundled_tasks(kind)
     assert len({task.task for task in tasks}) >= 5
     assert len({task.name for task in tasks}) == len({task.prompt for task in tasks}) == len(tasks)
 
 
 def test_a_limit_takes_from_every_kind() -> None:
-    tasks = bundled_tasks()
+    tasks = bundled_tasks("base")
     kinds = {task.task for task in tasks}
     assert {task.task for task in limited(tasks, len(kinds))} == kinds
     assert limited(tasks, 1) == tasks[:1]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,24 @@ def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> Non
         if step.accepted < len(proposals(step)):
             assert not agreement[position + step.accepted]
         position += len(step.committed)
+
+
+@pytest.mark.parametrize("policy", ["constant", "auto"])
+def test_both_sources_propose_and_the_draft_reads_what_the_other_committed(traced: TracedEngine, policy: str) -> None:
+    prompt = "The cat ran up the hill, and the dog ran up the hill, and the"
+    chosen = settings(drafter="both", policy=policy)
+    *_, comparison = race(traced, prompt, chosen, costs=COSTS)
+    assert isinstance(comparison, Comparison)
+    assert metrics.identical(comparison)
+    rounds, agreement = comparison.speculative.rounds, comparison.draft_agreement or ()
+    assert {"model", "lookup"} <= {step.source for step in rounds} <= {"model", "lookup", None}
+    positions = accumulate((len(step.committed) for step in rounds), initial=0)
+    for position, step in zip(positions, rounds, strict=False):
+        drafted = step.accepted if step.source == "model" else 0
+        assert agreement[position : position + drafted] == (True,) * drafted
+        if step.source == "model" and drafted < len(proposals(step)):
+            assert not agreement[position + drafted]
+    assert metrics.draft_passes(comparison) == sum(len(proposals(step)) for step in rounds if step.source == "model")
 
 
 def test_the_text_ends_at_its_end(traced: TracedEngine) -> None:

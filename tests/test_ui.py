@@ -17,7 +17,7 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Round, Side, Token
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import api_description, show_valid
-from specdemo.ui.controls import DEFAULTS, NAMES, control, settings_from, settings_from_link, visibility
+from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
 from specdemo.ui.feed import Feed
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.html.summary import figures_html
@@ -30,7 +30,7 @@ from specdemo.ways import Drafter, Policy
 from tests.strategies import comparisons, rounds
 
 PAIR = bundled_pair()
-SHELF = Shelf(PAIR, Visitors())
+SHELF, START = Shelf(PAIR, Visitors()), start_values(PAIR)
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 
 
@@ -162,7 +162,7 @@ def test_the_two_lookahead_settings_exclude_each_other() -> None:
 
 
 def test_a_hidden_policy_does_not_spoil_prompt_lookup() -> None:
-    values = dict(zip(NAMES, DEFAULTS, strict=True)) | {"drafter": "lookup", "policy": "confidence"}
+    values = START | {"drafter": "lookup", "policy": "confidence"}
     assert settings_from(PAIR, values).policy == "constant"
 
 
@@ -170,22 +170,22 @@ def test_what_genai_cannot_do_is_not_offered_for_it() -> None:
     assert not visibility(PAIR, "genai", "model", "constant")["kv_cache"]
     assert visibility(PAIR, "traced", "model", "constant")["kv_cache"]
     _, _, policy, *_ = show_valid(PAIR, "genai", "model", "heuristic")
-    assert (policy["value"], policy["elem_classes"]) == ("constant", ["genai"])
-    values = dict(zip(NAMES, DEFAULTS, strict=True)) | {"kv_cache": "off", "alternatives": 3}
+    assert (policy["value"], policy["elem_classes"]) == ("constant", ["no-heuristic", "no-auto"])
+    values = START | {"kv_cache": "off", "alternatives": 3}
     assert settings_from(PAIR, values) == GenerationSettings()
 
 
 def test_a_link_with_a_setting_that_is_hidden_is_fine() -> None:
-    settings, wrong = settings_from_link(PAIR, {"drafter": "lookup", "policy": "confidence"})
+    settings, wrong = settings_from_link(PAIR, {"drafter": "lookup", "policy": "confidence"}, START)
     assert (settings.policy, wrong) == ("constant", None)
 
 
 def test_settings_travel_in_a_link() -> None:
-    assert settings_from_link(PAIR, {"top_k": "7", "unknown": "x"}) == (GenerationSettings(top_k=7), None)
-    settings, wrong = settings_from_link(PAIR, {"top_k": "many", "seed": "3"})
+    assert settings_from_link(PAIR, {"top_k": "7", "unknown": "x"}, START) == (GenerationSettings(top_k=7), None)
+    settings, wrong = settings_from_link(PAIR, {"top_k": "many", "seed": "3"}, START)
     assert settings == GenerationSettings(seed=3)
     assert "One of the link's settings cannot be used. Top-k" in str(wrong)
-    settings, wrong = settings_from_link(PAIR, {"policy": "heuristic"})
+    settings, wrong = settings_from_link(PAIR, {"policy": "heuristic"}, START)
     assert settings == GenerationSettings()
     assert "choose the traced engine" in str(wrong)
 

@@ -23,7 +23,7 @@ from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
-from specdemo.worker import IfLoaded, WithEngine, Worker
+from specdemo.worker import Engines, IfLoaded, WithEngine, Worker
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
@@ -173,6 +173,17 @@ def test_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
     assert phases(worker, OTHER, "traced") == ["loading", "calibrating", "warming up"]
     assert phases(worker, OTHER, "traced") == ["warming up"]
     assert phases(worker, PAIR, "traced") == ["loading", "warming up"]  # what its steps cost is known
+    worker.close()
+
+
+def slow_start(engines: Engines) -> Iterator[Phase]:
+    yield Phase("converting")
+    sleep(2)
+
+
+def test_whoever_comes_early_hears_what_the_first_job_does() -> None:
+    worker = Worker(load, slow_start)
+    assert phases(worker, PAIR)[:2] == ["loading", "converting"]
     worker.close()
 
 

@@ -7,7 +7,8 @@ from specdemo.analysis.conclusion import evidence
 from specdemo.analysis.doubts import doubts
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.wording import in_words
-from specdemo.records import Comparison, Move, Verdict
+from specdemo.records import Comparison, Move, Round, Run, Verdict
+from specdemo.ways import Drafter, Source
 
 
 def reason(comparison: Comparison) -> str:
@@ -139,7 +140,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
     telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
     number, step = (telling or known)[0]
     drafts, accepted = step.proposed or (), step.accepted
-    who = "the draft" if comparison.settings.drafter == "model" else "prompt lookup"
+    who = SOURCES["lookup" if "lookup" in (comparison.settings.drafter, step.source) else "model"]
     words = ", ".join(_quoted(draft.text) for draft in drafts)
     yield (
         f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
@@ -174,6 +175,31 @@ def _quoted(text: str) -> str:
     return f"“{text.replace(chr(10), '↵')}”"
 
 
+SOURCES: dict[Source, str] = {"model": "the draft", "lookup": "prompt lookup"}
+_PROPOSALS: dict[Drafter, str] = {
+    "model": "the draft's proposals",
+    "lookup": "prompt lookup's proposals",
+    "both": "all proposals",
+}
+
+
+def _shares(run: Run) -> str:
+    """In how many rounds each of two sources proposed, and how much of it was accepted."""
+    parts = []
+    for source, name in SOURCES.items():
+        rounds = [step for step in run.rounds if step.source == source]
+        if rounds:
+            accepted, proposed = (sum(counts) for counts in zip(*map(_counts, rounds), strict=True))
+            of_them = f"{accepted} of {proposed} accepted"
+            parts.append(f"{name} proposed in {len(rounds)} of {len(run.rounds)} rounds ({of_them})")
+    told = "; ".join(parts)
+    return f"{told[:1].upper()}{told[1:]}." if told else ""
+
+
+def _counts(step: Round) -> tuple[int, int]:
+    return step.accepted, len(step.proposed or ())
+
+
 SAMPLING_CAVEAT = (
     "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
     "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
@@ -183,12 +209,13 @@ SAMPLING_CAVEAT = (
 
 def _makeup(comparison: Comparison) -> str:
     settings, costs = comparison.settings, comparison.costs
-    by_model = settings.drafter == "model"
+    by_model = settings.drafter != "lookup"
     sentences, calibrated = [], []
     rate = metrics.acceptance_rate(comparison.speculative)
     if rate is not None:
-        proposals = "the draft's proposals" if by_model else "prompt lookup's proposals"
-        sentences.append(f"{percent(rate)} of {proposals} were accepted.")
+        sentences.append(f"{percent(rate)} of {_PROPOSALS[settings.drafter]} were accepted.")
+    if settings.drafter == "both":
+        sentences.append(_shares(comparison.speculative))
     if costs is not None and by_model and costs.draft_step is not None:
         calibrated.append(f"a draft step cost {number(metrics.draft_cost(costs))} plain steps")
     if costs is not None and settings.policy == "constant":

@@ -69,7 +69,7 @@ def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
         return
     formulas = metrics.FORMULAS
     calibrated = "measured apart from this run: "
-    if comparison.settings.drafter == "model":
+    if comparison.settings.drafter != "lookup":
         yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), calibrated + formulas["draft_cost"])
     if comparison.settings.policy == "constant":
         tokens = comparison.settings.num_assistant_tokens + 1

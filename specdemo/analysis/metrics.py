@@ -120,7 +120,8 @@ def identical(comparison: Comparison) -> bool:
 def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
     bins: dict[int, tuple[int, int]] = {}
-    for draft in (draft for step in run.rounds for draft in step.proposed or ()):
+    drafted = (step for step in run.rounds if step.source != "lookup")
+    for draft in (draft for step in drafted for draft in step.proposed or ()):
         if draft.draft_probability is not None and draft.verdict is not Verdict.DISCARDED:
             tenth = min(int(draft.draft_probability * 10), 9)
             accepted, judged = bins.get(tenth, (0, 0))
@@ -133,7 +134,9 @@ def draft_passes(comparison: Comparison) -> int | None:
     rounds = comparison.speculative.rounds
     if comparison.pair.translated or any(step.proposed is None for step in rounds):
         return None
-    return 0 if comparison.settings.drafter == "lookup" else sum(len(step.proposed or ()) for step in rounds)
+    if comparison.settings.drafter == "lookup":
+        return 0
+    return sum(len(step.proposed or ()) for step in rounds if step.source != "lookup")
 
 
 def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:

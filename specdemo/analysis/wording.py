@@ -1,9 +1,10 @@
 """Settings in words: every result names those that made it."""
 
 from specdemo.settings import GenerationSettings
-from specdemo.ways import Auto, Confidence, Constant, Heuristic, Lookup, Plain, Planned, Tree, Way
+from specdemo.ways import Auto, Both, BothAuto, Confidence, Constant, Heuristic, Lookup, Plain, Planned, Tree, Way
 
 ENGINES = {"genai": "GenAI engine", "traced": "traced engine"}
+DRAFTERS = {"model": "draft model", "lookup": "prompt lookup", "both": "draft model and prompt lookup"}
 
 
 def in_words(settings: GenerationSettings) -> str:
@@ -15,7 +16,7 @@ def shared_words(settings: GenerationSettings) -> str:
     """The same without the way of decoding, which a sweep or a benchmark varies."""
     return ", ".join(
         [
-            "prompt lookup" if settings.drafter == "lookup" else "draft model",
+            DRAFTERS[settings.drafter],
             ENGINES[settings.engine],
             common_words(settings),
         ]
@@ -43,7 +44,9 @@ def _way(way: Way) -> str:
             return "heuristic lookahead"
         case Auto():
             return "automatic lookahead"
-        case Lookup(ngram, lookahead):
+        case BothAuto(ngram):
+            return f"automatic lookahead, n-grams of up to {ngram}"
+        case Lookup(ngram, lookahead) | Both(ngram, lookahead):
             return f"lookahead {lookahead}, n-grams of up to {ngram}"
         case Tree(depth, branching, lookahead):
             return f"tree of depth {depth}, branching {branching}, {lookahead} tokens"

@@ -4,11 +4,17 @@ from specdemo.errors import PairError, SettingsError
 from specdemo.models.checks import check_way, compared
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.ways import ENGINES_OF, KINDS, EngineName, Tree, kinds
+from specdemo.ways import ENGINES_OF, KINDS, EngineName, Kind, Tree, kinds
 
-METHODS = {
-    kind.policy if kind.drafter == "model" else kind.drafter: kind for way, kind in KINDS.items() if way is not Tree
-}
+
+def name_of(kind: Kind) -> str:
+    """The short name of a row of `KINDS`."""
+    if kind.drafter == "model":
+        return kind.policy
+    return kind.drafter if kind.policy == "constant" else f"{kind.drafter} {kind.policy}"
+
+
+METHODS = {name_of(kind): kind for way, kind in KINDS.items() if way is not Tree}
 """Every way of decoding by a short name, except trees, which have their own settings to try."""
 ENGINES: tuple[EngineName, ...] = ("genai", "traced")
 

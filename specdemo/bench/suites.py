@@ -16,7 +16,7 @@ from pydantic import AliasChoices, Field, ValidationError
 
 from specdemo.errors import FileError, quoted
 from specdemo.input import json_value, read_bytes
-from specdemo.records import Record
+from specdemo.records import Prompts, Record
 from specdemo.resources import ASSETS
 
 MOST_BYTES = 8 * 2**20
@@ -46,12 +46,12 @@ class _Line(Record):
     )
 
 
-def bundled_tasks() -> list[Task]:
-    """The suite that was written for the bundled pair."""
-    suite: dict[str, list[str]] = json.loads((ASSETS / "suites.json").read_text(encoding="utf-8"))
+def bundled_tasks(kind: Prompts) -> list[Task]:
+    """The suite of prompts of this kind."""
+    suites: dict[Prompts, dict[str, list[str]]] = json.loads((ASSETS / "suites.json").read_text(encoding="utf-8"))
     return [
         Task(name=f"{task} {number}", task=task, prompt=prompt)
-        for task, prompts in suite.items()
+        for task, prompts in suites[kind].items()
         for number, prompt in enumerate(prompts, 1)
     ]
 

@@ -13,9 +13,17 @@ from specdemo.bench.results import Bench, headline
 from specdemo.bench.run import REPEATS, bench, with_hardware
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.cli import terminal
-from specdemo.cli.options import Commands, add_json, add_pair, add_settings, check_json, chosen_pair, positive
-from specdemo.cli.options import chosen_settings as chosen
-from specdemo.cli.progress import interruptible, progress_bar
+from specdemo.cli.options import (
+    Commands,
+    add_json,
+    add_pair,
+    add_settings,
+    check_json,
+    chosen_pair,
+    chosen_settings,
+    positive,
+)
+from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
 from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
@@ -42,12 +50,14 @@ def add_to(commands: Commands) -> None:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    settings = chosen(options, GenerationSettings, engine="traced")  # which can do more
+    pair = chosen_pair(options)
+    settings = chosen_settings(options, pair, engine="traced")  # which can do more
     check_json(options.json)
     path = None if options.json in (None, "-") else Path(options.json)
     journal = None if path is None else Journal(report.beside(path, ".rows.jsonl"))
-    tasks = limited(read_tasks(options.prompts) if options.prompts else bundled_tasks(), options.limit)
-    pair = chosen_pair(options)
+    bundled = bundled_tasks(pair.target.prompts)
+    tasks = limited(read_tasks(options.prompts) if options.prompts else bundled, options.limit)
+    show_conversion(pair.target, pair.draft)
     methods = None if options.methods is None else [*dict.fromkeys(map(str.strip, options.methods.split(",")))]
     load = partial(load_engine, pair=pair)
     result = None

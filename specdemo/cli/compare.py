@@ -19,6 +19,7 @@ from specdemo.cli.options import (
     chosen_settings,
     count,
 )
+from specdemo.cli.progress import show_conversion
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
 from specdemo.measure.race import race
@@ -28,7 +29,8 @@ from specdemo.output import write_bytes, write_json
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.ui.share.files import KINDS
+from specdemo.ui.share import files
+from specdemo.ways import KINDS
 
 
 def add_to(commands: Commands) -> None:
@@ -44,26 +46,28 @@ def add_to(commands: Commands) -> None:
         f"{REPEAT_SECONDS:.0f} s)",
     )
     add_json(parser, "the comparison")
-    for name, kind in KINDS.items():
+    for name, kind in files.KINDS.items():
         parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
 
 
 def _compare(options: argparse.Namespace) -> None:
-    settings = chosen_settings(options, GenerationSettings)
+    pair = chosen_pair(options)
+    settings = chosen_settings(options, pair)
     check_effect(options, [settings])
     check_json(options.json)
-    for name in KINDS:
+    for name in files.KINDS:
         check_file(getattr(options, name))
-    pair = chosen_pair(options)
     check_drafter(pair, settings)
+    show_conversion(pair.target, pair.draft)
     status = Console(stderr=True)
     with status.status("loading"):
         engine = load_engine(settings.engine, pair)
     comparison = None
     with status.status("measuring step costs") as busy:
-        costs = measure_costs(engine) if settings.policy != "constant" else None  # where lengths vary
+        varying = settings.policy != "constant" or KINDS[type(settings.way)].costs
+        costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):
                 comparison = progress
@@ -79,6 +83,6 @@ def _compare(options: argparse.Namespace) -> None:
         print_comparison(Console(), comparison)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
-    for name, kind in KINDS.items():
+    for name, kind in files.KINDS.items():
         if (path := getattr(options, name)) is not None:
             write_bytes(kind.make(comparison), Path(path))

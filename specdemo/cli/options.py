@@ -4,14 +4,13 @@ import argparse
 from collections.abc import Collection
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from specdemo.cli.progress import show_conversion
 from specdemo.errors import UsageError, quoted
 from specdemo.models.library import resolve
-from specdemo.models.pairs import bundled_pair, pair_of, suited
+from specdemo.models.pairs import begun, default_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import Model, ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -21,7 +20,6 @@ _OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but
 
 Commands = Any
 """What `ArgumentParser.add_subparsers` returns; its type is private to argparse."""
-Settings = TypeVar("Settings", GenerationSettings, RuntimeSettings)
 
 
 def positive(text: str) -> int:
@@ -55,19 +53,20 @@ def add_settings(
         parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
 
 
-def chosen_settings(options: argparse.Namespace, settings: type[Settings], **defaults: Any) -> Settings:
-    """The settings that the options name; `defaults` replace the type's own.
+def chosen_settings(options: argparse.Namespace, pair: ModelPair, **defaults: Any) -> GenerationSettings:
+    """The settings that the options name; else `defaults`, else those that the pair begins with.
 
     Raises:
         SettingsError: one is out of its range.
     """
-    return settings.checked(**defaults | _chosen(options, settings))
+    return begun(pair.target, **defaults | _chosen(options, GenerationSettings))
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Options that name a pair and how it is loaded."""
     which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
-    parser.add_argument("--target", metavar=which, help=f"the target: {known_by} (default: the bundled pair's)")
+    default = "(default: SmolLM2 if it is on this machine, else the story pair's)"
+    parser.add_argument("--target", metavar=which, help=f"the target: {known_by} {default}")
     parser.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
@@ -89,22 +88,20 @@ def chosen_model(name: str, directory: Path | None) -> Model:
 
 
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """The pair that the options name: the bundled one, or one of models on this machine, converted if need be.
+    """The pair that the options name: the default one, or one of models on this machine; perhaps not converted yet.
 
     Raises:
         UsageError: the options contradict each other, or there is no such model.
-        ModelError, FetchError: a model is not whole, or cannot be converted.
+        ModelError: a model is not whole.
     """
     if options.target is None:
         if options.draft is not None:
             raise UsageError("--draft needs --target; give both.")
-        return bundled_pair(**_chosen(options, RuntimeSettings))
+        return default_pair(**_chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [chosen_model(name, options.models_dir) for name in names]
-    runtime = chosen_settings(options, RuntimeSettings, **suited(models[0]).model_dump())
-    pair = pair_of(*models, runtime=runtime)
-    show_conversion(pair.target, pair.draft)
-    return pair
+    runtime = RuntimeSettings.checked(**suited(models[0]).model_dump() | _chosen(options, RuntimeSettings))
+    return pair_of(*models, runtime=runtime)
 
 
 def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
@@ -113,7 +110,7 @@ def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
     Raises:
         UsageError: it does not.
     """
-    if pair.draft is None and settings.drafter == "model":
+    if pair.draft is None and settings.drafter != "lookup":
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
 
 

@@ -20,7 +20,7 @@ from specdemo.cli.options import (
     chosen_settings,
     positive,
 )
-from specdemo.cli.progress import interruptible, progress_bar
+from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
 from specdemo.errors import UsageError, quoted
 from specdemo.measure.step_costs import measure_costs
@@ -52,14 +52,15 @@ def add_to(commands: Commands) -> None:
 
 
 def _sweep(options: argparse.Namespace) -> None:
-    settings = chosen_settings(options, GenerationSettings)
+    pair = chosen_pair(options)
+    settings = chosen_settings(options, pair)
     lookaheads = LOOKAHEADS if options.lookaheads is None else numbers(options.lookaheads, int)
     thresholds = THRESHOLDS if options.thresholds is None else numbers(options.thresholds, float)
     tried = candidates(settings, lookaheads, thresholds)
     check_effect(options, [candidate.settings for candidate in tried])
     check_json(options.json)
-    pair = chosen_pair(options)
     check_drafter(pair, settings)
+    show_conversion(pair.target, pair.draft)
     result, complete = None, False
     try:
         with interruptible() as stop, progress_bar() as show:

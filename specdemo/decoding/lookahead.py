@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from specdemo.decoding.auto import AutoPolicy
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.ways import Auto, Confidence, Constant, Heuristic, Planned, Way
+from specdemo.ways import Auto, Both, BothAuto, Confidence, Constant, Heuristic, Planned, Way
 
 HEURISTIC_START = 5
 _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
@@ -62,7 +62,7 @@ class ConstantPolicy(_Fixed):
 
     def follow(self, way: Way) -> bool:
         """With another lookahead."""
-        if not isinstance(way, Constant):
+        if not isinstance(way, Constant | Both):
             return False
         self.lookahead = way.lookahead
         return True
@@ -128,10 +128,10 @@ def policy_for(way: Way, costs: Costs | None = None) -> LookaheadPolicy:
     """The policy of a way in which a draft proposes, at the beginning of a request.
 
     Raises:
-        SettingsError: the automatic lookahead was requested, but the step costs it needs are unknown.
+        SettingsError: the way needs step costs, and they are unknown.
     """
     match way:
-        case Constant(lookahead):
+        case Constant(lookahead) | Both(lookahead=lookahead):
             return ConstantPolicy(lookahead)
         case Confidence(threshold, cap):
             return ConfidencePolicy(threshold, cap)
@@ -139,11 +139,20 @@ def policy_for(way: Way, costs: Costs | None = None) -> LookaheadPolicy:
             return HeuristicPolicy()
         case Planned(lookaheads):
             return PlannedPolicy(lookaheads)
-        case Auto(cap):
-            if costs is None or costs.draft_step is None:
-                raise SettingsError("The cost of a draft step is unknown for this pair; choose another policy.")
-            return AutoPolicy(costs, cap)
+        case Auto(cap) | BothAuto(cap=cap):
+            return AutoPolicy(known(costs), cap)
     raise AssertionError(f"{way} has no policy")
+
+
+def known(costs: Costs | None) -> Costs:
+    """Step costs, if they are known, the draft's included.
+
+    Raises:
+        SettingsError: they are not.
+    """
+    if costs is None or costs.draft_step is None:
+        raise SettingsError("The cost of a draft step is unknown for this pair; choose another policy or drafter.")
+    return costs
 
 
 Proposed = TypeVar("Proposed")

@@ -25,7 +25,7 @@ from specdemo.records import (
     Token,
     TraceSource,
 )
-from specdemo.ways import Constant, Lookup, Plain, Tree, Way
+from specdemo.ways import Both, Constant, Lookup, Plain, Tree, Way
 
 WRONG = " um"
 _OTHER_LOOKAHEAD = 4  # for policies that would choose it
@@ -165,7 +165,7 @@ def _lookahead(way: Way) -> int:
     """Tokens proposed per round; every policy is treated as constant."""
     if isinstance(way, Plain):
         return 0
-    return way.lookahead if isinstance(way, Constant | Lookup | Tree) else _OTHER_LOOKAHEAD
+    return way.lookahead if isinstance(way, Constant | Lookup | Both | Tree) else _OTHER_LOOKAHEAD
 
 
 def _id(word: str) -> int:

@@ -72,10 +72,10 @@ def candidates(
     found = [_candidate(settings, "lookahead", f"lookahead {n}", n, num_assistant_tokens=n) for n in lookaheads]
     if settings.drafter == "lookup" or settings.tree_depth:
         return found
-    for threshold in thresholds:
+    for threshold in thresholds if settings.drafter == "model" else ():
         values = {"policy": "confidence", "assistant_confidence_threshold": threshold}
         found.append(_candidate(settings, "threshold", f"threshold {threshold:g}", threshold, **values))
-    others = [kind for kind in kinds(settings.engine, "model", "model") if not _TRIED & set(kind.settings)]
+    others = [kind for kind in kinds(settings.engine, "model", settings.drafter) if not _TRIED & set(kind.settings)]
     others = [kind for kind in others if settings.kv_cache == "on" or not kind.costs]
     found += [_candidate(settings, "policy", f"policy {kind.policy}", None, policy=kind.policy) for kind in others]
     return found

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from specdemo.errors import UnknownNameError, quoted
 from specdemo.models.memory import memory_needed
-from specdemo.records import Record
+from specdemo.records import Prompts, Record
 from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 
@@ -78,7 +78,7 @@ class Entry(Record):
     target: Source
     draft: Source | None
     kind: Literal["model", "eagle3"]
-    prompts: Literal["chat", "base"]
+    prompts: Prompts
     supported: bool
     reason: str | None = None
     published: Published | None = None

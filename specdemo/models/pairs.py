@@ -10,9 +10,9 @@ from specdemo.models.catalogue import Beginning, catalogue, find
 from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
-from specdemo.records import Model, ModelPair
+from specdemo.records import Model, ModelPair, Prompts
 from specdemo.resources import ASSETS
-from specdemo.settings import RuntimeSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings
 
 BUNDLED = ASSETS / "story-pair"
 PAIR_VARIABLE = "SPECDEMO_PAIR"
@@ -25,8 +25,7 @@ def bundled_pair(**runtime: Any) -> ModelPair:
     Raises:
         SettingsError: a runtime setting is out of its range.
     """
-    target, draft = bundled_models()
-    return pair_of(target, draft, runtime=RuntimeSettings.checked(**suited(target).model_dump() | runtime))
+    return _begun(*bundled_models(), runtime=runtime)
 
 
 def bundled_models() -> tuple[Model, Model]:
@@ -51,30 +50,45 @@ def beginning(target: Model) -> Beginning:
     return next((entry.begin for entry in listed), Beginning())
 
 
-def default_pair() -> ModelPair:
+def begun(target: Model, **chosen: Any) -> GenerationSettings:
+    """The settings that a target begins with, apart from those `chosen`.
+
+    Raises:
+        SettingsError: one is out of its range, or they contradict each other.
+    """
+    return GenerationSettings.checked(**beginning(target).generation | chosen)
+
+
+def default_pair(**runtime: Any) -> ModelPair:
     """The default pair: the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
 
     Pairs that are not on this machine are skipped; a GGUF file may not be converted yet.
 
     Raises:
         UnknownNameError: the catalogue has no pair of the name in SPECDEMO_PAIR.
+        SettingsError: a runtime setting is out of its range.
     """
     entry = find(os.environ.get(PAIR_VARIABLE) or _FIRST_CHOICE)
     paths = [local_folder(source) for source in entry.sources]
     if None in paths or entry.target.name is None:
-        return bundled_pair()
-    target, *draft = (
+        return bundled_pair(**runtime)
+    models = (
         inspect_model(path).model_copy(update={"name": source.name})
         for source, path in zip(entry.sources, paths, strict=True)
         if path is not None
     )
-    return pair_of(target, *draft, runtime=entry.begin.runtime)
+    return _begun(*models, runtime=runtime)
 
 
-def bundled_prompts() -> list[str]:
-    """Beginnings of texts that the bundled pair can continue."""
-    prompts: list[str] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
-    return prompts
+def _begun(target: Model, draft: Model | None = None, *, runtime: dict[str, Any]) -> ModelPair:
+    """A pair with the runtime settings that its target begins with, apart from those given."""
+    return pair_of(target, draft, runtime=RuntimeSettings.checked(**suited(target).model_dump() | runtime))
+
+
+def bundled_prompts(kind: Prompts) -> list[str]:
+    """Example prompts of a kind."""
+    prompts: dict[Prompts, list[str]] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
+    return prompts[kind]
 
 
 def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings) -> ModelPair:

@@ -24,7 +24,7 @@ from specdemo.records.request import Sampling as Sampling
 from specdemo.records.request import Turn as Turn
 from specdemo.records.trial import Trial as Trial
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import DraftKind
+from specdemo.ways import DraftKind, Source
 
 TraceSource = Literal["measured", "replayed", "counts only"]
 """How the proposals of a run are known: recorded as they were made; replayed afterwards by running the drafter
@@ -35,6 +35,9 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 Side = Literal["plain", "speculative"]
 SIDES: tuple[Side, Side] = ("plain", "speculative")
+
+Prompts = Literal["chat", "base"]
+"""What a target is given: questions and requests, or the beginning of a text to continue."""
 
 
 class Verdict(StrEnum):
@@ -80,7 +83,8 @@ class DraftToken(Record):
 class Round(Record):
     """One cycle: the draft proposes, the target verifies in one pass, tokens are committed.
 
-    `proposed` is None where not even the number of proposals is known. Seconds are of the side's own clock.
+    `proposed` is None where not even the number of proposals is known. Seconds are of the side's own clock. `source`:
+    what proposed, where the way of decoding has two sources.
     """
 
     committed: tuple[Token, ...] = Field(max_length=MOST)
@@ -88,6 +92,7 @@ class Round(Record):
     proposed: tuple[DraftToken, ...] | None = Field((), max_length=MOST)
     draft_seconds: Share | None = None
     verify_seconds: Share | None = None
+    source: Source | None = None
 
     @property
     def accepted(self) -> int:
@@ -139,6 +144,11 @@ class Model(Record):
     detokenizer: bool = True
     eagle3: bool = False
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts that suit it."""
+        return "chat" if self.chat_template else "base"
 
 
 class ModelPair(Record):

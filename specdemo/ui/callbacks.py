@@ -13,7 +13,18 @@ import gradio as gr
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui.controls import FIELDS, NAMES, engines_for, policies, settings_from, visibility
+from specdemo.ui.controls import (
+    FIELDS,
+    NAMES,
+    drafters,
+    engines_for,
+    first_drafter,
+    hiding,
+    policies,
+    settings_from,
+    start_values,
+    visibility,
+)
 from specdemo.ui.feed import is_chat
 from specdemo.ui.gate import FILE_BYTES
 from specdemo.ui.html.messages import alert, notice
@@ -105,8 +116,8 @@ class Callbacks:
 
         text = inspect.Parameter("prompt", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
         options = [
-            inspect.Parameter(name, text.kind, annotation=field.annotation, default=field.default)
-            for name, field in FIELDS.items()
+            inspect.Parameter(name, text.kind, annotation=FIELDS[name].annotation, default=value)
+            for name, value in start_values(pair).items()
         ]
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
         compare.__annotations__ = {parameter.name: parameter.annotation for parameter in (text, *options)}
@@ -162,17 +173,21 @@ def left() -> list[Any]:
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Policy) -> list[dict[str, Any]]:
     """Updates of the controls that depend on pair, engine, drafter and policy, in the order of `visibility`."""
+    values: dict[str, Any] = {}
+    # a hidden choice must not stay in force
+    if len(engines_for(pair)) == 1:
+        values["engine"] = engine = engines_for(pair)[0]
+    if drafter not in drafters(pair, engine):
+        values["drafter"] = drafter = first_drafter(pair)
+    if policy not in policies(pair, engine, drafter):
+        values["policy"] = policy = "constant"
     updates: dict[str, dict[str, Any]] = {
         name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
     }
-    if pair.draft is None and drafter == "model":
-        updates["drafter"]["value"] = "lookup"
-    # a hidden choice must not stay in force
-    if not updates["engine"]["visible"]:
-        updates["engine"]["value"] = engines_for(pair)[0]
-    if not updates["policy"]["visible"] or policy not in policies(engine):
-        updates["policy"]["value"] = "constant"
-    updates["policy"]["elem_classes"] = [engine]
+    for name, value in values.items():
+        updates[name]["value"] = value
+    for name, classes in hiding(pair, engine, drafter).items():
+        updates[name]["elem_classes"] = classes
     return [gr.update(**update) for update in updates.values()]
 
 

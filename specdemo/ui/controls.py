@@ -1,11 +1,13 @@
 """Controls for the settings: one per field, with the field's own title, description and limits."""
 
+from collections.abc import Collection, Iterable
 from typing import Any, Literal, get_args, get_origin
 
 import gradio as gr
 from pydantic.fields import FieldInfo
 
 from specdemo.errors import SettingsError
+from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import ENGINES_OF, ENGINES_OF_DRAFTS, SHAPING, Drafter, EngineName, Policy, kinds, shapes
@@ -18,6 +20,7 @@ _CHOICES = {
     "off": "Off",
     "model": "Draft model",
     "lookup": "Prompt lookup",
+    "both": "Both: lookup where it pays",
     "constant": "Constant",
     "confidence": "Confidence threshold",
     "auto": "Automatic",
@@ -25,7 +28,6 @@ _CHOICES = {
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
-DEFAULTS = tuple(field.default for field in FIELDS.values())
 
 
 Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Textbox
@@ -80,28 +82,45 @@ def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
     return ENGINES_OF_DRAFTS["model" if pair.draft_kind is None else pair.draft_kind]
 
 
-def policies(engine: EngineName) -> set[Policy]:
-    """The policies that an engine supports."""
-    return {kind.policy for kind in kinds(engine, "model")}
+def drafters(pair: ModelPair, engine: EngineName) -> set[Drafter]:
+    """The drafters that an engine supports with this pair."""
+    return {kind.drafter for kind in kinds(engine, pair.draft_kind)}
+
+
+def policies(pair: ModelPair, engine: EngineName, drafter: Drafter) -> set[Policy]:
+    """The policies that an engine supports with this pair and drafter."""
+    return {kind.policy for kind in kinds(engine, pair.draft_kind, drafter)}
 
 
 def choices_css() -> str:
-    """CSS rules that hide the policies an engine lacks, by the engine's name as a class of the control.
+    """CSS rules that hide what is lacking: drafters and policies, by a class of the control such as `no-auto`.
 
     The choices themselves stay: Gradio refuses a restored value that is not among a control's choices yet.
     """
-    lacking = [
-        (engine, policy) for engine in get_args(EngineName) for policy in {*get_args(Policy)} - policies(engine)
-    ]
-    return "\n".join(
-        f'#policy.{engine} label:has(input[value="{policy}"]) {{ display: none; }}'
-        for engine, policy in sorted(lacking)
-    )
+    values = (*get_args(Drafter), *get_args(Policy))
+    return "\n".join(f'.no-{value} label:has(input[value="{value}"]) {{ display: none; }}' for value in values)
+
+
+def hiding(pair: ModelPair, engine: EngineName, drafter: Drafter) -> dict[str, list[str]]:
+    """The classes of these controls that hide what is lacking."""
+    return {
+        "drafter": _no(get_args(Drafter), drafters(pair, engine)),
+        "policy": _no(get_args(Policy), policies(pair, engine, drafter)),
+    }
+
+
+def _no(all_: Iterable[str], able: Collection[str]) -> list[str]:
+    return [f"no-{value}" for value in all_ if value not in able]
 
 
 def initially(pair: ModelPair) -> dict[str, bool]:
     """Which controls a new visitor sees."""
     return visibility(pair, FIELDS["engine"].default, first_drafter(pair), FIELDS["policy"].default)
+
+
+def start_values(pair: ModelPair) -> dict[str, Any]:
+    """The values that the controls of a pair begin with."""
+    return begun(pair.target, drafter=first_drafter(pair)).model_dump()
 
 
 def first_drafter(pair: ModelPair) -> Drafter:
@@ -110,7 +129,7 @@ def first_drafter(pair: ModelPair) -> Drafter:
 
 
 def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
-    """The settings that the controls hold; one without effect for the pair or drafter is left at its default.
+    """The settings that the controls hold; one without effect for the pair or drafter is as the pair begins.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -124,15 +143,17 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
         "engine": True,
         "drafter": True,
     }
-    return GenerationSettings.checked(**{name: value for name, value in values.items() if shown.get(name, True)})
+    return begun(pair.target, **{name: value for name, value in values.items() if shown.get(name, True)})
 
 
-def settings_from_link(pair: ModelPair, values: dict[str, str]) -> tuple[GenerationSettings, SettingsError | None]:
+def settings_from_link(
+    pair: ModelPair, values: dict[str, str], start: dict[str, Any]
+) -> tuple[GenerationSettings, SettingsError | None]:
     """The settings that a link or the browser's storage names, as text, and what is wrong with a bad one.
 
-    What cannot be used is left at its default.
+    What it does not name, or cannot be used, is as in `start`, the values that the page's controls begin with.
     """
-    chosen, wrong = dict(zip(NAMES, DEFAULTS, strict=True)), None
+    chosen, wrong = dict(start), None
     for name in values.keys() & chosen.keys():
         try:
             settings_from(
@@ -144,4 +165,4 @@ def settings_from_link(pair: ModelPair, values: dict[str, str]) -> tuple[Generat
     try:
         return settings_from(pair, chosen), wrong
     except SettingsError as error:
-        return GenerationSettings(), SettingsError(f"The link's settings contradict each other. {error}")
+        return settings_from(pair, start), SettingsError(f"The link's settings contradict each other. {error}")

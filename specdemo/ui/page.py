@@ -19,7 +19,7 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
-from specdemo.ui.controls import DEFAULTS, choices_css
+from specdemo.ui.controls import choices_css, start_values
 from specdemo.ui.entrance import Page, Readable
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gate import FILE_BYTES, gate
@@ -115,7 +115,7 @@ def build_page(
         callbacks = Callbacks(sessions)
         with gr.Tabs():
             compare = compare_tab(callbacks, known, used, pair, stop("run"))
-            tune_tab(sessions, known, used, compare, stop)
+            tune_tab(sessions, known, used, pair, compare, stop)
             bench_tab(sessions, known, used, pair, stop)
             models = models_tab(sessions, shelf, used, header, compare, stop)
         _remember(page, shelf, known, used, header, compare, models)
@@ -136,7 +136,8 @@ def _remember(
 ) -> None:
     """Keep prompt, settings and pair in the browser and in the address, and start from there."""
     remembered = {"prompt": compare.prompt, **compare.controls}
-    names, start = json.dumps(list(remembered)), json.dumps([bundled_prompts()[0], *DEFAULTS])
+    first = [bundled_prompts(shelf.default.target.prompts)[0], *start_values(shelf.default).values()]
+    names, start = json.dumps(list(remembered)), json.dumps(first)
     inputs = list(remembered.values())
     js = f"(...values) => settings.remember({names}, {start}, values)"
     gr.on([component.change for component in inputs], None, inputs, js=js)

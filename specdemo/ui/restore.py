@@ -6,9 +6,10 @@ import gradio as gr
 from pydantic import TypeAdapter, ValidationError
 
 from specdemo.errors import SettingsError, SpecdemoError
+from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.controls import NAMES, settings_from_link
+from specdemo.ui.controls import NAMES, settings_from_link, start_values
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert
 from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
@@ -31,12 +32,14 @@ def restore(shelf: Shelf, saved: str) -> Restored:
     """What to start with; `saved` is a JSON object of names and texts, or empty."""
     values, damaged = _read(saved)
     pair, wrong = _pair(shelf, {name: values[name] for name in PAIR_NAMES if name in values})
-    settings, wrong_setting = settings_from_link(pair, {name: values[name] for name in NAMES if name in values})
-    changed, error = settings.model_dump(exclude_defaults=True), damaged or wrong or wrong_setting
+    start = start_values(shelf.default)
+    named = {name: values[name] for name in NAMES if name in values}
+    settings, wrong_setting = settings_from_link(pair, named, start)
+    error = damaged or wrong or wrong_setting
     other = pair != shelf.default
     return Restored(
-        prompt=values.get("prompt", gr.skip()),
-        controls=[changed.get(name, gr.skip()) for name in NAMES],
+        prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
+        controls=[gr.skip() if value == start[name] else value for name, value in settings],
         message=alert(error) if error is not None else gr.skip(),
         pair=pair if other else gr.skip(),
         header=header_html(pair) if other else gr.skip(),

@@ -77,7 +77,7 @@ def measure(pair: ModelPair, repeats: int, tokens: int, wanted: set[str]) -> tup
     costs = measure_costs(engine)
     assert costs is not None
     ways = decoders(engine, tokens, costs)
-    prompts = {prompt: ways(prompt) for prompt in bundled_prompts()}
+    prompts = {prompt: ways(prompt) for prompt in bundled_prompts("base")}
     for repeat in range(-1, repeats):  # one more, to warm up
         for prompt, decoded in prompts.items():
             texts, chosen = set(), [name for name in sorted(decoded) if name.split()[0] in wanted]

@@ -32,7 +32,7 @@ def main() -> None:
         pair = pair_from_folders(arguments.target, arguments.draft, RuntimeSettings(precision="f32"))
     engines = {name: load(pair) for name, load in ENGINES.items()}
     ratios: dict[str, list[float]] = {"plain step": [], "speculative round": []}
-    prompts = bundled_prompts()
+    prompts = bundled_prompts("base")
     for repeat in range(-1, arguments.repeats):  # one more, to warm up
         seconds: dict[tuple[str, str], float] = {}
         for name in sample(sorted(engines), len(engines)):

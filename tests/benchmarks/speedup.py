@@ -35,7 +35,7 @@ def main() -> None:
     lengths: dict[tuple[Path, str, int], float | None] = {}
     identical = dict.fromkeys(engines, True)
     for _ in range(arguments.repeats):
-        for prompt in bundled_prompts():
+        for prompt in bundled_prompts("base"):
             for lookahead in LOOKAHEADS:
                 settings = GenerationSettings(
                     num_assistant_tokens=lookahead, max_new_tokens=arguments.tokens, ignore_eos=True
@@ -51,11 +51,13 @@ def main() -> None:
     for draft, engine in engines.items():
         print(f"| {draft} | " + " | ".join(f"γ = {lookahead}" for lookahead in LOOKAHEADS) + " |")
         print("|---|" + "---|" * len(LOOKAHEADS))
-        for prompt in bundled_prompts():
+        for prompt in bundled_prompts("base"):
             found = ((draft, prompt, n) for n in LOOKAHEADS)
             cells = (f"{median(speedups[key]):.2f} (τ {lengths[key]:.2f})" for key in found)
             print(f"| {prompt} | " + " | ".join(cells) + " |")
-        overall = (median(median(speedups[draft, prompt, n]) for prompt in bundled_prompts()) for n in LOOKAHEADS)
+        overall = (
+            median(median(speedups[draft, prompt, n]) for prompt in bundled_prompts("base")) for n in LOOKAHEADS
+        )
         print("| **median** | " + " | ".join(f"**{speedup:.2f}**" for speedup in overall) + " |")
         print(f"\noutputs {'identical in every race' if identical[draft] else 'not always identical'}\n")
         engine.close()

@@ -145,6 +145,7 @@ class TracedDecoder:
             seconds=ended - began,
             draft_seconds=drafted - began,
             verify_seconds=verified - drafted,
+            source=proposals[0].source if proposals else None,
         )
         self._text += committed
         return result

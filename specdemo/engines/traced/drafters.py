@@ -1,13 +1,13 @@
 """What proposes tokens: a draft model, one with a different tokenizer, or the text so far."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from specdemo.decoding.lookahead import LookaheadPolicy, propose
-from specdemo.decoding.lookup import look_up
+from specdemo.decoding.lookup import Found, Occurrences
 from specdemo.decoding.sampling import (
     Logits,
     Probabilities,
@@ -17,12 +17,13 @@ from specdemo.decoding.sampling import (
     penalised,
     resized,
 )
+from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.agreement import draft_agreement
 from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.records import Sampling
-from specdemo.ways import Lookup
+from specdemo.ways import Lookup, Source
 
 
 @dataclass
@@ -36,11 +37,23 @@ class Proposal:
     id: int
     distribution: Callable[[], Probabilities] | None
     confidence: Callable[[], float] | None = None
+    source: Source | None = None
 
     @property
     def probability(self) -> float | None:
         """The draft's probability of the token."""
         return None if self.distribution is None else float(self.distribution()[self.id])
+
+
+def certain(token: int, vocabulary: int) -> Proposal:
+    """A copied token, which is proposed with certainty."""
+
+    def distribution() -> Probabilities:
+        result = np.zeros(vocabulary)
+        result[token] = 1
+        return result
+
+    return Proposal(token, distribution)
 
 
 class Drafter(Protocol):
@@ -137,15 +150,17 @@ class LookupDrafter:
 
     def __init__(self, vocabulary: int, way: Lookup) -> None:
         self._vocabulary = vocabulary
-        self._way = way
+        self._lookahead = way.lookahead
+        self._occurrences = Occurrences(way.ngram)
 
     def read(self, text: Sequence[int]) -> None:
-        """Nothing to prepare."""
+        """Index the prompt."""
+        self._occurrences.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """The tokens that followed, each with certainty."""
-        copied = look_up(text, self._way.ngram, min(limit, self._way.lookahead))
-        return [Proposal(token, lambda token=token: self._certainty(token)) for token in copied]  # type: ignore[misc]
+        found = self._occurrences.find(text, min(limit, self._lookahead))
+        return [certain(token, self._vocabulary) for token in found.tokens]
 
     def learn(self, proposed: int, accepted: int, fed: int) -> None:
         """Nothing to learn."""
@@ -154,10 +169,46 @@ class LookupDrafter:
         """Not defined: what is found depends on where the rounds begin."""
         return None
 
-    def _certainty(self, token: int) -> Probabilities:
-        result = np.zeros(self._vocabulary)
-        result[token] = 1
-        return result
+
+class BothDrafter:
+    """Prompt lookup where that is expected to earn more, else a draft model.
+
+    The draft's cache catches up with what was committed meanwhile when the draft proposes next.
+    """
+
+    def __init__(self, drafter: ModelDrafter, sources: Sources, ngram: int, vocabulary: int) -> None:
+        self._drafter = drafter
+        self._sources = sources
+        self._occurrences = Occurrences(ngram)
+        self._vocabulary = vocabulary
+        self._found, self._length = Found(0, []), 0  # in this round's text, and how long that was
+        self._drafts = True  # who proposed in this round
+
+    def read(self, text: Sequence[int]) -> None:
+        """Fill the draft's cache, and index the prompt."""
+        self._drafter.read(text)
+        self._occurrences.find(text, 0)
+
+    def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
+        """A copy, or what the draft proposes."""
+        self._sources.copy_judged(self._found, text[self._length :])
+        self._found, self._length = self._occurrences.find(text, self._sources.cap), len(text)
+        copied = self._sources.copied(self._found)
+        self._drafts = not copied
+        if self._drafts:
+            return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
+        tokens = self._found.tokens[: min(copied, limit)]
+        return [replace(certain(token, self._vocabulary), source="lookup") for token in tokens]
+
+    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+        """Tell the draft's policy of its own rounds."""
+        if self._drafts:
+            self._sources.drafted(proposed, accepted, fed)
+            self._drafter.learn(proposed, accepted, fed)
+
+    def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
+        """The draft's."""
+        return self._drafter.agreement(text, first)
 
 
 class TranslatingDrafter:

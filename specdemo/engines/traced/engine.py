@@ -7,13 +7,14 @@ from itertools import cycle, islice
 from time import perf_counter
 from typing import Literal
 
-from specdemo.decoding.lookahead import policy_for
+from specdemo.decoding.lookahead import known, policy_for
+from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.language_model import LanguageModel, ModelSequence
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
-from specdemo.engines.traced.drafters import Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
+from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.devices import check_devices, draft_device, properties
@@ -21,7 +22,7 @@ from specdemo.models.environment import describe_environment
 from specdemo.models.gguf_convert import folder_of
 from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
-from specdemo.ways import Constant, Lookup, Plain, Way
+from specdemo.ways import Both, BothAuto, Constant, Lookup, Plain, Way
 
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on its own text."""
@@ -138,6 +139,8 @@ class TracedEngine:
         vocabulary, way = self._model("speculative").vocabulary, request.way
         if isinstance(way, Lookup):
             return lambda text, capacity, random: LookupDrafter(vocabulary, way), _never
+        if isinstance(way, Both | BothAuto):
+            known(costs)  # raises
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         policy = policy_for(way, costs)  # raises before anything is started
 
@@ -145,6 +148,8 @@ class TracedEngine:
             sequence = self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
             singly = self._model("draft").feeds_singly
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
+            if isinstance(way, Both | BothAuto):
+                return BothDrafter(drafter, Sources(known(costs)), way.ngram, vocabulary)
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)

@@ -11,9 +11,10 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.analysis import metrics
-from specdemo.analysis.explain import walk_through
+from specdemo.analysis.explain import SOURCES, walk_through
 from specdemo.analysis.figures import number
 from specdemo.analysis.plotting import base_figure
+from specdemo.analysis.wording import DRAFTERS
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
 from specdemo.ui.html.charts import to_json
 from specdemo.ui.html.tables import table_html
@@ -54,7 +55,8 @@ def _about(comparison: Comparison) -> Markup:
     parts = [
         comparison.pair.name,
         f"{settings.engine} engine",
-        "prompt lookup" if settings.drafter == "lookup" else f"{settings.policy} lookahead",
+        DRAFTERS[settings.drafter],
+        *([f"{settings.policy} lookahead"] if settings.drafter != "lookup" else []),
         f"{len(run.tokens)} tokens in {len(run.rounds)} rounds",
         f"proposals {comparison.trace_source}",
     ]
@@ -97,7 +99,8 @@ def _own_odds(token: Token) -> str:
 
 def _note(step: Round) -> str:
     proposed = "?" if step.proposed is None else str(len(step.proposed))
-    return f"{step.accepted} of {proposed} accepted · {step.seconds * 1000:.2f} ms"
+    source = f", proposed by {SOURCES[step.source]}" if step.source is not None else ""
+    return f"{step.accepted} of {proposed} accepted{source} · {step.seconds * 1000:.2f} ms"
 
 
 def _passes_table(comparison: Comparison) -> Markup:

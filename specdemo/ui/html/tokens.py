@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
+from specdemo.analysis.explain import SOURCES
 from specdemo.records import DraftToken, Round, Side, Token, TraceSource, Verdict
 
 _ROUND = Markup('<span class="round" data-tip="{tip}">{tokens}</span>')
@@ -95,6 +96,7 @@ def _round_tip(step: Round, side: Side, number: int) -> str:
     if side == "plain":
         return f"step {number}, {step.seconds * 1000:.2f} ms"
     proposed = "number of proposals unknown" if step.proposed is None else f"{len(step.proposed)} proposed"
+    proposed += f" by {SOURCES[step.source]}" if step.source is not None else ""
     return (
         f"round {number}, {step.seconds * 1000:.2f} ms: "
         f"{proposed}, {step.accepted} accepted, {len(step.committed)} committed"

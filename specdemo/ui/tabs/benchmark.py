@@ -17,6 +17,7 @@ from specdemo.bench.results import Bench, Header
 from specdemo.bench.run import REPEATS, bench, bench_and_hardware
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
+from specdemo.models.pairs import begun
 from specdemo.models.places import own_cache, writable
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
@@ -60,8 +61,8 @@ class Callbacks:
         check_known(known)
         idle, busy = working(_START, busy=False), working(_START, busy=True)
         try:
-            settings = GenerationSettings.checked(engine="traced", max_new_tokens=tokens)
-            tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(), int(limit))
+            settings = begun(pair.target, engine="traced", max_new_tokens=tokens)
+            tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(pair.target.prompts), int(limit))
             if not methods:
                 yield [notice("Choose at least one method."), gr.skip(), gr.skip(), *idle]
                 return
@@ -180,7 +181,7 @@ def _suite_name(path: str | None) -> str:
 
 
 def _ways(pair: ModelPair) -> list[str]:
-    return list(available(pair, GenerationSettings(engine="traced")))
+    return list(available(pair, begun(pair.target, engine="traced")))
 
 
 def _chosen(pair: ModelPair) -> list[str]:

@@ -18,7 +18,7 @@ from specdemo.ui.callbacks import (
     show_valid,
     waiting,
 )
-from specdemo.ui.controls import NAMES, Control, control, first_drafter, initially
+from specdemo.ui.controls import NAMES, Control, control, hiding, initially, start_values
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.views import view
 
@@ -77,7 +77,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
     """Both tabs' contents, for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
     with gr.Tab("Compare", elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
         with gr.Column(elem_id="rail", scale=0, min_width=300):
-            prompt, run, chat = _ask()
+            prompt, run, chat = _ask(pair, first)
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls = _controls(first)
             finished = gr.State(None)  # in here: what is in Tabs beside its tabs confuses their order
@@ -98,14 +98,14 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
     return tab
 
 
-def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
+def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]:
     """The prompt with a menu of examples, and the buttons."""
-    prompts = bundled_prompts()
-    prompt = gr.Textbox(prompts[0], label="Prompt", lines=3, max_lines=3, elem_id="prompt")
+    shown = bundled_prompts(first.target.prompts)[0]
+    prompt = gr.Textbox(shown, label="Prompt", lines=3, max_lines=3, elem_id="prompt")
     with gr.Row(elem_id="beneath"):
         gr.HTML("<p>Enter runs · Shift+Enter: new line</p>", elem_id="keys")
-        examples = gr.Dropdown(
-            [("Examples", ""), *((text, text) for text in prompts)],
+        menu = gr.Dropdown(
+            _examples(first),
             value="",
             label="Examples",
             container=False,
@@ -119,8 +119,14 @@ def _ask() -> tuple[gr.Textbox, _Buttons, _Chat]:
         anew = gr.Button("New chat", elem_id="anew", visible=False)
         copy = gr.Button("Copy link", elem_id="copy")
     copy.click(None, js="() => settings.copyLink()")
-    examples.input(None, [examples, prompt], [examples, prompt], js='(chosen, typed) => ["", chosen || typed]')
+    menu.input(None, [menu, prompt], [menu, prompt], js='(chosen, typed) => ["", chosen || typed]')
+    pair.change(lambda used: gr.update(choices=_examples(used)), pair, menu, **PRIVATE)
     return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), anew)
+
+
+def _examples(pair: ModelPair) -> list[tuple[str, str]]:
+    """Prompts that suit the pair, as choices below the menu's name."""
+    return [("Examples", ""), *((text, text) for text in bundled_prompts(pair.target.prompts))]
 
 
 def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
@@ -135,13 +141,15 @@ def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
 def _controls(pair: ModelPair) -> dict[str, Control]:
     """A control for each setting, in the order of the settings type."""
     made: dict[str, Control] = {}
-    shown = initially(pair)
+    shown, start = initially(pair), start_values(pair)
+    classes = hiding(pair, start["engine"], start["drafter"])
 
     def add(*names: str) -> None:
         for name in names:
-            made[name] = control(name, visible=shown.get(name, True), min_width=120, elem_classes=["genai"])
-        if "drafter" in names:
-            made["drafter"].value = first_drafter(pair)
+            visible = shown.get(name, True)
+            made[name] = control(
+                name, value=start[name], visible=visible, min_width=120, elem_classes=classes.get(name)
+            )
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*_AT_HAND)

@@ -10,8 +10,9 @@ from gradio.components import Component
 from specdemo.errors import SpecdemoError
 from specdemo.models.checks import check_pair
 from specdemo.models.devices import devices
+from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
-from specdemo.ui.controls import RUNTIME, Control, control, first_drafter
+from specdemo.ui.controls import RUNTIME, Control, control, start_values
 from specdemo.ui.html.catalogue import report_html
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert, notice
@@ -42,7 +43,7 @@ class _Shown(NamedTuple):
     use: gr.Button
     cancel: gr.Button
     in_use: gr.Textbox
-    drafter: Control
+    compare: CompareTab
     controls: list[Control]
     progress: gr.HTML
     cancel_download: gr.Button
@@ -61,15 +62,17 @@ class _Callbacks:
         self._shelf = shelf
         self._shown = shown
 
-    def use(self, request: gr.Request, before: ModelPair, engine: Any, *values: Any) -> Iterator[Updates]:
+    def use(
+        self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
+    ) -> Iterator[Updates]:
         """Load the pair that the controls name."""
         chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
         if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _SUITED):
             chosen |= self._suited(chosen["target"])  # the page may not have received this target's defaults yet
-        yield from self._load(request, before, engine, chosen)
+        yield from self._load(request, before, prompt, engine, chosen)
 
     def use_entry(
-        self, event: gr.EventData, request: gr.Request, before: ModelPair, engine: Any, *values: Any
+        self, event: gr.EventData, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
     ) -> Iterator[Updates]:
         """The same for a pair of the catalogue, on the devices that the controls name."""
         chosen = dict(zip(PAIR_NAMES, values, strict=True))
@@ -78,12 +81,15 @@ class _Callbacks:
         except SpecdemoError as error:
             yield self._told(alert(error), busy=False)
             return
-        yield from self._load(request, before, engine, chosen | names._asdict() | self._suited(names.target))
+        chosen |= names._asdict() | self._suited(names.target)
+        yield from self._load(request, before, prompt, engine, chosen)
 
     def _suited(self, target: str) -> dict[str, Any]:
         return self._shelf.suited(target).model_dump(include=set(_SUITED))
 
-    def _load(self, request: gr.Request, before: ModelPair, engine: Any, chosen: dict[str, Any]) -> Iterator[Updates]:
+    def _load(
+        self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, chosen: dict[str, Any]
+    ) -> Iterator[Updates]:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
@@ -92,7 +98,7 @@ class _Callbacks:
             for message in self._sessions.load(str(request.session_hash), engine, pair):
                 yield self._told(message or gr.skip(), busy=True)
             news = self._told(message, busy=False)
-            yield news if message else news | self._in_use(pair, before)
+            yield news if message else news | self._in_use(pair, before, prompt)
         except SpecdemoError as error:
             told = f"{error} {before.name} is still in use."
             yield self._told(alert(type(error)(told)), busy=False)
@@ -105,11 +111,13 @@ class _Callbacks:
             shown.cancel: gr.update(visible=busy),
         }
 
-    def _in_use(self, pair: ModelPair, before: ModelPair) -> Updates:
+    def _in_use(self, pair: ModelPair, before: ModelPair, prompt: str) -> Updates:
         shown, values = self._shown, values_of(pair)
         news: Updates = {shown.pair: pair, shown.header: header_html(pair), shown.in_use: json.dumps(values)}
-        if before.draft is None:  # the drafter was prompt lookup for lack of a draft, which this pair may have
-            news[shown.drafter] = first_drafter(pair)
+        now, was = start_values(pair), start_values(before)
+        news |= {part: now[name] for name, part in shown.compare.controls.items() if now[name] != was[name]}
+        if prompt in bundled_prompts(before.target.prompts):  # an example, which may not suit this pair
+            news[shown.compare.prompt] = bundled_prompts(pair.target.prompts)[0]
         return news | dict(zip(shown.controls, values.values(), strict=True))
 
     def waiting(self) -> Updates:
@@ -172,12 +180,13 @@ def models_tab(
         progress = gr.HTML(elem_id="download", elem_classes="message")
         cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
         catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
-    drafter, lists = compare.controls["drafter"], [catalogue, *controls[:2]]
+    lists = [catalogue, *controls[:2]]
     shown = _Shown(
-        pair, header, message, use, cancel, in_use, drafter, controls, progress, cancel_download, catalogue
+        pair, header, message, use, cancel, in_use, compare, controls, progress, cancel_download, catalogue
     )
-    callbacks, outputs = _Callbacks(sessions, shelf, shown), [pair, header, message, use, cancel, in_use, drafter]
-    inputs = [pair, compare.controls["engine"], *controls]
+    callbacks, settings = _Callbacks(sessions, shelf, shown), [compare.prompt, *compare.controls.values()]
+    outputs = [pair, header, message, use, cancel, in_use, *settings]
+    inputs = [pair, compare.prompt, compare.controls["engine"], *controls]
     loading: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
     gr.on([use.click, catalogue.select], callbacks.waiting, outputs=[message, use, cancel], **PRIVATE)
     use.click(callbacks.use, inputs, [*outputs, *controls], **loading)

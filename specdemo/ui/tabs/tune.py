@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import gradio as gr
 
@@ -12,7 +12,7 @@ from specdemo.measure.step_costs import contexts_task
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.models.pairs import bundled_prompts
 from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair
+from specdemo.records import Costs, ModelPair, Prompts
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import board as board_of
 from specdemo.ui.boards.sweep import sweep_board
@@ -128,7 +128,12 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
 
 
 def tune_tab(
-    sessions: Sessions, known_visitor: gr.State, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]
+    sessions: Sessions,
+    known_visitor: gr.State,
+    pair: gr.State,
+    first: ModelPair,
+    compare: CompareTab,
+    stop: Callable[[str], Stop],
 ) -> None:
     """The tab's contents. Sweeps use the settings of the Compare tab, except for what they vary."""
     callbacks, controls = Callbacks(sessions), compare.controls
@@ -141,7 +146,7 @@ def tune_tab(
                 "tokens are taken from the Compare tab.",
             )
             prompts = gr.Textbox(
-                "\n".join(bundled_prompts()[:3]), label="One prompt per line", lines=3, elem_id="sweep-prompts"
+                _examples(first.target.prompts), label="One prompt per line", lines=3, elem_id="sweep-prompts"
             )
             with gr.Row(elem_classes="controls"):
                 longest = gr.Slider(1, LOOKAHEADS[-1], 8, step=1, label="Longest lookahead", elem_id="longest")
@@ -195,8 +200,8 @@ def tune_tab(
     use.click(_applied, best, chosen, **PRIVATE).then(
         None, js="() => document.querySelector('button[role=tab]').click()"
     )
-    of_a_pair = [message, board, best, use, costs_message, costs_view, known, alpha]
-    pair.change(_forgotten, outputs=of_a_pair, **PRIVATE)
+    of_a_pair = [prompts, message, board, best, use, costs_message, costs_view, known, alpha]
+    pair.change(_begun, [pair, prompts], of_a_pair, **PRIVATE)
 
 
 def _applied(best: Candidate | None) -> list[Any]:
@@ -204,9 +209,16 @@ def _applied(best: Candidate | None) -> list[Any]:
     return [gr.skip() if best is None else getattr(best.settings, name) for name in _APPLIED]
 
 
-def _forgotten() -> list[Any]:
-    """For another pair: nothing is known about it."""
-    return ["", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA]
+def _begun(pair: ModelPair, prompts: str) -> list[Any]:
+    """For another pair: its own examples, unless the visitor wrote something; nothing else is known about it."""
+    untouched = prompts in map(_examples, get_args(Prompts))
+    suited = _examples(pair.target.prompts) if untouched else gr.skip()
+    return [suited, "", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA]
+
+
+def _examples(kind: Prompts) -> str:
+    """Three examples of a kind, one per line."""
+    return "\n".join(bundled_prompts(kind)[:3])
 
 
 def _predicted(known: KnownCosts | None, acceptance: float) -> Any:

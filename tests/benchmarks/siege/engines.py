@@ -69,7 +69,7 @@ def _breaks(worker: Worker, moment: str) -> bool:
 
 def killed_benchmarks(times: int, folder: Path) -> Tally:
     """Kill a benchmark's engine again and again: finished rows are in its journal, and the last run completes it."""
-    tasks, methods = bundled_tasks()[:3], ["traced constant", "traced heuristic"]
+    tasks, methods = bundled_tasks("base")[:3], ["traced constant", "traced heuristic"]
     header = Header.of(_PAIR, GenerationSettings(engine="traced", max_new_tokens=8), methods, tasks)
     journal, tally = Journal(folder / "killed"), Tally(tried=times + 1)
     work = partial(

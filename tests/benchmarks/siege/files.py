@@ -111,7 +111,7 @@ def _journal(folder: Path) -> list[Any]:
 
 
 def _benchmark() -> tuple[Header, list[Task], GenerationSettings]:
-    settings, tasks = GenerationSettings(engine="traced", max_new_tokens=8), bundled_tasks()[:2]
+    settings, tasks = GenerationSettings(engine="traced", max_new_tokens=8), bundled_tasks("base")[:2]
     return Header.of(ScriptedEngine().pair, settings, ["traced constant"], tasks), tasks, settings
 
 

@@ -1,0 +1,47 @@
+"""Two sources of proposals: what each is worth, without a model."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdemo.decoding.lookup import Found, Occurrences, look_up
+from specdemo.decoding.sources import Sources
+from specdemo.records import Costs
+
+COSTS = Costs(plain_step=1.0, draft_step=0.1, verify=(1.0,) * 17)
+FOUND = Found(3, [1, 2, 3, 4])
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4), st.integers(0, 5))
+def test_occurrences_of_a_growing_text_are_those_that_a_search_finds(
+    text: list[int], longest: int, limit: int
+) -> None:
+    occurrences = Occurrences(longest)
+    for end in range(1, len(text) + 1, 2):
+        assert occurrences.find(text[:end], limit).tokens == look_up(text[:end], longest, limit)
+
+
+def test_a_copy_that_proves_right_is_proposed_and_one_that_proves_wrong_is_not() -> None:
+    right, wrong = Sources(COSTS), Sources(COSTS)
+    for _ in range(20):
+        for sources, committed in ((right, [1, 2, 3, 4, 5]), (wrong, [9])):
+            sources.copy_judged(FOUND, committed)
+            sources.drafted(4, 2, 5)
+    assert (right.copied(FOUND), wrong.copied(FOUND)) == (4, 0)
+    assert right.copied(Found(0, [])) == 0
+
+
+def test_the_draft_proposes_where_its_rounds_earn_more() -> None:
+    sources = Sources(COSTS)
+    for _ in range(40):
+        sources.copy_judged(FOUND, [1, 2, 9])
+    assert sources.copied(FOUND)
+    for _ in range(40):
+        sources.drafted(4, 4, 5)
+    assert sources.copied(FOUND) == 0
+
+
+def test_a_copy_is_no_longer_than_pays_off() -> None:
+    steep = Sources(COSTS.model_copy(update={"verify": (1.0, 1.0, 1.0, *(3.0 * n for n in range(3, 17)))}))
+    for _ in range(10):
+        steep.copy_judged(FOUND, [1, 2, 3, 4, 5])
+    assert steep.copied(FOUND) == 2
