@@ -38,6 +38,11 @@ def settled(page: Page) -> None:
 def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
     page = visit(CHAT)
     run(page)
+    expect(page.locator("#anew")).to_be_visible()
+    page.wait_for_function("localStorage.getItem('specdemo-chat') !== null")
+    page.reload()  # the browser keeps the chat and the last run
+    page.wait_for_selector(".race[data-state=done]")
+    expect(page.locator("#anew")).to_be_visible()
     page.select_option(".speed", "100")
     page.fill("#prompt textarea", "And then?")
     page.keyboard.press("Enter")

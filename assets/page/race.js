@@ -20,6 +20,7 @@ class Race {
     find(".discarded-shown").addEventListener("change", (event) => {
       this.root.classList.toggle("with-discarded", event.target.checked);
     });
+    find(".as-written").addEventListener("change", ({ target }) => this.root.classList.toggle("raw", target.checked));
     new Share(find(".share"), () => this.result?.record, trigger);
     this.root.addEventListener("anew", () => this.anew());
     this.read = 0; // events of the current run
@@ -73,6 +74,7 @@ class Race {
     }
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
+    this.root.classList.toggle("chat", Boolean(event.chat));
     this.find(".figures").textContent = "";
     if (this.find(".verdict").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
