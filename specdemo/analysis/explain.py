@@ -6,7 +6,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.conclusion import evidence
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.wording import in_words
-from specdemo.records import Comparison, Round, Run, Verdict
+from specdemo.records import Comparison, Move, Round, Run, Verdict
 from specdemo.ways import Drafter, Source
 
 
@@ -69,8 +69,18 @@ def notes(comparison: Comparison) -> Iterator[str]:
         yield _EXACT
     if comparison.pair.runtime.enable_prefix_caching:
         yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
+    if comparison.moves:
+        moves = ", ".join(f"{moved_to(move)} from round {move.round} on" for move in comparison.moves)
+        yield f"Settings were moved while it ran: {moves}. So the figures are those of several settings together."
     if comparison.history:
         yield "Both sides read the same earlier turns, which hold the target's own answers."
+
+
+def moved_to(move: Move) -> str:
+    """Where a setting was moved, in two words."""
+    if move.num_assistant_tokens is not None:
+        return f"lookahead {move.num_assistant_tokens}"
+    return f"threshold {move.assistant_confidence_threshold:.2f}"
 
 
 _SOURCES = {
