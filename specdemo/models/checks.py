@@ -1,5 +1,6 @@
 """Whether a pair can run here, and with which engine, before anything heavy is loaded."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import openvino_genai
@@ -83,6 +84,23 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
         memory_free=free,
         reason=difference or next((engine.reason for engine in engines if engine.reason), None),
     )
+
+
+def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
+    """The models that may draft for a target, by what is known without opening them; the likeliest first.
+
+    Those come first that have as many tokens and are smaller. One with other tokens can still draft through its
+    text, and comes later; without a detokenizer it cannot. A head is made for one target's vocabulary.
+    """
+
+    def able(model: Model) -> bool:
+        return model != target and (model.vocabulary == target.vocabulary or (model.detokenizer and not model.eagle3))
+
+    def unlikely(model: Model) -> tuple[bool, bool]:
+        larger = (model.weight_bytes or 0) >= (target.weight_bytes or 0)
+        return model.vocabulary != target.vocabulary, larger
+
+    return sorted(filter(able, models), key=unlikely)
 
 
 def check_engine(pair: ModelPair, engine: EngineName) -> None:

@@ -209,6 +209,14 @@ class WarmUp(Record):
     steady: bool
 
 
+class Move(Record):
+    """A setting moved while a run was under way, in force from this round of the speculative side on."""
+
+    round: int = Field(ge=1, le=MOST)
+    num_assistant_tokens: Count | None = None
+    assistant_confidence_threshold: Probability | None = None
+
+
 class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
@@ -231,6 +239,7 @@ class Comparison(Record):
     history: tuple[Turn, ...] = ()
     warm_up: dict[Side, WarmUp] | None = None
     repeats: tuple[Trial, ...] = Field((), max_length=MOST)
+    moves: tuple[Move, ...] = Field((), max_length=MOST)
     other_load: Probability | None = None
 
     def side(self, side: Side) -> Run:

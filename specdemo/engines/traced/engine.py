@@ -14,7 +14,7 @@ from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.eagle import HeadModel, show_states
 from specdemo.engines.language_model import Adapt, LanguageModel, ModelSequence
 from specdemo.engines.tokenizer import Tokenizer
-from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder
+from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
@@ -23,7 +23,7 @@ from specdemo.models.environment import describe_environment
 from specdemo.models.gguf_convert import folder_of
 from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
-from specdemo.ways import Both, BothAuto, Constant, Lookup, Plain
+from specdemo.ways import Both, BothAuto, Constant, Lookup, Plain, Way
 
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on its own text."""
@@ -72,13 +72,15 @@ class TracedEngine:
         """
         check_request(self.pair, "traced", request)
         plain = isinstance(request.way, Plain)
+        drafter, follow = (None, _never) if plain else self._drafter(request, costs)
         return TracedDecoder(
             request,
             self._tokenizer,
             partial(self._sequence, "plain" if plain else "speculative", kv_cache=request.kv_cache),
-            None if plain else self._drafter(request, costs),
+            drafter,
             None if plain else costs,
             self._kept.clear,
+            follow,
         )
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
@@ -138,11 +140,11 @@ class TracedEngine:
             return kept[-1]
         return max(kept, key=lambda sequence: sequence.shared(text))
 
-    def _drafter(self, request: Request, costs: Costs | None) -> OpenDrafter:
-        """What makes the drafter for the request's way."""
+    def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, Follow]:
+        """What makes the drafter for the request's way, and what changes that way."""
         vocabulary, way = self._model("speculative").vocabulary, request.way
         if isinstance(way, Lookup):
-            return lambda text, capacity, random, target: LookupDrafter(vocabulary, way)
+            return lambda text, capacity, random, target: LookupDrafter(vocabulary, way), _never
         if isinstance(way, Both | BothAuto):
             known(costs)  # raises
         context = self.pair.draft.context_length if self.pair.draft is not None else None
@@ -156,12 +158,18 @@ class TracedEngine:
             singly = self._model("draft").feeds_singly
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
             if isinstance(way, Both | BothAuto):
-                return BothDrafter(drafter, Sources(known(costs)), way.ngram, vocabulary)
+                return BothDrafter(
+                    drafter, Sources(known(costs), resting=isinstance(way, Both)), way.ngram, vocabulary
+                )
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
 
-        return open_drafter
+        return open_drafter, policy.follow
+
+
+def _never(way: Way) -> bool:
+    return False
 
 
 def _load(model: Model, runtime: RuntimeSettings, device: str, adapt: Adapt = lambda model: None) -> LanguageModel:
