@@ -24,8 +24,8 @@ from specdemo.ways import Way
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 """Makes a sequence of the target for a text and its capacity, in tokens."""
-OpenDrafter = Callable[[Sequence[int], int, Uniform], Drafter]
-"""Makes a drafter for a text, its capacity in tokens, and the request's random numbers."""
+OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
+"""Makes a drafter for a text, its capacity in tokens, the request's random numbers, and the target's sequence."""
 Follow = Callable[[Way], bool]
 """Changes the way of a request that is under way; see `Decoder.follow`."""
 
@@ -75,7 +75,7 @@ class TracedDecoder:
             with self._resetting():
                 self._target = self._open_target(self._text, capacity)
                 if self._open_drafter is not None:
-                    self._drafter = self._open_drafter(self._text, capacity, self._random)
+                    self._drafter = self._open_drafter(self._text, capacity, self._random, self._target)
                 yield from self._prefill()
                 while self.finish_reason is None:
                     began = perf_counter()
@@ -86,8 +86,6 @@ class TracedDecoder:
     def _prefill(self) -> Generator[Prefilling | Round]:
         assert self._target is not None
         began = perf_counter()
-        if self._drafter is not None:
-            self._drafter.read(self._text)
         for done in self._target.read(self._text):
             paused = perf_counter()
             yield Prefilling(done, self._prompt_length)
@@ -136,6 +134,8 @@ class TracedDecoder:
         accepted, own = self._verify(proposals, logits)
         committed = self._cut([*ids[:accepted], own])
         if self._drafter is not None:
+            if len(self._text) == self._prompt_length:
+                self._drafter.read(self._text)  # now, since an EAGLE-3 head reads what the target thought
             self._drafter.learn(len(ids), accepted, fed)
         ended = perf_counter()
         targets = list(self._distributions(ids, logits))
