@@ -26,7 +26,7 @@ from typing import Any
 from specdemo.child import Child, Sign, send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import RaceEvent, race
+from specdemo.measure.race import Moved, RaceEvent, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.gguf_convert import convert_models
 from specdemo.progress import Phase
@@ -42,6 +42,7 @@ _TICK_SECONDS = 1.0
 _LOADING_GRACE = (
     0.5  # seconds after a Stop; only ending the process stops OpenVINO while it reads and compiles a model
 )
+_UNMOVED = (0.0, 0.0)  # no lookahead is 0
 _GRACE = 30.0  # longer than a round takes
 
 
@@ -58,6 +59,21 @@ class WithEngine:
         engine, costs = yield from engines.using(self.engine, self.pair)
         if self.work is not None and not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
+
+
+@dataclass(frozen=True)
+class Race:
+    """A race whose settings can be moved; see `Worker.move`."""
+
+    pair: ModelPair
+    prompt: str
+    settings: GenerationSettings
+    history: tuple[Turn, ...] = ()
+
+    def __call__(self, engines: "Engines") -> Iterator[Any]:
+        """Load and calibrate whatever is not ready yet, then race."""
+        work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
+        yield from WithEngine(self.settings.engine, self.pair, work)(engines)
 
 
 @dataclass(frozen=True)
@@ -108,6 +124,7 @@ class Worker:
         self._busy = Lock()
         self._counting = Lock()
         self._waiting = 0  # jobs, for the one that is being done
+        self._current: ThreadEvent | None = None
         self._start()
 
     def compare(
@@ -119,8 +136,12 @@ class Worker:
         history: Sequence[Turn] = (),
     ) -> Iterator[RaceEvent | None]:
         """What `race` yields, from the child; otherwise as `run`."""
-        work = partial(race, prompt=prompt, settings=settings, history=tuple(history))
-        return self.run(WithEngine(settings.engine, pair, work), cancelled)
+        return self.run(Race(pair, prompt, settings, tuple(history)), cancelled)
+
+    def move(self, cancelled: ThreadEvent, moved: Moved) -> None:
+        """Move the settings of the job with this event from its next round on, if it is being done and can follow."""
+        if self._current is cancelled:
+            self._moved[:] = moved
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """What the job yields, and `Phase` values, which come again every second while one lasts.
@@ -169,6 +190,8 @@ class Worker:
             if self._ready.is_set():
                 self._forget()
             self._stop.clear()
+            self._moved[:] = _UNMOVED
+            self._current = cancelled
             self._child.send(job)
             messages = self._messages(unwanted)
             try:
@@ -204,7 +227,10 @@ class Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self._stop, self._ready = context.Event(), context.Event()
-        self._child = Child(_serve, self._factory, self._first, self._stop, self._ready, name="specdemo engine")
+        self._moved = context.RawArray("d", _UNMOVED)
+        self._child = Child(
+            _serve, self._factory, self._first, self._stop, self._ready, self._moved, name="specdemo engine"
+        )
         self._first = None  # a restarted child loads what its first job needs
 
     def _messages(self, unwanted: Callable[[], bool]) -> Iterator[Any]:
@@ -261,9 +287,21 @@ class Worker:
         return message
 
 
-def _serve(connection: Connection, factory: EngineFactory, first: Job | None, stop: Event, ready: Event) -> None:
+def _serve(
+    connection: Connection,
+    factory: EngineFactory,
+    first: Job | None,
+    stop: Event,
+    ready: Event,
+    controls: Sequence[float],
+) -> None:
     """The child: do jobs until the parent is gone. What failed to load is retried."""
-    engines = Engines(factory, stop.is_set)
+
+    def moved() -> Moved | None:
+        lookahead, threshold = controls
+        return Moved(int(lookahead), threshold) if lookahead else None
+
+    engines = Engines(factory, stop.is_set, moved)
     if first is not None:
         with suppress(Exception):  # the job that needs it is told, when loading is retried
             for _, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
@@ -288,10 +326,13 @@ def _guarded(job: Job, engines: "Engines") -> Iterator[Any]:
 class Engines:
     """What is loaded in the child: at most one engine, since each holds copies of the models; and what steps cost."""
 
-    def __init__(self, factory: EngineFactory, stop: Callable[[], bool]) -> None:
-        """`stop` says whether the current job should end."""
+    def __init__(
+        self, factory: EngineFactory, stop: Callable[[], bool], moved: Callable[[], Moved | None] = lambda: None
+    ) -> None:
+        """`stop` says whether the current job should end, `moved` where its settings were moved."""
         self.factory = factory
         self.stop = stop
+        self.moved = moved
         self._name: tuple[EngineName, ModelPair] | None = None
         self._engine: Engine | None = None
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}

@@ -3,13 +3,14 @@ from itertools import count
 
 import pytest
 
-from specdemo.analysis import metrics
+from specdemo.analysis import metrics, schema
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure.race import Lap, RaceEvent, race, run_alone
+from specdemo.measure.race import Lap, Moved, RaceEvent, race, run_alone
+from specdemo.measure.repeats import repeats
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
 from specdemo.progress import Phase
-from specdemo.records import Comparison, Request
+from specdemo.records import Comparison, Request, Round
 from specdemo.settings import GenerationSettings
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
@@ -45,6 +46,32 @@ def test_laps_make_up_the_comparison() -> None:
     for side in ("plain", "speculative"):
         rounds = [step for lap in laps(progress) if lap.side == side for step in lap.rounds]
         assert rounds == [comparison.side(side).prefill, *comparison.side(side).rounds]
+
+
+def test_a_lookahead_moved_during_a_run_counts_from_the_next_round() -> None:
+    done, progress = list[Round](), list[RaceEvent]()
+
+    def moved() -> Moved | None:
+        return Moved(2 if len(done) > 5 else 7, 0.4) if len(done) > 3 else None
+
+    for item in race(ScriptedEngine(), "Say", LONG, slice_seconds=0.01, moved=moved):
+        progress.append(item)
+        if isinstance(item, Lap) and item.side == "speculative":
+            done += item.rounds
+    comparison = progress[-1]
+    assert isinstance(comparison, Comparison)
+    lengths = [len(step.proposed or ()) for step in comparison.speculative.rounds]
+    first, second = comparison.moves
+    assert (first.num_assistant_tokens, second.num_assistant_tokens) == (7, 2)
+    assert set(lengths[: first.round - 1]) == {4}
+    assert set(lengths[first.round - 1 : second.round - 1]) == {7}
+    assert set(lengths[second.round - 1 : -1]) == {2}
+    assert [move for lap in laps(progress) for move in lap.moves] == [first, second]
+    assert schema.from_json(schema.to_json(comparison)).moves == comparison.moves
+    assert list(repeats(ScriptedEngine(), comparison)) == []
+    *_, still = race(ScriptedEngine(), "Say", LONG, moved=lambda: Moved(4, 0.9))
+    assert isinstance(still, Comparison)
+    assert still.moves == ()
 
 
 def test_sequential_runs_one_side_after_the_other() -> None:

@@ -3,7 +3,8 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import Visit, downloaded, open_tab, run, start
+from tests.browser import Visit, downloaded, open_tab, run, set_slider, start
+from tests.proposals import proposals
 
 pytestmark = pytest.mark.browser
 CHAT = "/#target=chat/target&draft=chat/draft&max_new_tokens=64"
@@ -37,6 +38,11 @@ def settled(page: Page) -> None:
 def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
     page = visit(CHAT)
     run(page)
+    expect(page.locator("#anew")).to_be_visible()
+    page.wait_for_function("localStorage.getItem('specdemo-chat') !== null")
+    page.reload()  # the browser keeps the chat and the last run
+    page.wait_for_selector(".race[data-state=done]")
+    expect(page.locator("#anew")).to_be_visible()
     page.select_option(".speed", "100")
     page.fill("#prompt textarea", "And then?")
     page.keyboard.press("Enter")
@@ -105,3 +111,23 @@ def test_no_tab_is_wider_than_another(visit: Visit) -> None:
         assert shown is not None
         widths.add((shown["x"], shown["width"]))
     assert len(widths) == 2
+
+
+def test_a_lookahead_moved_while_it_runs_is_followed_and_marked(visit: Visit) -> None:
+    page = visit("/#engine=traced&max_new_tokens=2000")
+    start(page)
+    page.wait_for_selector(".race[data-state=playing]")
+    expect(page.locator("#when .round")).to_be_visible()
+    expect(page.locator("#when .run")).to_be_hidden()
+    page.wait_for_function("document.querySelector('.pane.speculative .text [data-index=\"20\"]')")
+    set_slider(page, "num_assistant_tokens", 7)
+    for chart in ("clock", "acceptance"):
+        expect(page.locator(f".chart.{chart} .annotation-text")).to_have_text(["lookahead 7"])
+    page.click("#stop")
+    page.wait_for_selector(".race[data-state=done]")
+    comparison = downloaded(page)
+    (move,) = comparison.moves
+    assert move.num_assistant_tokens == 7
+    lengths = [len(proposals(step)) for step in comparison.speculative.rounds]
+    assert set(lengths[: move.round - 1]) == {4}
+    assert set(lengths[move.round - 1 : -1]) == {7}

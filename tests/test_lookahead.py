@@ -27,6 +27,20 @@ def test_a_constant_lookahead_is_constant() -> None:
         constant.learn(3, accepted, 4)
 
 
+def test_a_policy_follows_to_another_way_of_its_own_type_only() -> None:
+    constant, confident = policy(num_assistant_tokens=3), policy(policy="confidence")
+    lookahead = GenerationSettings(num_assistant_tokens=6).way
+    threshold = GenerationSettings(engine="traced", policy="confidence", assistant_confidence_threshold=0.9).way
+    assert constant.follow(lookahead)
+    assert not constant.follow(threshold)
+    assert proposed(constant, [0.0] * 9) == 6
+    assert proposed(confident, [0.5] * 9 + [0.0]) == 10
+    assert confident.follow(threshold)
+    assert not confident.follow(lookahead)
+    assert proposed(confident, [0.5] * 9) == 1
+    assert not policy(policy="heuristic").follow(lookahead)
+
+
 def test_the_heuristic_grows_by_two_and_shrinks_by_one() -> None:
     heuristic = policy(policy="heuristic")
     lookaheads = []

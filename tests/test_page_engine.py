@@ -210,7 +210,8 @@ def test_a_chat_goes_on_from_turn_to_turn(visit: Visit) -> None:
     expect(for_chats).to_have_count(2)
     prompt, (example, another, *_) = page.locator("#prompt textarea"), bundled_prompts("chat")
     expect(prompt).to_have_value(example)
-    page.locator("#examples .gallery-item").nth(1).click()
+    page.click("#examples input")
+    page.get_by_role("option", name=another, exact=True).click()
     expect(prompt).to_have_value(another)
     prompt.fill("<b>Who</b> is there?")
     run(page)
@@ -222,7 +223,8 @@ def test_a_chat_goes_on_from_turn_to_turn(visit: Visit) -> None:
     assert page.locator("#prompt textarea").input_value() == "And then?"
     for side in SIDES:
         expect(page.locator(f".pane.{side} .turns .said")).to_have_text([first.prompt])
-        assert page.locator(f".pane.{side} .turns .answer").all_text_contents() == [first.answer]
+        (said,) = page.locator(f".pane.{side} .turns .answer").all_text_contents()
+        assert said.split() == first.answer.split()
     assert page.locator(".race .text :is(b, hr)").count() == 0
     assert is_no_wider_than(page, 390)
     page.click("#anew")

@@ -98,7 +98,7 @@ def test_a_board_shows_one_sweep_and_says_whose_it_is(visit: Visit) -> None:
 
     expect(page.locator("#apply")).to_have_text("Use policy auto in Compare")
     choose_engine(page, "genai")
-    expect(page.locator("#policy.genai")).to_be_visible()
+    expect(page.locator("#policy.no-auto")).to_be_visible()
     open_tab(page, "Tune")
     page.click("#apply")
     expect(page.locator("#policy:not(.genai)")).to_be_visible()

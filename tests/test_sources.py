@@ -45,3 +45,20 @@ def test_a_copy_is_no_longer_than_pays_off() -> None:
     for _ in range(10):
         steep.copy_judged(FOUND, [1, 2, 3, 4, 5])
     assert steep.copied(FOUND) == 2
+
+
+def test_a_draft_that_loses_rests_and_comes_back_when_it_is_right() -> None:
+    sources = Sources(COSTS)
+    assert 0.8 < sum(rested(sources, 200, accepted=0)) / 200 < 1
+    assert not any(rested(sources, 60, accepted=4)[-20:])
+    assert not any(rested(Sources(COSTS, resting=False), 50, accepted=0))
+
+
+def rested(sources: Sources, rounds: int, accepted: int) -> list[bool]:
+    """In which of these rounds the draft rested; in the others so many of its 4 proposals were accepted."""
+    found = []
+    for _ in range(rounds):
+        found.append(sources.rests())
+        if not found[-1]:
+            sources.drafted(4, accepted, 5)
+    return found

@@ -19,6 +19,7 @@ class Chart {
     this.run = run;
     this.points = this.figure.data.map(() => ({ x: [], y: [] }));
     this.pending = null;
+    this.marks = [];
     clearTimeout(this.timer);
     this.timer = null;
     this.redraw();
@@ -34,6 +35,23 @@ class Chart {
       }
     });
     this.timer ??= setTimeout(() => this.flush(), Math.min(Math.max(REDRAW_MS, REST * (this.took ?? 0)), LATEST_MS));
+  }
+
+  // A vertical line with a word at the top.
+  mark(x, text) {
+    this.marks.push([x, text]);
+    Plotly.relayout(this.element, this.marked(getComputedStyle(this.element)));
+  }
+
+  marked(style) {
+    const [ink, card] = ["--sd-ink", "--sd-card"].map((name) => style.getPropertyValue(name).trim());
+    const line = { color: ink, width: 1, dash: "dot" };
+    return {
+      shapes: this.marks.map(([x]) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line })),
+      annotations: this.marks.map(([x, text]) => ({
+        x, y: 1, yref: "paper", yanchor: "top", xanchor: "left", text, showarrow: false, font: { color: ink, size: 11 }, bgcolor: card,
+      })),
+    };
   }
 
   flush() {
@@ -81,6 +99,6 @@ class Chart {
     const resolve = (text) => text.replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
     const figure = JSON.parse(resolve(JSON.stringify(this.figure)));
     const family = style.fontFamily;
-    return [figure.data, { ...figure.layout, font: { ...figure.layout.font, family }, uirevision: this.run ?? "" }];
+    return [figure.data, { ...figure.layout, ...(this.marks?.length ? this.marked(style) : {}), font: { ...figure.layout.font, family }, uirevision: this.run ?? "" }];
   }
 }

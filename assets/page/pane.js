@@ -6,6 +6,9 @@ class Pane {
     this.facts = element.querySelectorAll("[data-fact]");
     this.tip = tip;
     this.following = true; // the end of the text, unless the reader scrolls up
+    element.addEventListener("click", ({ target }) => {
+      if (target.matches(".copy")) settings.copy(target, this.copied(target));
+    });
     new ResizeObserver(() => this.scroll()).observe(this.text);
     this.text.addEventListener("wheel", () => this.follow(), { passive: true });
     this.text.addEventListener("touchmove", () => this.follow(), { passive: true });
@@ -29,6 +32,14 @@ class Pane {
     }
     this.show({}, 0);
     this.scroll();
+  }
+
+  // What a Copy button stands for: a block of code in a rendered turn, one in this answer, or the answer.
+  copied(button) {
+    const { block } = button.dataset;
+    if (button.nextElementSibling?.matches("pre")) return button.nextElementSibling.textContent;
+    const pieces = block ? this.text.querySelectorAll(`.md-block[data-block="${block}"]`) : this.text.querySelectorAll(":scope > .round > [data-index]");
+    return [...pieces].map((piece) => piece.textContent).join("").trim();
   }
 
   // To the end, for a reader who is there.

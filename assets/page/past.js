@@ -90,6 +90,16 @@ class Past {
     return (await unpack(events)).split("\n").filter(Boolean);
   }
 
+  // The last run, as it ended, on a page that has not run anything yet.
+  async last() {
+    const [latest] = this.read();
+    if (!latest) return;
+    const lines = await this.lines(latest.run);
+    if (this.race.run) return;
+    this.race.receive(lines.join("\n"));
+    this.race.player.skip();
+  }
+
   async open(run) {
     this.show(await this.lines(run));
   }
@@ -146,6 +156,6 @@ function verdict(first, second) {
 
 // The race view together with the runs that are kept.
 function withPast(race, element) {
-  new Past(element.querySelector(".past"), race);
+  new Past(element.querySelector(".past"), race).last();
   return race;
 }

@@ -21,6 +21,7 @@ class Race {
       this.root.classList.toggle("with-discarded", event.target.checked);
     });
     find(".rounds").addEventListener("click", () => trigger("select", {}));
+    find(".as-written").addEventListener("change", ({ target }) => this.root.classList.toggle("raw", target.checked));
     new Share(find(".share"), () => this.result?.record, trigger);
     this.root.addEventListener("anew", () => this.anew());
     this.read = 0; // events of the current run
@@ -48,6 +49,7 @@ class Race {
 
   handle(event) {
     if (event.kind === "lap") this.player.add(event.side, event.rounds, event.done);
+    if (event.kind === "lap") this.moves.push(...(event.moves ?? []));
     if (event.kind === "end") this.result = event; // once, and again with the figures of its repeats
     if (event.kind === "error") this.failure = event.text;
   }
@@ -62,6 +64,7 @@ class Race {
   begin(event) {
     this.result = this.failure = null;
     this.lines = [];
+    this.moves = []; // of settings, by round
     this.names = event.names;
     this.prompts = event.prompts ?? Object.fromEntries(SIDES.map((side) => [side, event.prompt]));
     Object.assign(this, { run: event.run, chat: event.chat, history: event.history });
@@ -72,6 +75,7 @@ class Race {
     }
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
+    this.root.classList.toggle("chat", Boolean(event.chat));
     this.find(".figures").textContent = "";
     if (this.find(".verdict").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
@@ -121,6 +125,11 @@ class Race {
     this.charts.clock.add(name === "plain" ? [points, []] : [[], points]);
     if (name === "plain") return this.plotOther(rounds, player);
     const first = player.sides[name].shown - rounds.length;
+    for (const { round, text } of this.moves) {
+      if (round < first || round >= first + rounds.length) continue;
+      this.charts.clock.mark((player.sides[name].rounds[round - 1]?.ms ?? 0) / 1000, text);
+      this.charts.acceptance.mark(round - 0.5, text);
+    }
     const judged = rounds.map((round, index) => [first + index, round]).filter(([number]) => number > 0);
     const known = judged.filter(([, round]) => round.proposed !== null);
     this.charts.acceptance.add([

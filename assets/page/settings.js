@@ -58,16 +58,20 @@ const settings = {
     }, 500);
   },
 
-  async copyLink() {
-    const button = document.querySelector("#copy");
-    const label = button.textContent;
+  copyLink() {
+    return this.copy(document.querySelector("#copy"), location.href);
+  },
+
+  // The button says for a moment that it is done.
+  async copy(button, text) {
     try {
-      await navigator.clipboard.writeText(location.href); // browsers allow this on https and localhost only
-      button.textContent = "Copied";
+      await navigator.clipboard.writeText(text); // browsers allow this on https and localhost only
     } catch {
-      prompt("Copy this link:", location.href);
+      prompt("Copy this:", text);
+      return;
     }
-    setTimeout(() => { button.textContent = label; }, 1500);
+    button.classList.add("done");
+    setTimeout(() => button.classList.remove("done"), 1500);
   },
 };
 

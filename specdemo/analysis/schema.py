@@ -21,7 +21,7 @@ _COLUMNS = {
     "token_entropies": "entropy",
     "token_alternatives": "alternatives",
 }
-_REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load")
+_REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load", "moves")
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from specdemo.decoding.fading import Chance, FadingMean, log_odds
 from specdemo.decoding.width import rising
 from specdemo.records import Costs
+from specdemo.ways import Way
 
 _TRUSTED = 1  # proposals in a round before any was accepted; each accepted one allows two more
 _ROUND_MEMORY = 0.95  # the same for a round's tokens and seconds
@@ -137,6 +138,10 @@ class AutoPolicy:
         self._reach, self._confidences = 1.0, list[float]()
         self._needed = list[float]()
         self._study(costs)
+
+    def follow(self, way: Way) -> bool:
+        """It chooses by itself."""
+        return False
 
     def _study(self, costs: Costs) -> None:
         """Learn from the rounds that timed draft steps, and price the first proposals."""

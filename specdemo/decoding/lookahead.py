@@ -31,8 +31,19 @@ class LookaheadPolicy(Protocol):
         target's pass fed, padding included. The first round is the prefill.
         """
 
+    def follow(self, way: Way) -> bool:
+        """Decide as this way does from now on; False, and nothing changes, if it is a way of another type."""
 
-class _Fixed:
+
+class _Rigid:
+    """A policy that nobody changes while it is in use."""
+
+    def follow(self, way: Way) -> bool:
+        """No."""
+        return False
+
+
+class _Fixed(_Rigid):
     """A policy whose outcome teaches nothing."""
 
     def learn(self, proposed: int, accepted: int, fed: int) -> None:
@@ -49,6 +60,13 @@ class ConstantPolicy(_Fixed):
         """Until the lookahead is reached."""
         return proposed < self.lookahead
 
+    def follow(self, way: Way) -> bool:
+        """With another lookahead."""
+        if not isinstance(way, Constant | Both):
+            return False
+        self.lookahead = way.lookahead
+        return True
+
 
 @dataclass
 class ConfidencePolicy(_Fixed):
@@ -60,6 +78,13 @@ class ConfidencePolicy(_Fixed):
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """While the last proposal was likely enough; the unlikely one is still verified."""
         return not proposed or ((self.cap is None or proposed < self.cap) and confidence() >= self.threshold)
+
+    def follow(self, way: Way) -> bool:
+        """With another threshold."""
+        if not isinstance(way, Confidence):
+            return False
+        self.threshold, self.cap = way.threshold, way.cap
+        return True
 
 
 @dataclass
@@ -80,7 +105,7 @@ class PlannedPolicy(_Fixed):
 
 
 @dataclass
-class HeuristicPolicy:
+class HeuristicPolicy(_Rigid):
     """Two more after a fully accepted round, one fewer after any other, as in transformers."""
 
     lookahead: int = HEURISTIC_START

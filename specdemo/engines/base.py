@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import NamedTuple, Protocol
 
 from specdemo.records import Costs, DraftRound, Environment, FinishReason, ModelPair, Request, Round, TraceSource
+from specdemo.ways import Way
 
 PREFILL_CHUNK = 512
 """Tokens of a long prompt that are prefilled at once. Larger parts were not faster, and give coarser progress."""
@@ -45,6 +46,9 @@ class Decoder(Protocol):
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """The request's next rounds, in order, with everything the engine can find out about them off the clock."""
+
+    def follow(self, way: Way) -> bool:
+        """Decode this way from the next round on; False, and nothing changes, where that takes another request."""
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """For each token after the prefill's, whether the draft would have proposed it given the text before it.

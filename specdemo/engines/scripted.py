@@ -119,6 +119,12 @@ class _ScriptedDecoder:
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         return list(rounds)
 
+    def follow(self, way: Way) -> bool:
+        if not isinstance(way, Constant) or not isinstance(self._request.way, Constant):
+            return False
+        self._lookahead = way.lookahead
+        return True
+
     def draft_agreement(self) -> tuple[bool, ...] | None:
         if not self._lookahead:
             return None

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import NamedTuple
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
 from specdemo.measure.load import OtherLoad
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, FinishReason, Request, Round, Run, Side, TraceSource, Turn
+from specdemo.records import Comparison, Costs, FinishReason, Move, Request, Round, Run, Side, TraceSource, Turn
 from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
@@ -31,6 +32,14 @@ class Lap:
     rounds: tuple[Round, ...]
     finish_reason: FinishReason | None
     trace_source: TraceSource
+    moves: tuple[Move, ...] = ()
+
+
+class Moved(NamedTuple):
+    """Where the controls that can be moved during a run stand now."""
+
+    num_assistant_tokens: int
+    assistant_confidence_threshold: float
 
 
 RaceEvent = Phase | Lap | Comparison
@@ -45,13 +54,15 @@ def race(
     stop: Callable[[], bool] = lambda: False,
     costs: Costs | None = None,
     slice_seconds: float = SLICE_SECONDS,
+    moved: Callable[[], Moved | None] = lambda: None,
 ) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
 
     In a chat, `history` holds the earlier turns.
 
     `stop` is checked between any two rounds. Once it returns True the comparison ends with what there is; if that
-    happens before both sides have their first token, there is none.
+    happens before both sides have their first token, there is none. So is `moved`: what it returns is in force from
+    the next round on, on decoders that can follow it.
 
     Raises:
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
@@ -61,7 +72,10 @@ def race(
     rehearsed = (
         replace(request, prompt=WARM_UP_PROMPT, history=()) if engine.pair.runtime.enable_prefix_caching else request
     )
-    lanes = [_Lane("plain", engine.decoder(request.plain)), _Lane("speculative", engine.decoder(request, costs))]
+    lanes = [
+        _Lane("plain", engine.decoder(request.plain)),
+        _Lane("speculative", engine.decoder(request, costs), settings, moved),
+    ]
     with ExitStack() as opened:
         warmed = yield from warm_up(engine, {"plain": rehearsed.plain, "speculative": rehearsed}, costs, stop)
         load = OtherLoad()
@@ -90,6 +104,7 @@ def race(
             history=tuple(history),
             warm_up=warmed,
             other_load=other_load,
+            moves=tuple(lanes[1].moves),
         )
 
 
@@ -104,11 +119,20 @@ def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
 class _Lane:
     """One side: its decoder, what it did so far, and its clock."""
 
-    def __init__(self, side: Side, decoder: Decoder) -> None:
+    def __init__(
+        self,
+        side: Side,
+        decoder: Decoder,
+        settings: GenerationSettings | None = None,
+        moved: Callable[[], Moved | None] = lambda: None,
+    ) -> None:
         self.side: Side = side
         self.decoder = decoder
         self.rounds = decoder.rounds()
         self.clock = 0.0
+        self.moves: list[Move] = []
+        self._settings = settings
+        self._moved = moved
         self._done: list[Round] = []
 
     def prefill(self) -> Iterator[Phase | Lap]:
@@ -119,13 +143,26 @@ class _Lane:
             yield Phase("prefilling", *step)
 
     def lap(self, seconds: float, stop: Callable[[], bool]) -> Lap:
-        rounds, until = list[Round](), self.clock + seconds
+        rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
         while self.decoder.finish_reason is None and self.clock < until and not stop():
+            self._follow(len(self._done) + len(rounds))
             step = next(self.rounds)
             assert isinstance(step, Round), "progress of the prefill is over"
             rounds.append(step)
             self.clock += step.seconds
-        return self._record(rounds)
+        return replace(self._record(rounds), moves=tuple(self.moves[before:]))
+
+    def _follow(self, number: int) -> None:
+        """Move the settings to where the controls are, for this round and those after it."""
+        moved = self._moved()
+        if moved is None or self._settings is None:
+            return
+        settings = self._settings.model_copy(update=moved._asdict())
+        if settings.way == self._settings.way or not self.decoder.follow(settings.way):
+            return
+        self._settings = settings
+        effective = "assistant_confidence_threshold" if settings.policy == "confidence" else "num_assistant_tokens"
+        self.moves.append(Move.model_validate({"round": number, effective: getattr(settings, effective)}))
 
     def run(self) -> Run:
         prefill, *rounds = self._done

@@ -26,12 +26,15 @@ def repeats(
 ) -> Iterator[Comparison]:
     """Repeat a finished race, speculative and plain runs in turns; yield the comparison with each further repeat.
 
-    `number` of them, or as many as `seconds` allow; none if a first would not fit, or the race was stopped. Once
+    `number` of them, or as many as `seconds` allow; none if a first would not fit, the race was stopped, or a
+    setting moved in it. Once
     `stop` returns True, the unfinished repeat is dropped.
 
     Raises:
         SpecdemoError: the engine failed.
     """
+    if comparison.moves:  # there is no single setting to repeat
+        return
     sides = comparison.plain, comparison.speculative
     if any(run.finish_reason == "cancelled" for run in sides) or not all(run.rounds for run in sides):
         return

@@ -129,8 +129,8 @@ class Model(Record):
     """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
 
     `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
-    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states and is not
-    a model in its own right. None means unknown when the record was written.
+    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states, is not a
+    model in its own right, and may lack some of the target's tokens. None means unknown when the record was written.
     """
 
     name: str
@@ -209,6 +209,14 @@ class WarmUp(Record):
     steady: bool
 
 
+class Move(Record):
+    """A setting moved while a run was under way, in force from this round of the speculative side on."""
+
+    round: int = Field(ge=1, le=MOST)
+    num_assistant_tokens: Count | None = None
+    assistant_confidence_threshold: Probability | None = None
+
+
 class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
@@ -231,6 +239,7 @@ class Comparison(Record):
     history: tuple[Turn, ...] = ()
     warm_up: dict[Side, WarmUp] | None = None
     repeats: tuple[Trial, ...] = Field((), max_length=MOST)
+    moves: tuple[Move, ...] = Field((), max_length=MOST)
     other_load: Probability | None = None
 
     def side(self, side: Side) -> Run:

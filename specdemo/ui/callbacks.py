@@ -4,13 +4,15 @@ import inspect
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import zip_longest
 from typing import Any, Literal
 
 import gradio as gr
+from pydantic import ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
-from specdemo.records import ModelPair, Turn
+from specdemo.records import ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import (
     FIELDS,
@@ -63,6 +65,11 @@ class Callbacks:
             # unchanged widgets are skipped: each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
+
+    def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
+        """The controls of a run that may be under way have moved."""
+        with suppress(SettingsError):
+            self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
 
     def repeat(
         self, request: gr.Request, known: bool, pair: ModelPair, finished: Finished | None
@@ -191,8 +198,31 @@ def continued(history: tuple[Turn, ...], turn: Turn | None, prompt: str) -> tupl
 
 
 def begun_anew() -> list[Any]:
-    """The chat's updates when a new one begins."""
-    return _chat((), None)
+    """The chat's updates when a new one begins, and that nothing is kept of the one before."""
+    return [*_chat((), None), None]
+
+
+def to_keep(pair: ModelPair, history: tuple[Turn, ...], turn: Turn | None) -> dict[str, Any] | None:
+    """What the browser keeps of a chat."""
+    turns = [*history, *filter(None, [turn])]
+    return _Kept(target=pair.target.name, turns=tuple(turns)).model_dump(mode="json") if turns else None
+
+
+def kept_chat(pair: ModelPair, kept: Any) -> list[Any]:
+    """The chat's updates from what the browser kept; a chat with another target does not go on with this one."""
+    try:
+        chat = _Kept.model_validate(kept)
+    except ValidationError:  # there is none, or somebody else wrote it
+        return _chat((), None)
+    if chat.target != pair.target.name or not chat.turns:
+        return _chat((), None)
+    *history, turn = chat.turns
+    return _chat(tuple(history), turn)
+
+
+class _Kept(Record):
+    target: str
+    turns: tuple[Turn, ...]
 
 
 def _chat(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:

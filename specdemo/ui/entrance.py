@@ -63,7 +63,7 @@ def _refusal(reason: str) -> gr.Error:
 def _fits(block: Any, value: Any) -> bool:
     """Whether a value has the type that a widget sends. Files are looked up by Gradio among what was uploaded."""
     match block:
-        case gr.State() | Api():  # kept on the server, never sent; checked by the function itself
+        case gr.State() | Api() | gr.BrowserState():  # never sent; checked by the function itself
             return True
         case gr.Textbox() | gr.Radio():
             return _is_text(value)

@@ -19,6 +19,7 @@ from specdemo.output import json_text
 from specdemo.records import SIDES, Comparison, ModelPair, Round, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.conversation import conversation_html
+from specdemo.ui.html.markdown import Markdown
 from specdemo.ui.html.summary import figures_html
 from specdemo.ui.html.thinking import Thinking
 from specdemo.ui.html.tokens import round_html
@@ -36,6 +37,7 @@ class Feed:
         self._seen = (0, 0)  # how many events there were at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
+        self._markdown: dict[Side, Markdown] = {"plain": Markdown(), "speculative": Markdown()} if chat else {}
         shared = settings.model_dump(include={"max_new_tokens", "sequential"})
         self._append("start", prompt=prompt, chat=chat, history=conversation_html(history), **shared)
 
@@ -57,7 +59,7 @@ class Feed:
         """Append what happened."""
         if isinstance(progress, Lap):
             done = progress.finish_reason is not None
-            self._append("lap", side=progress.side, rounds=self._lap(progress), done=done)
+            self._append("lap", side=progress.side, rounds=self._lap(progress), done=done, moves=_moves(progress))
         else:
             self._lines.append(ending(self.run, len(self), progress))
 
@@ -91,6 +93,7 @@ class Feed:
                     number=index,
                     first=tokens[index] - len(step.committed),
                     source=lap.trace_source,
+                    markdown=self._markdown.get(lap.side),
                 ),
             }
             for index, step in enumerate(lap.rounds, number)
@@ -112,6 +115,11 @@ def recorded(comparison: Comparison) -> Feed:
         feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source))
     feed.add(comparison)
     return feed
+
+
+def _moves(lap: Lap) -> list[dict[str, Any]]:
+    """Where the plots are to be marked, and how."""
+    return [{"round": move.round, "text": explain.moved_to(move)} for move in lap.moves]
 
 
 def ending(run: str, at: int, comparison: Comparison) -> str:

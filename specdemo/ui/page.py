@@ -157,4 +157,5 @@ def _remember(
     asked = json.dumps([*remembered, *PAIR_NAMES])
     # queued, since only then does Gradio signal the changed state that everything about the pair listens for
     queued = PRIVATE | {"queue": True}
-    page.load(restored, saved, outputs, js=f"() => settings.recall({asked})", **queued)
+    begun = page.load(restored, saved, outputs, js=f"() => settings.recall({asked})", **queued)
+    compare.go_on(begun)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 from specdemo.analysis import schema
 from specdemo.engines.base import Engine
 from specdemo.errors import SpecdemoError
+from specdemo.measure.race import Moved
 from specdemo.measure.repeats import repeats
 from specdemo.output import json_text
 from specdemo.progress import Phase
@@ -106,6 +107,12 @@ class Sessions:
         except SpecdemoError as error:
             feed.fail(str(error))
             yield Update(feed.everything if begun else None, alert(error))
+
+    def move(self, visitor: str, settings: GenerationSettings) -> None:
+        """Move the settings of this visitor's run, if there is one, from its next round on."""
+        event = self._visitors.event(visitor, "run")
+        if event is not None:
+            self._worker.move(event, Moved(settings.num_assistant_tokens, settings.assistant_confidence_threshold))
 
     def repeat(self, visitor: str, pair: ModelPair, finished: Finished) -> Iterator[tuple[str, Finished] | None]:
         """Repeat a finished race while nobody else needs the engine; yield the page's event and the run by then.

@@ -20,8 +20,12 @@ class Visitors:
         finally:
             self._cancelled.pop((visitor, what), None)
 
+    def event(self, visitor: str, what: str) -> Event | None:
+        """The event of a thing that this visitor has in progress, if there is one."""
+        return self._cancelled.get((visitor, what))
+
     def stop(self, visitor: str, what: str) -> None:
         """Stop one thing that this visitor has in progress, if it has."""
-        event = self._cancelled.get((visitor, what))
+        event = self.event(visitor, what)
         if event is not None:
             event.set()

@@ -20,11 +20,14 @@ from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Token, TraceSource
+from specdemo.ways import Way
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 """Makes a sequence of the target for a text and its capacity, in tokens."""
-OpenDrafter = Callable[[Sequence[int], int, Uniform], Drafter]
-"""Makes a drafter for a text, its capacity in tokens, and the request's random numbers."""
+OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
+"""Makes a drafter for a text, its capacity in tokens, the request's random numbers, and the target's sequence."""
+Follow = Callable[[Way], bool]
+"""Changes the way of a request that is under way; see `Decoder.follow`."""
 
 
 class TracedDecoder:
@@ -40,10 +43,11 @@ class TracedDecoder:
         drafter: OpenDrafter | None,
         costs: Costs | None = None,
         reset: Callable[[], None] = lambda: None,
+        follow: Follow = lambda way: False,
     ) -> None:
         """With step costs, passes get the lengths that cost least.
 
-        `reset` is called after a failure: the caches can no longer be relied on.
+        `reset` is called after a failure: the caches can no longer be relied on. `follow` is what changes the way.
         """
         self._request = request
         self._sampling = request.sampling
@@ -53,6 +57,7 @@ class TracedDecoder:
         self._open_drafter = drafter
         self._width = Width(costs)
         self._reset = reset
+        self._follow = follow
         self._text: list[int] = []
         self._prompt_length = 0
         self._target: ModelSequence | None = None
@@ -70,7 +75,7 @@ class TracedDecoder:
             with self._resetting():
                 self._target = self._open_target(self._text, capacity)
                 if self._open_drafter is not None:
-                    self._drafter = self._open_drafter(self._text, capacity, self._random)
+                    self._drafter = self._open_drafter(self._text, capacity, self._random, self._target)
                 yield from self._prefill()
                 while self.finish_reason is None:
                     began = perf_counter()
@@ -81,8 +86,6 @@ class TracedDecoder:
     def _prefill(self) -> Generator[Prefilling | Round]:
         assert self._target is not None
         began = perf_counter()
-        if self._drafter is not None:
-            self._drafter.read(self._text)
         for done in self._target.read(self._text):
             paused = perf_counter()
             yield Prefilling(done, self._prompt_length)
@@ -98,6 +101,10 @@ class TracedDecoder:
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """Everything is known already."""
         return list(rounds)
+
+    def follow(self, way: Way) -> bool:
+        """With the policy that is in use, if it can."""
+        return self._follow(way)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """Whether the draft would have proposed each token after the prefill's."""
@@ -127,6 +134,8 @@ class TracedDecoder:
         accepted, own = self._verify(proposals, logits)
         committed = self._cut([*ids[:accepted], own])
         if self._drafter is not None:
+            if len(self._text) == self._prompt_length:
+                self._drafter.read(self._text)  # now, since an EAGLE-3 head reads what the target thought
             self._drafter.learn(len(ids), accepted, fed)
         ended = perf_counter()
         targets = list(self._distributions(ids, logits))

@@ -190,11 +190,11 @@ class BothDrafter:
         self._occurrences.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """A copy, or what the draft proposes."""
+        """A copy, or what the draft proposes; nothing while it rests."""
         self._sources.copy_judged(self._found, text[self._length :])
         self._found, self._length = self._occurrences.find(text, self._sources.cap), len(text)
         copied = self._sources.copied(self._found)
-        self._drafts = not copied
+        self._drafts = not copied and not self._sources.rests()
         if self._drafts:
             return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
         tokens = self._found.tokens[: min(copied, limit)]

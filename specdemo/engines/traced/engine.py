@@ -11,9 +11,10 @@ from specdemo.decoding.lookahead import known, policy_for
 from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, rounds_of
-from specdemo.engines.language_model import LanguageModel, ModelSequence
+from specdemo.engines.eagle import HeadModel, show_states
+from specdemo.engines.language_model import Adapt, LanguageModel, ModelSequence
 from specdemo.engines.tokenizer import Tokenizer
-from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder
+from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
@@ -22,7 +23,7 @@ from specdemo.models.environment import describe_environment
 from specdemo.models.gguf_convert import folder_of
 from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
-from specdemo.ways import Both, BothAuto, Constant, Lookup, Plain
+from specdemo.ways import Both, BothAuto, Constant, Lookup, Plain, Way
 
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on its own text."""
@@ -39,7 +40,7 @@ class TracedEngine:
         """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.
 
         Raises:
-            PairError: the draft is an EAGLE-3 head.
+            PairError: the draft is an EAGLE-3 head that does not fit the target.
             DeviceError: this machine has no such device, or it cannot be used.
             LoadError: OpenVINO refused to load a model.
         """
@@ -47,11 +48,16 @@ class TracedEngine:
         self.pair = pair
         check_devices(pair.runtime)
         self._tokenizer = Tokenizer(pair.target)
-        self._target: LanguageModel | None = _load(pair.target, pair.runtime, pair.runtime.device)
+        states = show_states if pair.eagle3 else lambda model: None
+        self._target: LanguageModel | None = _load(pair.target, pair.runtime, pair.runtime.device, states)
         self._draft: LanguageModel | None = None
+        self._head: HeadModel | None = None
         self._kept: dict[_Role, list[ModelSequence]] = {}
         self._draft_tokenizer: Tokenizer | None = None
-        if pair.draft is not None:
+        if pair.draft is not None and pair.eagle3:
+            folder, device = folder_of(pair.draft), draft_device(pair.runtime)
+            self._head = HeadModel(folder, device, properties(pair.runtime, device), self._target.vocabulary)
+        elif pair.draft is not None:
             self._draft = _load(pair.draft, pair.runtime, draft_device(pair.runtime))
             self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
@@ -66,13 +72,15 @@ class TracedEngine:
         """
         check_request(self.pair, "traced", request)
         plain = isinstance(request.way, Plain)
+        drafter, follow = (None, _never) if plain else self._drafter(request, costs)
         return TracedDecoder(
             request,
             self._tokenizer,
             partial(self._sequence, "plain" if plain else "speculative", kv_cache=request.kv_cache),
-            None if plain else self._drafter(request, costs),
+            drafter,
             None if plain else costs,
             self._kept.clear,
+            follow,
         )
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
@@ -97,7 +105,7 @@ class TracedEngine:
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
         """Rounds with this lookahead."""
-        if self._draft is None or self.pair.translated:  # a proposal is then not one step
+        if self.pair.draft is None or self.pair.translated:  # a proposal is then not one step
             return []
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
         with closing(rounds_of(self.decoder(request))) as rounds:
@@ -113,7 +121,7 @@ class TracedEngine:
 
     def close(self) -> None:
         """Free all models."""
-        self._target = self._draft = None
+        self._target = self._draft = self._head = None
         self._kept.clear()
 
     def _model(self, role: _Role) -> LanguageModel:
@@ -132,31 +140,40 @@ class TracedEngine:
             return kept[-1]
         return max(kept, key=lambda sequence: sequence.shared(text))
 
-    def _drafter(self, request: Request, costs: Costs | None) -> OpenDrafter:
-        """What makes the drafter for the request's way."""
+    def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, Follow]:
+        """What makes the drafter for the request's way, and what changes that way."""
         vocabulary, way = self._model("speculative").vocabulary, request.way
         if isinstance(way, Lookup):
-            return lambda text, capacity, random: LookupDrafter(vocabulary, way)
+            return lambda text, capacity, random, target: LookupDrafter(vocabulary, way), _never
         if isinstance(way, Both | BothAuto):
             known(costs)  # raises
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         policy = policy_for(way, costs)  # raises before anything is started
 
-        def open_drafter(text: Sequence[int], capacity: int, random: Uniform) -> Drafter:
+        def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+            if self._head is not None:
+                head = self._head.sequence(target, capacity, kv_cache=request.kv_cache)
+                return ModelDrafter(head, vocabulary, context, policy, request.sampling, random)
             sequence = self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
             singly = self._model("draft").feeds_singly
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
             if isinstance(way, Both | BothAuto):
-                return BothDrafter(drafter, Sources(known(costs)), way.ngram, vocabulary)
+                return BothDrafter(
+                    drafter, Sources(known(costs), resting=isinstance(way, Both)), way.ngram, vocabulary
+                )
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
 
-        return open_drafter
+        return open_drafter, policy.follow
 
 
-def _load(model: Model, runtime: RuntimeSettings, device: str) -> LanguageModel:
-    return LanguageModel(folder_of(model), device, properties(runtime, device))
+def _never(way: Way) -> bool:
+    return False
+
+
+def _load(model: Model, runtime: RuntimeSettings, device: str, adapt: Adapt = lambda model: None) -> LanguageModel:
+    return LanguageModel(folder_of(model), device, properties(runtime, device), adapt=adapt)
 
 
 def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:

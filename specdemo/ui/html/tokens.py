@@ -6,18 +6,24 @@ Colours come from the style sheet by class; underlines and strike-throughs repea
 
 from collections.abc import Iterator
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from specdemo.analysis.explain import SOURCES
 from specdemo.records import DraftToken, Round, Side, Token, TraceSource, Verdict
+from specdemo.ui.html.markdown import Markdown, Piece
 
 _ROUND = Markup('<span class="round" data-tip="{tip}">{tokens}</span>')
 _TOKEN = Markup('<span class="{classes}" data-tip="{tip}"{attributes}>{text}</span>')
 _INDEX = Markup(' data-index="{}"')
+_PIECE = Markup('{button}<span class="md-{style}"{number}>{text}</span>')
+_BLOCK = Markup(' data-block="{}"')
+_COPY = Markup('<button type="button" class="copy" aria-label="Copy this code"{}></button>')
 _UNKNOWN = "?"  # a proposal of which only the number is known
 
 
-def round_html(step: Round, *, side: Side, number: int, first: int, source: TraceSource) -> str:
+def round_html(
+    step: Round, *, side: Side, number: int, first: int, source: TraceSource, markdown: Markdown | None = None
+) -> str:
     """One round.
 
     Args:
@@ -26,23 +32,24 @@ def round_html(step: Round, *, side: Side, number: int, first: int, source: Trac
         number: of the round; 0 is the prefill.
         first: index of its first committed token in the run.
         source: how its proposals are known.
+        markdown: what follows the text, if it is Markdown.
     """
-    tokens = Markup("").join(_tokens(step, side, first, source))
+    tokens = Markup("").join(_tokens(step, side, first, source, markdown))
     return str(_ROUND.format(tip=_round_tip(step, side, number), tokens=tokens))
 
 
-def _tokens(step: Round, side: Side, first: int, source: TraceSource) -> Iterator[Markup]:
+def _tokens(step: Round, side: Side, first: int, source: TraceSource, markdown: Markdown | None) -> Iterator[Markup]:
     accepted = step.accepted
     drafts = step.proposed or ()
     known: list[DraftToken | None] = [*drafts[:accepted], *[None] * (accepted - len(drafts[:accepted]))]
     for offset, (token, draft) in enumerate(zip(step.committed[:accepted], known, strict=False)):
-        yield _committed(token, "accepted", first + offset, _tip("accepted draft", draft, token, source))
+        yield _committed(token, "accepted", first + offset, _tip("accepted draft", draft, token, source), markdown)
     for draft in drafts[accepted:]:
         yield _refused(draft, source)
     for offset, token in enumerate(step.committed[accepted:], accepted):
         kind = "plain" if side == "plain" else "own"
         name = _own_name(step) if side == "speculative" else "target's choice"
-        yield _committed(token, kind, first + offset, _tip(name, None, token, source))
+        yield _committed(token, kind, first + offset, _tip(name, None, token, source), markdown)
 
 
 def _own_name(step: Round) -> str:
@@ -52,13 +59,22 @@ def _own_name(step: Round) -> str:
     return "the target's own: correction" if corrected else "the target's own: bonus"
 
 
-def _committed(token: Token, kind: str, index: int, tip: str) -> Markup:
+def _committed(token: Token, kind: str, index: int, tip: str, markdown: Markdown | None) -> Markup:
     classes = f"token {kind}"
     if "\n" in token.text:
         classes += " break"
     if not token.text:
         classes += " empty"
-    return _TOKEN.format(classes=classes, tip=tip, attributes=_INDEX.format(index), text=token.text)
+    text = token.text if markdown is None else Markup("").join(map(_piece, markdown.pieces(token.text)))
+    return _TOKEN.format(classes=classes, tip=tip, attributes=_INDEX.format(index), text=text)
+
+
+def _piece(piece: Piece) -> Markup:
+    if piece.style == "text":
+        return escape(piece.text)
+    number = _BLOCK.format(piece.block) if piece.block else ""
+    button = _COPY.format(number) if piece.opens else ""
+    return _PIECE.format(button=button, style=piece.style, number=number, text=piece.text)
 
 
 def _refused(draft: DraftToken, source: TraceSource) -> Markup:

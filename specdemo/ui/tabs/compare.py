@@ -15,8 +15,10 @@ from specdemo.ui.callbacks import (
     Callbacks,
     begun_anew,
     buttons,
+    kept_chat,
     left,
     show_valid,
+    to_keep,
     waiting,
 )
 from specdemo.ui.controls import NAMES, Control, control, hiding, initially, start_values
@@ -45,6 +47,11 @@ ANATOMY = "anatomy"
 FIND = "Find my best setting"
 _AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
 """What one moves while watching."""
+_NO_SECRET = "specdemo"  # what a browser keeps is encrypted, with a key that a restart of the server must not change
+_WHEN = (
+    '<p class="round">Move it: the run follows from its next round.</p>'
+    '<p class="run">With this engine, a change counts from the next run.</p>'
+)
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
@@ -58,6 +65,8 @@ class CompareTab(NamedTuple):
     find: "FindButtons"
     run: gr.Button
     """Disabled until the page is restored, so that nobody runs a different pair than the link's."""
+    go_on: Callable[[Any], Any]
+    """Takes an event, after which the chat that the browser kept goes on."""
 
 
 class FindButtons(NamedTuple):
@@ -91,17 +100,30 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls = _controls(first)
             find = _find()
-            finished = gr.State(None)  # in here: what is in Tabs beside its tabs confuses their order
+            # in here: what is in Tabs beside its tabs confuses their order
+            finished = gr.State(None)
+            kept = gr.BrowserState(storage_key="specdemo-chat", secret=_NO_SECRET)
         with gr.Column(elem_id="stage", min_width=0):
             figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
             race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
             _connect_share(callbacks, race, message)
     with gr.Tab("Anatomy", id=ANATOMY):
         anatomy = _anatomy(callbacks, race)
-    tab = CompareTab(prompt, message, controls, race, find, run.run)
-    _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat)
+    tab = CompareTab(
+        prompt,
+        message,
+        controls,
+        race,
+        find,
+        run.run,
+        lambda after: after.then(kept_chat, [pair, kept], [*chat], **PRIVATE),
+    )
+    _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat, kept)
     run.stop.click(stop, **PRIVATE)
-    gr.on([chat.anew.click, pair.change], begun_anew, outputs=[*chat], **PRIVATE)
+    moved = [controls[name].change for name in _AT_HAND]
+    gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
+    chat.anew.click(begun_anew, outputs=[*chat, kept], **PRIVATE)
+    pair.change(kept_chat, [pair, kept], [*chat], **PRIVATE)
     chat.anew.click(None, js="() => document.querySelector('.race').dispatchEvent(new Event('anew'))")
     _connect_controls(pair, controls, first)
     return tab
@@ -174,6 +196,7 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*_AT_HAND)
+    gr.HTML(_WHEN, elem_id="when")
     with gr.Column(elem_id="main", elem_classes="controls"):
         add(*_MAIN)
     # no accordion: Gradio makes what is in a closed one only when it opens, and its values change unheard until then
@@ -195,6 +218,7 @@ def _connect_run(
     finished: gr.State,
     run: _Buttons,
     chat: _Chat,
+    kept: gr.BrowserState,
 ) -> None:
     asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
     started = asked.then(
@@ -207,6 +231,7 @@ def _connect_run(
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=run, **PRIVATE)
+    started.success(to_keep, [pair, chat.history, chat.turn], kept, **PRIVATE)
     started.success(
         callbacks.repeat,
         [known, pair, finished],

@@ -91,7 +91,6 @@ class Callbacks:
     ) -> Iterator[list[Any]]:
         """Measure step costs; updates of message, board, costs, and buttons."""
         check_known(known_visitor)
-        engine = "genai" if pair.eagle3 else engine
 
         def show(progress: Progress[Costs | None]) -> Any:
             if progress.found is None:

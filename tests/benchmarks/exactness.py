@@ -1,0 +1,63 @@
+"""What exact arithmetic costs on the default pair: seconds of target passes by precision, in turns.
+
+python -m tests.benchmarks.exactness [--turns 20]
+"""
+
+import argparse
+from itertools import islice
+
+import numpy as np
+
+from specdemo.engines.traced import TracedEngine
+from specdemo.measure.race import WARM_UP_PROMPT
+from specdemo.models.gguf_convert import convert_models
+from specdemo.models.pairs import default_pair
+
+RUNTIMES = {
+    "default": {"precision": "default", "kv_cache_precision": "default", "dynamic_quantization": "default"},
+    "f32": {"precision": "f32", "kv_cache_precision": "f32", "dynamic_quantization": "default"},
+    "f32, dynamic quantization off": {
+        "precision": "f32",
+        "kv_cache_precision": "f32",
+        "dynamic_quantization": "off",
+    },
+}
+TOKENS = (1, 4)
+PASSES = 10  # of a turn; the first two do not count, since another model has just used the caches
+
+
+def main() -> None:
+    """Print medians and quartiles of the ratio to the default precision within each turn."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=20)
+    turns = parser.parse_args().turns
+    pair = default_pair()
+    for _ in convert_models((pair.target, pair.draft)):
+        pass
+    engines = {
+        name: TracedEngine(
+            pair.model_copy(update={"draft": None, "runtime": pair.runtime.model_copy(update=runtime)})
+        )
+        for name, runtime in RUNTIMES.items()
+    }
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for _ in range(turns):
+        for name, engine in engines.items():
+            for tokens in TOKENS:
+                passes = list(islice(engine.pass_seconds(WARM_UP_PROMPT, tokens), 2, PASSES))
+                seconds.setdefault((name, tokens), []).append(float(np.median(passes)))
+    print(f"{pair.target.name}, seconds of a pass divided by those of the default precision in the same turn\n")
+    print("| precision | " + " | ".join(f"{tokens} token{'s' * (tokens > 1)}" for tokens in TOKENS) + " |")
+    print("|---" * (len(TOKENS) + 1) + "|")
+    for name in RUNTIMES:
+        cells = []
+        for tokens in TOKENS:
+            ratios = np.array(seconds[name, tokens]) / np.array(seconds["default", tokens])
+            low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+            milliseconds = np.median(seconds[name, tokens]) * 1000
+            cells.append(f"{middle:.2f} ({low:.2f}–{high:.2f}), {milliseconds:.1f} ms")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
