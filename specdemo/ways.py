@@ -95,28 +95,31 @@ Way = Plain | Constant | Confidence | Heuristic | Auto | Lookup | Both | BothAut
 class Kind(NamedTuple):
     """What holds for all ways of one type.
 
-    `settings` are the flat settings that shape it, `drafts` the kinds of draft that can propose that way; `sampling`:
-    whether the target may sample; `costs`: whether step costs are required, which exist only with a KV cache.
+    `settings` are the flat settings that shape it, `drafts` the kinds of draft that can propose that way; an EAGLE-3
+    head can on the engines `heads`. `sampling`: whether the target may sample; `costs`: whether step costs are
+    required, which exist only with a KV cache.
     """
 
     drafter: Drafter
     policy: Policy
     settings: tuple[str, ...]
     engines: tuple[EngineName, ...]
-    drafts: tuple[DraftKind, ...] = ("model", "translated")
+    drafts: tuple[DraftKind, ...] = ("model", "translated", "eagle3")
+    heads: tuple[EngineName, ...] = ("traced",)
     sampling: bool = True
     costs: bool = False
 
 
 _BOTH: tuple[EngineName, ...] = ("genai", "traced")
 KINDS: dict[type[Way], Kind] = {
-    Constant: Kind("model", "constant", ("num_assistant_tokens",), _BOTH, ("model", "translated", "eagle3")),
+    Constant: Kind("model", "constant", ("num_assistant_tokens",), _BOTH, heads=_BOTH),
     Tree: Kind(
         "model",
         "constant",
         ("num_assistant_tokens", "tree_depth", "branching_factor"),
         ("genai",),
         ("eagle3",),
+        ("genai",),
         sampling=False,
     ),
     Heuristic: Kind("model", "heuristic", (), ("traced",)),
@@ -139,7 +142,7 @@ SHAPING = frozenset(name for kind in KINDS.values() for name in kind.settings)
 ENGINES_OF_DRAFTS: dict[DraftKind, tuple[EngineName, ...]] = {
     "model": _BOTH,
     "translated": ("traced",),
-    "eagle3": ("genai",),
+    "eagle3": _BOTH,
 }
 """The engines that can load a kind of draft."""
 
@@ -150,9 +153,15 @@ def kinds(
     """The rows that an engine supports with such a draft (None: target alone) and that these settings can name."""
     for kind in KINDS.values():
         named = drafter in (None, kind.drafter) and policy in (None, kind.policy)
-        drafts = kind.drafter == "lookup" or (draft in kind.drafts and engine in ENGINES_OF_DRAFTS[draft])
-        if named and drafts and engine in kind.engines:
+        if named and engine in kind.engines and (kind.drafter == "lookup" or _proposes(kind, engine, draft)):
             yield kind
+
+
+def _proposes(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
+    """Whether such a draft can propose that way on an engine that supports the way."""
+    if draft not in kind.drafts or engine not in ENGINES_OF_DRAFTS[draft]:
+        return False
+    return draft != "eagle3" or engine in kind.heads
 
 
 def shapes(kind: Kind, engine: EngineName) -> frozenset[str]:
@@ -180,8 +189,10 @@ def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: b
     return None
 
 
-def pair_refusal(way: Way, draft: DraftKind | None, *, sampling: bool = False, penalty: bool = False) -> str | None:
-    """Why a pair with such a draft cannot be decoded that way; None if it can.
+def pair_refusal(
+    way: Way, draft: DraftKind | None, engine: EngineName, *, sampling: bool = False, penalty: bool = False
+) -> str | None:
+    """Why a pair with such a draft cannot be decoded that way; None if it can. `penalty`: on tokens a head may lack.
 
     With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and silently ignores it
     when stepped. It ignores a repetition penalty in trees; in chains it fails on prompt tokens that the head lacks.
@@ -195,8 +206,14 @@ def pair_refusal(way: Way, draft: DraftKind | None, *, sampling: bool = False, p
     kind = KINDS[type(way)]
     if draft not in kind.drafts and kind.drafter == "both":
         return "Both sources need a draft with the target's tokenizer; choose drafter model or lookup."
-    if draft not in kind.drafts:
-        return "An EAGLE-3 head does not support a confidence threshold; choose the constant policy."
-    if draft == "eagle3" and penalty:
-        return "An EAGLE-3 head does not support a repetition penalty; set repetition_penalty to 1."
+    if not _proposes(kind, engine, draft):
+        return (
+            f"With an EAGLE-3 head the {engine} engine does not support a confidence threshold; "
+            "choose the constant policy, or the traced engine."
+        )
+    if draft == "eagle3" and engine == "genai" and penalty:
+        return (
+            "With this EAGLE-3 head the genai engine does not support a repetition penalty; "
+            "set repetition_penalty to 1, or choose the traced engine."
+        )
     return None

@@ -19,15 +19,16 @@ from specdemo.cli import compare as compare_module
 from specdemo.cli import main
 from specdemo.cli import sweep as sweep_module
 from specdemo.cli.commands import build_parser
-from specdemo.cli.options import chosen_pair, chosen_settings
+from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.errors import EngineError
+from specdemo.errors import EngineError, UsageError
 from specdemo.measure.repeats import repeats
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import Sweep, sweep
+from specdemo.models.pairs import BUNDLED
 from specdemo.progress import Progress
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -541,3 +542,15 @@ def test_budgets_and_penalties_out_of_range_are_refused(
     with pytest.raises(SystemExit):
         main(["train-draft", "--target", "story-pair/target", "--out", "made", *options])
     assert options[0] in capsys.readouterr().err
+
+
+def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    parse, alone = build_parser().parse_args, ["compare", "x", "--target", str(BUNDLED / "target")]
+    options = parse(alone)
+    pair = chosen_pair(options)
+    assert raced_settings(options, pair).drafter == "lookup"
+    assert "has no draft here: prompt lookup proposes" in capsys.readouterr().err
+    assert raced_settings(parse([*alone, "--drafter", "lookup"]), pair).drafter == "lookup"
+    assert capsys.readouterr().err == ""
+    with pytest.raises(UsageError, match="give one with --draft"):
+        raced_settings(parse([*alone, "--drafter", "model"]), pair)

@@ -1,4 +1,4 @@
-"""GenAI's engine with an EAGLE-3 head, on the tiny pair that `fixtures/make_eagle.py` made."""
+"""Both engines with an EAGLE-3 head, on the tiny pair that `fixtures/make_eagle.py` made."""
 
 import shutil
 from collections.abc import Iterator
@@ -42,11 +42,18 @@ def eagle() -> Iterator[GenAIEngine]:
     engine.close()
 
 
+@pytest.fixture(scope="module")
+def traced(eagle: GenAIEngine) -> Iterator[TracedEngine]:
+    engine = TracedEngine(eagle.pair)
+    yield engine
+    engine.close()
+
+
 def chosen(**values: Any) -> GenerationSettings:
     return GenerationSettings.checked(**{"ignore_eos": True, "max_new_tokens": 64, **values})
 
 
-def speculate(engine: GenAIEngine, prompt: str = PROMPT, **values: Any) -> Run:
+def speculate(engine: GenAIEngine | TracedEngine, prompt: str = PROMPT, **values: Any) -> Run:
     settings = chosen(**values)
     return run_alone(engine.decoder(Request.of(prompt, settings)))
 
@@ -153,8 +160,14 @@ def test_step_costs_are_measured(eagle: GenAIEngine) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"policy": "confidence"}, "does not support a confidence threshold; choose the constant policy"),
-        ({"repetition_penalty": 1.2}, "does not support a repetition penalty; set repetition_penalty to 1"),
+        (
+            {"policy": "confidence"},
+            "does not support a confidence threshold; choose the constant policy, or the traced",
+        ),
+        (
+            {"repetition_penalty": 1.2},
+            "does not support a repetition penalty; set repetition_penalty to 1, or choose",
+        ),
         ({"tree_depth": 3, "num_assistant_tokens": 2}, "lookahead of at least its depth; raise num_assistant_tokens"),
         ({"tree_depth": 3, "do_sample": True}, "needs greedy decoding; set do_sample to false, or tree_depth to 0"),
         ({"tree_depth": 3, "drafter": "lookup"}, "needs drafter model"),
@@ -181,9 +194,77 @@ def test_a_prompt_of_one_token(eagle: GenAIEngine) -> None:
     assert speculate(eagle).token_ids
 
 
-def test_the_traced_engine_refuses_it(eagle: GenAIEngine) -> None:
-    with pytest.raises(PairError, match="choose the genai engine"):
-        TracedEngine(eagle.pair)
+@pytest.mark.parametrize("tokens", [1, 3, 5])
+def test_in_the_traced_engine_rounds_are_those_of_genai(
+    eagle: GenAIEngine, traced: TracedEngine, tokens: int
+) -> None:
+    ours, theirs = (speculate(engine, num_assistant_tokens=tokens) for engine in (traced, eagle))
+    assert committed(ours) == committed(theirs)
+    drafts = [draft for step in ours.rounds for draft in proposals(step)]
+    assert all(draft.id is not None and draft.draft_probability is not None for draft in drafts)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"policy": "confidence", "assistant_confidence_threshold": 0.2},
+        {"policy": "heuristic"},
+        {"repetition_penalty": 1.2},
+        {"kv_cache": "off"},
+        {"prompt": "a"},
+        {"prompt": PROMPT * 40},
+    ],
+    ids=["confidence", "heuristic", "penalty", "no cache", "one token", "long prompt"],
+)
+def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values: dict[str, Any]) -> None:
+    prompt = values.pop("prompt", PROMPT)
+    request = Request.of(prompt, chosen(**{"engine": "traced", "max_new_tokens": 24, **values}))
+    decoder = traced.decoder(request)
+    run = run_alone(decoder)
+    assert run.token_ids == run_alone(traced.decoder(request.plain)).token_ids
+    agreement = decoder.draft_agreement()
+    assert agreement is not None
+    assert accepted_again(run, agreement)
+
+
+def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
+    """Whether the first proposal of every round was accepted exactly where the head agrees with the text."""
+    at = 0
+    for step in run.rounds:
+        judged = [draft.verdict is Verdict.ACCEPTED for draft in proposals(step)[:1]]
+        if judged and judged != [agreement[at]]:
+            return False
+        at += len(step.committed)
+    return True
+
+
+def test_of_a_text_that_is_kept_the_states_are_kept_too(eagle: GenAIEngine, traced: TracedEngine) -> None:
+    keeping = F32.model_copy(update={"enable_prefix_caching": True})
+    engine = TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}))
+    for _ in range(4):  # more often than there are caches
+        assert committed(speculate(engine)) == committed(speculate(traced))
+    engine.close()
+
+
+def test_a_head_drafts_without_paged_attention(eagle: GenAIEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(model: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("openvino._offline_transformations.paged_attention_transformation", fail)
+    engine = TracedEngine(eagle.pair)
+    assert committed(speculate(engine)) == committed(speculate(eagle))
+    engine.close()
+
+
+def committed(run: Run) -> list[list[int]]:
+    return [[token.id for token in step.committed] for step in run.rounds]
+
+
+def test_a_head_that_does_not_fit_is_refused_by_the_traced_engine(eagle: GenAIEngine) -> None:
+    for target in (BUNDLED / "target", FOLDER.parent / "llama" / "target"):
+        pair = eagle.pair.model_copy(update={"target": inspect_folder(target)})
+        with pytest.raises(PairError, match="choose the target it was trained for"):
+            TracedEngine(pair)
 
 
 def test_a_head_is_no_target() -> None:

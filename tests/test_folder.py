@@ -7,9 +7,18 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.errors import DeviceError, FolderError, PairError
+from specdemo.models.checks import drafts_for
 from specdemo.models.devices import check_devices
 from specdemo.models.folder import REQUIRED, inspect_folder
-from specdemo.models.pairs import BUNDLED, bundled_pair, check_vocabularies, pair_from_folders, pair_of
+from specdemo.models.pairs import (
+    BUNDLED,
+    bundled_models,
+    bundled_pair,
+    check_vocabularies,
+    pair_from_folders,
+    pair_of,
+)
+from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 
 
@@ -188,3 +197,16 @@ def test_virtual_devices_are_bounded(device: str, reason: str) -> None:
     with pytest.raises(DeviceError, match=re.escape(reason)) as caught:
         check_devices(RuntimeSettings(device=device))
     assert len(str(caught.value)) < 300
+
+
+def test_drafts_that_fit_come_first_and_those_that_cannot_are_left_out() -> None:
+    target, small = bundled_models()
+
+    def like(name: str, **changed: object) -> Model:
+        return small.model_copy(update={"name": name, **changed})
+
+    large = like("large", weight_bytes=2 * (target.weight_bytes or 0))
+    foreign, mute = like("foreign", vocabulary=7), like("mute", vocabulary=7, detokenizer=False)
+    head = like("head", vocabulary=7, eagle3=True)
+    models = [foreign, target, large, mute, head, small]
+    assert drafts_for(target, models) == [small, large, foreign]

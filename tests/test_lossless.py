@@ -161,7 +161,7 @@ def joint(request: Request) -> dict[tuple[int, ...], float]:
 
 
 def scripted_decoder(request: Request) -> TracedDecoder:
-    def drafter(text: Sequence[int], capacity: int, random: Uniform) -> Drafter:
+    def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
         if isinstance(request.way, Lookup):
             return LookupDrafter(3, request.way)
         policy = policy_for(request.way, COSTS)

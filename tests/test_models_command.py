@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli import main
+from specdemo.models.catalogue import catalogue
 from specdemo.models.pairs import BUNDLED
 from tests.hub import Hub
 
@@ -47,7 +48,8 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert [model["name"] for model in data["models"]] == ["story-pair/target", "story-pair/draft", "smollm2-draft"]
 
 
-def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     (tmp_path / "models" / "empty").mkdir(parents=True)
     assert run("list", "--models-dir", tmp_path / "models") == 0
     text = capsys.readouterr().out
@@ -57,8 +59,11 @@ def test_list_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         "not supported",
         "story-pair/draft",
         "empty: The folder 'empty' contains",
+        f"Your own models: {tmp_path / 'models'}",
     ):
         assert words in text
+    for name in (entry.name for entry in catalogue()):
+        assert any(line.split()[:1] == [name] and len(line) <= 80 for line in text.splitlines()), name
 
 
 def test_info_of_a_pair_and_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:

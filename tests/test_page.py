@@ -139,7 +139,7 @@ def test_the_anatomy_of_the_last_run(visit: Visit) -> None:
     page.click("button[role=tab] >> text=Compare")
     run(page)
     comparison = downloaded(page)
-    page.click("button[role=tab] >> text=Anatomy")
+    page.click(".rounds")
     steps = page.locator(".anatomy .step")
     expect(steps).to_have_count(len(comparison.speculative.rounds))
     for verdict in Verdict:
@@ -158,6 +158,23 @@ def test_the_anatomy_of_the_last_run(visit: Visit) -> None:
     widths = page.evaluate("[...document.querySelectorAll('.anatomy .main-svg')].map(e => e.clientWidth)")
     assert min(widths) > 300
     assert page.evaluate("document.querySelector('.chart.timeline').data.length") == 2
+    timeline = page.locator(".chart.timeline")
+    steps.nth(2).hover()
+    expect(steps.nth(2)).to_have_class("step ahead lit")
+    assert len(timeline.evaluate("chart => chart.layout.shapes")) == 2  # the current round and this one
+    box = timeline.locator(".bars path").nth(5).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(steps.nth(5)).to_have_class("step ahead lit")
+    whole = timeline.evaluate("chart => chart.layout.xaxis.range[1] - chart.layout.xaxis.range[0]")
+    page.click("[data-zoom='0.5']")
+    assert timeline.evaluate("chart => chart.layout.xaxis.range[1] - chart.layout.xaxis.range[0]") < 0.6 * whole
+    page.focus(".anatomy .steps")
+    page.keyboard.press("End")
+    start, end = timeline.evaluate("chart => chart.layout.xaxis.range")
+    assert start < 1000 * sum(step.seconds for step in comparison.speculative.rounds) < end
+    page.click("[data-zoom='0']")
+    assert timeline.evaluate("chart => chart.layout.xaxis.range[0]") <= 0
 
 
 def test_a_saved_run_is_opened_on_both_tabs(visit: Visit, tmp_path: Path) -> None:
@@ -331,6 +348,7 @@ def test_many_runs_do_not_grow_the_page(visit: Visit) -> None:
     page = visit("/?max_new_tokens=64")
     sizes = []
     for _ in range(8):
+        page.evaluate("localStorage.removeItem('specdemo-runs')")  # of which it shows as many as it keeps
         run(page)
         page.evaluate("gc()")
         sizes.append(

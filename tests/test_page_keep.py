@@ -61,3 +61,17 @@ def test_runs_are_kept_found_again_and_overlaid(visit: Visit) -> None:
     expect(page.locator(".past")).to_be_hidden()
     run(page)
     expect(page.locator(".pane.plain h2")).to_have_text("Plain")
+
+
+def test_the_best_setting_is_found_applied_and_told(visit: Visit) -> None:
+    page = visit("/#engine=traced&max_new_tokens=16&ignore_eos=true&num_assistant_tokens=1")
+    page.click("#find")
+    expect(page.locator("#message")).to_contain_text("Before, lookahead 1 reached")
+    expect(page.locator("#message")).to_contain_text("Set: policy auto reached")
+    expect(page.locator("#policy input:checked")).to_have_value("auto")
+    expect(page.locator("#find")).to_be_enabled()
+    set_slider(page, "max_new_tokens", 2000)
+    page.click("#find")
+    page.click("#stop-find")
+    expect(page.locator("#message")).to_contain_text("nothing was changed")
+    expect(page.locator("#find")).to_be_enabled()

@@ -76,6 +76,20 @@ def test_where_downloads_are_off_there_is_a_command_and_no_way_around(visit: Vis
     expect(page.locator("#download")).to_contain_text("Downloads from this page are off")
 
 
+def test_only_a_pair_that_can_run_can_be_used_and_drafts_that_cannot_are_left_out(visit: Visit) -> None:
+    page = models_tab(visit())
+    expect(page.locator("#use")).to_be_enabled()
+    page.locator("#draft input").click()
+    offered = page.locator("#draft [role=option]").all_text_contents()
+    assert "story-pair/target" not in [name.strip() for name in offered]
+    assert any("story-pair/draft" in name for name in offered[:2])
+    page.keyboard.press("Escape")
+    page.fill("#target input", "somebody/model")
+    page.keyboard.press("Enter")
+    expect(page.locator("#report")).to_contain_text("can get it with: specdemo models download somebody/model")
+    expect(page.locator("#use")).to_be_disabled()
+
+
 def test_two_visitors_run_their_own_pairs(visit: Visit) -> None:
     pages = {"story-pair": visit(), "llama/target + llama/draft": visit(LLAMA)}
     for page in pages.values():

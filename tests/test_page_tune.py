@@ -111,7 +111,7 @@ def test_a_board_shows_one_sweep_and_says_whose_it_is(visit: Visit) -> None:
     page.uncheck("#thresholds input")
     assert swept(page, "story-pair on scripted: draft model, GenAI engine") == ["Recommendation", *lookaheads, *rest]
     expect(page.locator("#apply")).to_have_text("Use lookahead 7 in Compare")
-    expect(page.locator("#costs-board [data-place=caption]")).to_have_text("story-pair · genai engine")
+    expect(page.locator("#costs-board [data-place=caption]")).to_have_text("story-pair · GenAI engine")
 
 
 def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:

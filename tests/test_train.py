@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,17 @@ from torch.nn import functional
 
 from specdemo.analysis.oracle import passes
 from specdemo.cli import main
+from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import ModelError, SpecdemoError, UsageError
+from specdemo.measure.race import run_alone
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_gguf
 from specdemo.models.library import library
+from specdemo.models.pairs import pair_of
+from specdemo.records import Request as DecodingRequest
 from specdemo.resources import ASSETS
+from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.train import fit, pipeline, races, text
 from specdemo.train.conversations import Conversation, Conversations
 from specdemo.train.earlier import from_draft
@@ -127,18 +133,26 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ModelError, match="not a draft for this target"):
         from_draft(tmp_path / "earlier", Network(FIXTURES / "llama" / "target"))
     with pytest.raises(ModelError, match="not a draft for this target"):
-        from_draft(ASSETS / "smollm2-draft", network)  # which an exporter wrote
+        from_draft(ASSETS / "smollm2-draft", network)
 
 
 @pytest.mark.usefixtures("unmeasured")
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_a_gguf_file_is_a_target(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("family", "kind"), [("llama", "draft"), ("qwen2", "draft"), ("qwen3", "draft"), ("llama", "eagle3")]
+)
+def test_a_gguf_file_is_a_target(family: str, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "EPOCHS", 1)
+    monkeypatch.setattr(gguf_files, "LAYERS", 10 if kind == "eagle3" else 2)
     file = tmp_path / "tiny.gguf"
     gguf_files.write(file, family)
     assert list(convert_gguf(file))
-    Run(Request("tiny.gguf", tokens=100), inspect_gguf(file), tmp_path / "made", 1).everything(["a b", "b"])
-    assert inspect_folder(tmp_path / "made").detokenizer
+    target = inspect_gguf(file)
+    Run(Request("tiny.gguf", kind, tokens=100), target, tmp_path / "made", 1).everything(["a b", "b"])
+    made = inspect_folder(tmp_path / "made", draft=True)
+    assert made.detokenizer == (kind == "draft")
+    with closing(GenAIEngine(pair_of(target, made, runtime=RuntimeSettings()))) as engine:
+        settings = GenerationSettings(num_assistant_tokens=2, max_new_tokens=4)
+        assert run_alone(engine.decoder(DecodingRequest.of("a b", settings))).token_ids
 
 
 def test_what_cannot_be_trained_is_refused_at_once(tmp_path: Path) -> None:
@@ -193,19 +207,23 @@ def test_the_distance_and_its_gradient_are_those_under_the_penalty() -> None:
     batch: Any = type("Batch", (), {"judged": judged, "first": torch.randint(0, 200, (3, 91), dtype=torch.int32)})
     positions = int(judged.sum())
     states = torch.randn(positions, 32, requires_grad=True)
-    rows, taught = torch.randn(90, 32).bfloat16(), torch.randn(positions, 90).softmax(-1).bfloat16()
+    rows = torch.randn(90, 32).bfloat16().float().requires_grad_()
+    taught = torch.randn(positions, 90).softmax(-1).bfloat16()
     distance = Distance.apply(states, rows, taught, Seen(batch, 1.1))
     distance.backward()
-    gradient, states.grad = states.grad, None
-    logits = states @ rows.float().T
+    gradients = [states.grad, rows.grad]
+    states.grad = rows.grad = None
+    logits = states @ rows.T
     where, place = judged.nonzero(as_tuple=True)
     seen = batch.first[where, :-1] <= place[:, None]
     logits = torch.where(seen, torch.where(logits > 0, logits / 1.1, logits * 1.1), logits)
     expected = (logits.logsumexp(-1) - (taught.float() * logits).sum(-1)).mean()
     expected.backward()
     assert distance.item() == pytest.approx(expected.item(), rel=0.01)
-    assert states.grad is not None
-    torch.testing.assert_close(gradient, states.grad, rtol=0, atol=0.02 * states.grad.abs().max().item())
+    for found, wanted in zip(gradients, (states.grad, rows.grad), strict=True):
+        assert found is not None
+        assert wanted is not None
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0.02 * wanted.abs().max().item())
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +267,7 @@ def _run(model: ov.Model, ids: np.ndarray[Any, Any], pieces: list[int], **given:
 @pytest.mark.parametrize("pieces", [[12], [5, 6, 12]])
 def test_an_exported_draft_computes_what_was_trained(start: Start, pieces: list[int]) -> None:
     kept, size = np.arange(0, start.shape.vocabulary, 2), start.shape.vocabulary
-    module = Draft(start.shape, start.frequencies, 2)
+    module = Draft(start.shape, start.frequencies, 2).eval()
     for layer, weights in zip(module.layers, start.layers, strict=True):
         layer.load_state_dict({f"{name}.weight": torch.from_numpy(value) for name, value in weights.items()})
     weights = {name: value.detach().numpy() for name, value in module.state_dict().items()}
@@ -265,12 +283,14 @@ def test_an_exported_draft_computes_what_was_trained(start: Start, pieces: list[
 
 def _head(start: Start) -> Head:
     torch.manual_seed(1)
-    head = Head(start.shape, start.frequencies)
+    head = Head(start.shape, start.frequencies, 2)
+    head.eval()
     with torch.no_grad():
         for weights in head.parameters():
             if weights.dim() == 2:
                 weights.copy_(torch.from_numpy(_stored(weights.numpy())))
         head.scales.uniform_(0.5, 2)
+        head.sizes.fill_(2)  # which leaves int8 as exact
         head.norm.weight.uniform_(0.5, 2)
     return head
 
@@ -286,7 +306,7 @@ def test_an_exported_head_computes_what_was_trained(start: Start, pieces: list[i
         output = head.norm(head(embedded, torch.from_numpy(states)[None], 1)[0])[0]
     expected = (output @ torch.from_numpy(start.rows).T).numpy()
     model = head_model(start, weights, kept, start.shape.vocabulary)
-    found = _run(model, ids, pieces, hidden_states=states)[:, : len(kept)]
+    found = _run(model, ids, pieces, hidden_states=states)[:, kept]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * abs(expected).max())
 
 
@@ -295,13 +315,12 @@ def test_the_steps_of_a_chain_are_those_that_a_head_would_take_one_by_one(start:
     embedded, states = torch.randn(1, 12, start.shape.hidden), torch.randn(1, 12, 3 * start.shape.hidden)
     with torch.no_grad():
         chains = head(embedded, states, 3)
-        read, known = head.first(embedded), head.fc(states * head.scales)[:, :true]
+        known = head.fc(states * head.scales)[:, :true]
         for step, together in enumerate(chains):
-            x = read[:, : true + step] + head.join(head.hidden_norm(known))
-            attended = functional.scaled_dot_product_attention(
-                *head.layer.project(head.layer.input_norm(x)), is_causal=True
-            )
-            last = head.layer.finish(x, attended)[:, -1:]
+            x = embedded[:, : true + step]
+            for layer, join, size in zip(head.layers, head.joins, head.sizes, strict=True):
+                x = layer(x + size * join(head.hidden_norm(known)))
+            last = x[:, -1:]
             torch.testing.assert_close(last[:, 0], together[:, true + step - 1], rtol=1e-4, atol=1e-4)
             known = torch.cat([known, last], 1)
 

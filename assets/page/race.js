@@ -20,6 +20,7 @@ class Race {
     find(".discarded-shown").addEventListener("change", (event) => {
       this.root.classList.toggle("with-discarded", event.target.checked);
     });
+    find(".rounds").addEventListener("click", () => trigger("select", {}));
     new Share(find(".share"), () => this.result?.record, trigger);
     this.root.addEventListener("anew", () => this.anew());
     this.read = 0; // events of the current run

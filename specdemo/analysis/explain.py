@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from specdemo.analysis import metrics
 from specdemo.analysis.conclusion import evidence
-from specdemo.analysis.doubts import doubts
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.wording import in_words
 from specdemo.records import Comparison, Round, Run, Verdict
@@ -59,10 +58,7 @@ def made_by(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """What made the figures, what to doubt about them, and how the proposals are known."""
-    yield made_by(comparison)
-    for doubt in doubts(comparison):
-        yield doubt.reason
+    """How the proposals are known, and what else matters in judging the figures."""
     yield _SOURCES[comparison.trace_source]
     if comparison.pair.translated and comparison.settings.drafter == "model":
         yield (

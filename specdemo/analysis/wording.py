@@ -9,7 +9,7 @@ DRAFTERS = {"model": "draft model", "lookup": "prompt lookup", "both": "draft mo
 
 def in_words(settings: GenerationSettings) -> str:
     """How these settings decode, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
-    return f"{_way(settings.way)}, {shared_words(settings)}"
+    return f"{way_words(settings.way)}, {shared_words(settings)}"
 
 
 def shared_words(settings: GenerationSettings) -> str:
@@ -34,7 +34,8 @@ def common_words(settings: GenerationSettings) -> str:
     )
 
 
-def _way(way: Way) -> str:
+def way_words(way: Way) -> str:
+    """Who stops proposing when, such as "lookahead 4"."""
     match way:
         case Constant(lookahead):
             return f"lookahead {lookahead}"

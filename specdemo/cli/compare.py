@@ -11,13 +11,12 @@ from specdemo.cli.options import (
     add_json,
     add_pair,
     add_settings,
-    check_drafter,
     check_effect,
     check_file,
     check_json,
     chosen_pair,
-    chosen_settings,
     count,
+    raced_settings,
 )
 from specdemo.cli.progress import show_conversion
 from specdemo.cli.terminal import print_comparison
@@ -54,12 +53,11 @@ def add_to(commands: Commands) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
-    settings = chosen_settings(options, pair)
+    settings = raced_settings(options, pair)
     check_effect(options, [settings])
     check_json(options.json)
     for name in files.KINDS:
         check_file(getattr(options, name))
-    check_drafter(pair, settings)
     show_conversion(pair.target, pair.draft)
     status = Console(stderr=True)
     with status.status("loading"):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -21,6 +22,7 @@ from specdemo.models.convert import convert, converted_folder
 from specdemo.models.download import download, download_source
 from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
+from specdemo.models.places import hub_cache, models_dir
 from specdemo.output import write_json
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
@@ -94,7 +96,7 @@ def _list(options: argparse.Namespace) -> None:
     pairs = [(entry, entry_folders(entry, options.models_dir)) for entry in catalogue()]
     if options.json != "-":
         _print_catalogue(pairs)
-        _print_library(found)
+        _print_library(found, options.models_dir)
     if options.json is not None:
         content = {
             "catalogue": [
@@ -170,16 +172,21 @@ def _convert(options: argparse.Namespace) -> None:
 
 
 def _print_catalogue(pairs: list[tuple[Entry, tuple[Path | None, ...]]]) -> None:
-    table = Table("name", "pair", "draft", "prompts", "disk", "memory", "licence", "state", title="Catalogue")
+    table = _table("Catalogue", "name", "draft", "prompts", "disk", "memory", "state")
     for entry, folders in pairs:
-        licences = dict.fromkeys(source.license for source in entry.sources)
-        table.add_row(
-            entry.name, entry.title, entry.kind, entry.prompts, f"~{in_units(entry.disk_bytes)}",
-            f"~{in_units(entry.memory_bytes)}", ", ".join(licences), _state(entry, folders),
-        )  # fmt: skip
+        disk, memory = in_units(entry.disk_bytes), in_units(entry.memory_bytes)
+        table.add_row(entry.name, entry.kind, entry.prompts, f"~{disk}", f"~{memory}", _state(entry, folders))
     console = Console()
     console.print(table)
-    console.print("Sizes are estimates. `models info NAME` shows details.", style="dim")
+    console.print("Sizes are estimates. `models info NAME` shows the models, their licences and notes.", style="dim")
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A table whose names are whole even in 80 columns; last columns wrap."""
+    table = Table(title=title, box=SIMPLE, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=column == "name", overflow="fold")
+    return table
 
 
 def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
@@ -194,8 +201,8 @@ def _state(entry: Entry, folders: tuple[Path | None, ...]) -> str:
     return ", ".join(words)
 
 
-def _print_library(found: Library) -> None:
-    table = Table("name", "architecture", "parameters", "weights", "on disk", title="On this machine")
+def _print_library(found: Library, directory: Path | None) -> None:
+    table = _table("On this machine", "name", "architecture", "parameters", "weights", "on disk")
     for model in found.models:
         size = in_units(model.weight_bytes or 0)
         table.add_row(model.name, model.architecture, parameters(model.parameters), model.weights, size)
@@ -203,6 +210,8 @@ def _print_library(found: Library) -> None:
     console.print(table)
     for folder in found.unusable:
         console.print(escape(f"{folder.name}: {folder.reason}"), style="dim")
+    places = f"Your own models: {models_dir(directory)}\nThe Hub's: {hub_cache()}"
+    console.print(escape(places), style="dim", soft_wrap=True)
 
 
 def _facts(described: Entry | Model) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """Options that commands share: one per setting; the pair; where JSON goes."""
 
 import argparse
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from types import UnionType
@@ -104,14 +105,21 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     return pair_of(*models, runtime=runtime)
 
 
-def check_drafter(pair: ModelPair, settings: GenerationSettings) -> None:
-    """Check that the pair has the drafter that the settings name, before anything is loaded.
+def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
+    """The same for one drafter: prompt lookup where the pair has no draft and none was asked for, and says so.
 
     Raises:
-        UsageError: it does not.
+        SettingsError: one is out of its range.
+        UsageError: the pair lacks the drafter that the options name.
     """
-    if pair.draft is None and settings.drafter != "lookup":
+    alone = pair.draft is None
+    asked = hasattr(options, "drafter")
+    settings = chosen_settings(options, pair, **{"drafter": "lookup"} if alone and not asked else {})
+    if alone and settings.drafter != "lookup":
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
+    if alone and not asked:
+        print(f"{pair.target.name} has no draft here: prompt lookup proposes. --draft names one.", file=sys.stderr)
+    return settings
 
 
 def check_effect(options: argparse.Namespace, variants: Collection[GenerationSettings]) -> None:

@@ -13,12 +13,11 @@ from specdemo.cli.options import (
     add_json,
     add_pair,
     add_settings,
-    check_drafter,
     check_effect,
     check_json,
     chosen_pair,
-    chosen_settings,
     positive,
+    raced_settings,
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
@@ -53,13 +52,12 @@ def add_to(commands: Commands) -> None:
 
 def _sweep(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
-    settings = chosen_settings(options, pair)
+    settings = raced_settings(options, pair)
     lookaheads = LOOKAHEADS if options.lookaheads is None else numbers(options.lookaheads, int)
     thresholds = THRESHOLDS if options.thresholds is None else numbers(options.thresholds, float)
     tried = candidates(settings, lookaheads, thresholds)
     check_effect(options, [candidate.settings for candidate in tried])
     check_json(options.json)
-    check_drafter(pair, settings)
     show_conversion(pair.target, pair.draft)
     result, complete = None, False
     try:

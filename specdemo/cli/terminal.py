@@ -6,6 +6,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from specdemo.analysis import conclusion, explain, metrics
+from specdemo.analysis.doubts import doubts
 from specdemo.analysis.figures import figures, milliseconds, number
 from specdemo.analysis.pieces import PieceKind, pieces_of
 from specdemo.analysis.predict import FORMULAS
@@ -33,7 +34,9 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(Text(conclusion.headline(comparison) + ".", style="bold"), explain.reason(comparison))
     console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
     console.print(table(comparison))
-    for note in explain.notes(comparison):
+    for doubt in doubts(comparison):
+        console.print(Text(doubt.reason, "dark_orange"))
+    for note in (explain.made_by(comparison), *explain.notes(comparison)):
         console.print(Text(note, "dim"))
 
 

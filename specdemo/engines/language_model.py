@@ -11,7 +11,7 @@ Rolling back copies nothing:
   attention mask become 0, and position ids continue from the accepted length.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,7 @@ import openvino
 from openvino import _offline_transformations
 
 from specdemo.decoding.sampling import Logits
-from specdemo.engines.sequences import Paged, Stateful, Uncached
+from specdemo.engines.sequences import Cached, Paged, Stateful, Uncached
 from specdemo.errors import LoadError
 
 _READ, _FED, _CYCLES = 16, 5, 8  # of the trial that decides how to feed: context tokens, tokens fed, repetitions
@@ -44,10 +44,22 @@ class ModelSequence(Protocol):
         """How many of a text's first tokens are in the cache."""
 
 
+Adapt = Callable[[openvino.Model], None]
+"""Changes a model before it is compiled."""
+
+
 class LanguageModel:
     """A compiled model."""
 
-    def __init__(self, folder: Path, device: str, properties: dict[str, str], *, paged: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        device: str,
+        properties: dict[str, str],
+        *,
+        paged: bool = True,
+        adapt: Adapt = lambda model: None,
+    ) -> None:
         """Read and compile the folder's model.
 
         Raises:
@@ -55,25 +67,31 @@ class LanguageModel:
         """
         self.paged = paged and device.startswith("CPU")  # other devices have other block sizes and layouts
         try:
-            self._compiled = self._compile(folder, device, properties)
+            self._compiled = self._compile(folder, device, properties, adapt)
         except RuntimeError as error:
             raise LoadError(f"OpenVINO cannot load {folder.name!r} on {device}; export it again.") from error
 
-    def _compile(self, folder: Path, device: str, properties: dict[str, str]) -> openvino.CompiledModel:
+    def _compile(self, folder: Path, device: str, properties: dict[str, str], adapt: Adapt) -> openvino.CompiledModel:
         core, file = openvino.Core(), folder / "openvino_model.xml"
+        model = core.read_model(file)
+        adapt(model)
         if self.paged:
             try:
-                model = core.read_model(file)
                 _offline_transformations.paged_attention_transformation(model)
                 return core.compile_model(model, device, properties)
             except RuntimeError:
                 self.paged = False
-        return core.compile_model(core.read_model(file), device, properties)
+                model = core.read_model(file)
+                adapt(model)
+        return core.compile_model(model, device, properties)
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> ModelSequence:
         """A new, empty sequence with room for `capacity` tokens; it grows if that is not enough."""
-        cached = Paged(self._compiled, capacity) if self.paged else Stateful(self._compiled)
-        return cached if kv_cache else Uncached(cached)
+        return self.cached(capacity) if kv_cache else Uncached(self.cached(capacity))
+
+    def cached(self, capacity: int) -> Cached:
+        """Such a sequence with a cache."""
+        return Paged(self._compiled, capacity) if self.paged else Stateful(self._compiled)
 
     @cached_property
     def feeds_singly(self) -> bool:

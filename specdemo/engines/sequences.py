@@ -1,7 +1,7 @@
 """Texts and their caches on one compiled model: finding what a cache holds, feeding the rest, rolling back."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Ids
 from typing import Any
 
@@ -15,11 +15,47 @@ _CHUNK = 256  # tokens fed in one pass, which bounds the memory of a long prompt
 _BLOCK = 32  # positions in a block of OpenVINO's paged attention on CPU
 
 
-class Cached(ABC):
-    """Finds how much of a text is in the cache already. Subclasses feed the rest."""
+States = npt.NDArray[np.float32]
+"""Hidden states, shape (tokens, hidden)."""
 
-    def __init__(self) -> None:
+
+class Cached(ABC):
+    """Finds how much of a text is in the cache already. Subclasses feed the rest.
+
+    A model may give hidden states besides logits, as its second output, and read some as `hidden_states`: then
+    `reads` tells those of the positions from the first to before the last.
+    """
+
+    reads: Callable[[int, int], States]
+
+    def __init__(self, compiled: openvino.CompiledModel) -> None:
         self._fed: list[int] = []
+        self._request = compiled.create_infer_request()
+        self._names = {name for port in compiled.inputs for name in port.get_names()}
+        self._shows = len(compiled.outputs) > 1
+        self._states: States = np.zeros((0, 0), np.float32)
+
+    @property
+    def cached(self) -> "Cached":
+        """What knows the cache."""
+        return self
+
+    def states(self, first: int, last: int) -> States:
+        """The hidden states that the model gave at these positions."""
+        return self._states[first:last]
+
+    def _note(self, past: int, count: int) -> None:
+        """Keep the states of the last pass."""
+        if not self._shows:
+            return
+        found = self._request.get_output_tensor(1).data
+        found = found.reshape(-1, found.shape[-1])[:count]
+        if past + count > len(self._states):
+            grown = np.zeros((2 * (past + count), found.shape[1]), np.float32)
+            if past:
+                grown[:past] = self._states[:past]
+            self._states = grown
+        self._states[past : past + count] = found
 
     def logits(self, ids: Ids[int], last: int = 1, width: int = 0) -> Logits:
         """Logits after each of the last tokens of a text."""
@@ -49,10 +85,10 @@ class Cached(ABC):
             kept -= 1
         return kept
 
-    def forget(self) -> None:
-        """Empty the cache."""
-        self._fed.clear()
-        self._rollback(0)
+    def keep(self, tokens: int) -> None:
+        """Drop all but the first tokens."""
+        del self._fed[tokens:]
+        self._rollback(len(self._fed))
 
     @abstractmethod
     def _rollback(self, kept: int) -> None:
@@ -71,8 +107,13 @@ class Uncached:
 
     def logits(self, ids: Ids[int], last: int = 1, width: int = 0) -> Logits:
         """Logits after each of the last tokens of a text."""
-        self._sequence.forget()
+        self._sequence.keep(0)
         return self._sequence.logits(ids, last)
+
+    @property
+    def cached(self) -> Cached:
+        """What knows the cache, until the text is fed anew."""
+        return self._sequence
 
     def read(self, ids: Ids[int]) -> Iterator[int]:
         """Nothing is kept."""
@@ -87,9 +128,7 @@ class Stateful(Cached):
     """The cache is the model's state."""
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
-        super().__init__()
-        self._names = {name for port in compiled.inputs for name in port.get_names()}
-        self._request = compiled.create_infer_request()
+        super().__init__(compiled)
         self._mask = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)  # the cache position of each token that counts
 
@@ -111,7 +150,10 @@ class Stateful(Cached):
             "position_ids": positions[None],
             "beam_idx": np.zeros(1, np.int32),
         }
+        if "hidden_states" in self._names:
+            values["hidden_states"] = self.reads(past, past + len(ids))[None]
         self._request.infer({name: values[name] for name in values.keys() & self._names}, share_outputs=True)
+        self._note(past, len(ids))
         logits: Logits = self._request.get_tensor("logits").data[0]
         return logits
 
@@ -125,13 +167,13 @@ class Paged(Cached):
     """
 
     def __init__(self, compiled: openvino.CompiledModel, capacity: int) -> None:
-        super().__init__()
-        self._request = compiled.create_infer_request()
+        super().__init__(compiled)
         self._ports = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
         self._past = self._share("past_lens", [0], np.int32)
         self._end = self._share("subsequence_begins", [0, 0], np.int32)
         self._context = self._share("max_context_len", 0, np.int32)
         self._inputs: dict[int, tuple[_Shared, _Shared]] = {}  # by number of tokens: ids and positions
+        self._hidden = "hidden_states" in self._names
         self._length = self._capacity = 0
         self._reserve(capacity)
 
@@ -169,7 +211,11 @@ class Paged(Cached):
         # not beyond the text's last position, which may be the model's last
         positions.array[:] = np.minimum(np.arange(past, past + count), past + len(ids) - 1)
         self._past[0], self._end[1], self._context[...] = past, count, past + count
+        if self._hidden:
+            self._read = np.ascontiguousarray(self.reads(past, past + count)[:, None])
+            self._request.set_tensor("hidden_states", openvino.Tensor(self._read, shared_memory=True))
         self._request.infer(share_outputs=True)
+        self._note(past, len(ids))
         logits: Logits = self._request.get_output_tensor(0).data.reshape(count, -1)
         return logits[: len(ids)]
 

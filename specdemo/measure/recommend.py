@@ -60,9 +60,14 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
     return Recommendation(candidate=best.candidate, sentence=sentence)
 
 
+def within_error(point: Point, speedup: float) -> bool:
+    """Whether a setting may reach this speedup: by its interval, or by its best run if there is none."""
+    return (point.speedup.high or max(point.speedups)) >= speedup
+
+
 def _equals(others: Sequence[Point], speedup: float) -> str:
     """The settings that may be as fast, fastest first; empty if there are none."""
-    reaching = [point for point in others if (point.speedup.high or max(point.speedups)) >= speedup]
+    reaching = [point for point in others if within_error(point, speedup)]
     names = [point.candidate.name for point in sorted(reaching, key=lambda point: -point.speedup.middle)]
     if not names:
         return ""

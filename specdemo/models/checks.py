@@ -1,5 +1,6 @@
 """Whether a pair can run here, and with which engine, before anything heavy is loaded."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import openvino_genai
@@ -10,7 +11,7 @@ from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request, Sampling
-from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Way, pair_refusal
+from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Tree, Way, pair_refusal
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
@@ -85,6 +86,23 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     )
 
 
+def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
+    """The models that may draft for a target, by what is known without opening them; the likeliest first.
+
+    Those come first that have as many tokens and are smaller. One with other tokens can still draft through its
+    text, and comes later; without a detokenizer it cannot. A head is made for one target's vocabulary.
+    """
+
+    def able(model: Model) -> bool:
+        return model != target and (model.vocabulary == target.vocabulary or (model.detokenizer and not model.eagle3))
+
+    def unlikely(model: Model) -> tuple[bool, bool]:
+        larger = (model.weight_bytes or 0) >= (target.weight_bytes or 0)
+        return model.vocabulary != target.vocabulary, larger
+
+    return sorted(filter(able, models), key=unlikely)
+
+
 def check_engine(pair: ModelPair, engine: EngineName) -> None:
     """Check that an engine can load a pair whose `translated` is set.
 
@@ -115,8 +133,9 @@ def check_way(pair: ModelPair, engine: EngineName, way: Way, sampling: Sampling)
     if isinstance(way, Plain | Lookup):
         return
     require_draft(pair)
-    penalty = sampling.repetition_penalty != 1
-    reason = pair_refusal(way, pair.draft_kind, sampling=sampling.do_sample, penalty=penalty)
+    lacking = isinstance(way, Tree) or (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
+    penalty = sampling.repetition_penalty != 1 and lacking
+    reason = pair_refusal(way, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)
     if reason is not None:
         raise SettingsError(reason)
 
@@ -143,8 +162,6 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
-    if draft is not None and draft.eagle3 and engine not in ENGINES_OF_DRAFTS["eagle3"]:
-        return "The traced engine does not support EAGLE-3 heads; choose the genai engine."
     if draft is None or difference is None:
         return None
     if engine not in ENGINES_OF_DRAFTS["translated"]:

@@ -106,7 +106,7 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
             weights=_name_precision(sizes),
             context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
             weight_bytes=(path / "openvino_model.bin").stat().st_size,
-            vocabulary=text_config.get("vocab_size", network.logits),
+            vocabulary=text_config.get("draft_vocab_size", text_config.get("vocab_size", network.logits)),
             chat_template=not eagle3 and _has_chat_template(path),
             detokenizer=detokenizer,
             eagle3=eagle3,

@@ -21,7 +21,7 @@ from specdemo.child import follow
 from specdemo.errors import ConversionError, DiskError, LoadError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, inspect_gguf, read_header
-from specdemo.models.gguf_exact import restore_minima
+from specdemo.models.gguf_exact import repair
 from specdemo.models.gguf_write import configuration, ends, with_halves
 from specdemo.models.memory import in_units
 from specdemo.models.places import own_cache, writable
@@ -166,7 +166,7 @@ def _convert(path: Path, scratch: Path) -> Iterator[None]:
         raise ConversionError(
             f"OpenVINO GenAI could not read {path.name!r} (its last message: {said}); choose another file."
         ) from error
-    restore_minima(work, path, header)
+    repair(work, path, header)
     link.unlink()
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

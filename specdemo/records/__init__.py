@@ -129,8 +129,8 @@ class Model(Record):
     """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
 
     `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
-    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states and is not
-    a model in its own right. None means unknown when the record was written.
+    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states, is not a
+    model in its own right, and may lack some of the target's tokens. None means unknown when the record was written.
     """
 
     name: str

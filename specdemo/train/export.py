@@ -10,8 +10,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from specdemo.models.layers import seen_layers
 from specdemo.train.graph import NEVER, Graph, int8, parameter
-from specdemo.train.labels import seen_layers
 from specdemo.train.lessons import Start
 from specdemo.train.network import Array, Ids, Network
 
@@ -64,20 +64,26 @@ def draft_model(start: Start, weights: Weights, kept: Ids, size: int) -> ov.Mode
 
 
 def head_model(start: Start, weights: Weights, kept: Ids, size: int) -> ov.Model:
-    """An EAGLE-3 head for a target with so many tokens; its own logits are those of the kept ones, by `d2t`."""
+    """An EAGLE-3 head for a target with so many tokens.
+
+    Its logits are those of all tokens of the target, though it knows only the kept ones: GenAI holds a repetition
+    penalty against tokens of the prompt by their ids, which must not lie beyond the logits. So `d2t` changes nothing.
+    """
     graph, vocabulary = Graph(start.shape, start.frequencies), Vocabulary(start, kept, size)
     hidden = parameter("hidden_states", ov.Type.f32, 3)
     graph.parameters.insert(1, hidden)
-    first, second = _under(weights, "first."), _under(weights, "layer.")
-    x = ops.add(_decoy(), vocabulary.read(graph.ids))
-    x = graph.layer(x, graph.norm(x, first["input_norm.weight"]), first, "model.layers.0")
     scales = ops.constant(weights["scales"].reshape(1, -1))
     state = graph.product(hidden, ops.multiply(int8(weights["fc.weight"]), scales), "fc")
     read = graph.norm(state, weights["hidden_norm.weight"])
-    x = ops.add(x, graph.product(read, int8(weights["join.weight"]), "join"))
-    x = graph.layer(x, graph.norm(x, second["input_norm.weight"]), second, "midlayer")
-    logits = vocabulary.small(graph, graph.norm(x, weights["norm.weight"]))
-    to_target = ops.constant(np.append(kept - np.arange(len(kept)), -len(kept)))  # the unknown one to token 0
+    x = ops.add(_decoy(), vocabulary.read(graph.ids))
+    for index, scale in enumerate(weights["sizes"]):
+        own, last = _under(weights, f"layers.{index}."), index == len(start.layers) - 1
+        join = int8(weights[f"joins.{index}.weight"] * scale)
+        x = ops.add(x, graph.product(read, join, f"join.{index}"))
+        name = "midlayer" if last else f"model.layers.{index}"
+        x = graph.layer(x, graph.norm(x, own["input_norm.weight"]), own, name)
+    logits = vocabulary.whole(graph, graph.norm(x, weights["norm.weight"]))
+    to_target = ops.constant(np.zeros(size, np.int64))
     to_target.set_friendly_name("d2t")
     model = graph.model({"logits": logits, "d2t": to_target}, "eagle3")
     model.set_rt_info(True, "eagle3_mode")  # by which GenAI knows it
@@ -95,12 +101,12 @@ def _decoy() -> ov.Node:
     return ops.multiply(row, ops.constant(np.float32(0)))
 
 
-def config(network: Network, target: Mapping[str, Any], layers: int, kept: int, eagle3: bool) -> dict[str, Any]:
+def config(network: Network, target: Mapping[str, Any], layers: int, eagle3: bool) -> dict[str, Any]:
     """What the application and GenAI read of a model's `config.json`."""
     shape = network.shape
     theta = float(network.frequencies[-1]) ** (-shape.head_dim / max(1, shape.head_dim - 2))
     common = {name: target[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in target}
-    special = {"draft_vocab_size": kept + 1, "target_layers": list(seen_layers(shape.layers))} if eagle3 else {}
+    special = {"target_layers": list(seen_layers(shape.layers))} if eagle3 else {}
     return {
         "architectures": ["LlamaForCausalLMEagle3" if eagle3 else "LlamaForCausalLM"],
         "model_type": "llama",

@@ -66,6 +66,7 @@ def fit(
         rate = plan.learning_rate * min(1, (progress.step + 1) / warm_up) * _fall(progress.share(plan))
         for group in optimizer.param_groups:
             group["lr"] = rate
+        torch.manual_seed(progress.step)  # of dropout; a run that is continued draws the same
         with torch.autocast("cpu", torch.bfloat16):
             value = loss(batches(progress.step), progress.share(plan))
         value.backward()

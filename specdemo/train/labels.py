@@ -19,11 +19,6 @@ States = npt.NDArray[np.float16]
 """Shape (tokens, states, hidden)."""
 
 
-def seen_layers(layers: int) -> tuple[int, int, int]:
-    """The layers whose states a head sees: those that GenAI takes."""
-    return 2, layers // 2, layers - 3
-
-
 class Labeller:
     """A target that gives its states instead of logits."""
 

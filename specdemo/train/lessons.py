@@ -6,7 +6,7 @@ less often.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from specdemo.train.material import Batch, Material
 from specdemo.train.modules import Draft, Head
 from specdemo.train.network import Array, Ids, Network, Shape
 
-ROWS = 128  # positions whose logits are held at once: they fit into the cache, and all of them would be gigabytes
 DECAY = 0.8  # weight of a head's next step in a chain, relative to the one before
 LONGER = (0.4, 0.75)  # shares of the training after which a head learns chains of two and of three steps
 FITTED, TOKENS = 400, 4096  # conversations of the first, linear fit of a head, and tokens of its batches
@@ -57,14 +56,30 @@ class Lesson(nn.Module):
     model: Draft | Head
 
     def __init__(self, taught: Tensor, start: Start, penalty: float) -> None:
-        """`taught` [kept, hidden] are the target's output rows, `start.rows` the draft's; both stay as they are."""
+        """`taught` [kept, hidden] are the target's output rows, which stay as they are."""
         super().__init__()
+        self.start, self.penalty = start, penalty
         self.taught: Tensor
-        self.rows: Tensor
         self.register_buffer("taught", taught.to(torch.bfloat16), persistent=False)
-        self.register_buffer("rows", torch.from_numpy(start.rows).to(torch.bfloat16), persistent=False)
-        self.embedding = torch.from_numpy(start.embedding)
-        self.penalty = penalty
+        self.embedding = nn.Parameter(torch.from_numpy(start.embedding.copy()))
+        shared = np.array_equal(start.embedding[:-1], start.rows)  # then they stay so: stored once, and learnt as one
+        self.apart = None if shared else nn.Parameter(torch.from_numpy(start.rows.copy()))
+
+    @property
+    def rows(self) -> Tensor:
+        """The draft's output rows, [kept, hidden]."""
+        return self.embedding[:-1] if self.apart is None else self.apart
+
+    def learnt(self) -> Start:
+        """Where it began, but with the tables as they are now."""
+        embedding, rows = (table.detach().numpy() for table in (self.embedding, self.rows))
+        return replace(self.start, embedding=embedding, rows=rows)
+
+    def _begin(self, start: Start) -> None:
+        for own, weights in zip(self.model.layers, start.layers, strict=True):
+            own.load_state_dict(_weights(weights))
+        _copy(self.model.norm, start.norm)
+        self.eval()  # until it is trained
 
     def embedded(self, batch: Batch) -> Tensor:
         """What the draft reads of tokens, [batch, tokens, hidden]."""
@@ -83,9 +98,10 @@ class Lesson(nn.Module):
         seen = Seen(batch, self.penalty)
         with torch.no_grad():
             taught = batch.states[:, :, -1][batch.judged] @ self.taught.T
-            for some, (first, last) in zip(taught.split(ROWS), _parts(len(taught)), strict=True):
+            for some, part in zip(taught.split(seen.sizes), seen.parts, strict=True):
                 logits = some.float()
-                some.copy_(logits.mul_(seen.factors(logits, first, last)).softmax(-1))
+                part.penalise(logits)
+                some.copy_(logits.softmax(-1))
         total, weight = torch.zeros(()), 1.0
         for states in self.predictions(batch, self.steps(share)):
             distance: Tensor = Distance.apply(states[batch.judged], self.rows, taught, seen)
@@ -94,50 +110,60 @@ class Lesson(nn.Module):
 
 
 class Seen:
-    """Which tokens a repetition penalty holds against each judged position."""
+    """Which tokens a repetition penalty holds against the judged positions of a batch."""
 
     def __init__(self, batch: Batch, penalty: float) -> None:
-        self.first, self.penalty = batch.first, penalty
-        self.rows, self.places = (index.to(torch.int32) for index in batch.judged.nonzero(as_tuple=True))
-
-    def factors(self, logits: Tensor, first: int, last: int) -> Tensor:
-        """What logits [positions, kept] of the positions from `first` to `last` are multiplied with."""
-        seen = self.first[self.rows[first:last], :-1] <= self.places[first:last, None]
-        penalised = torch.where(logits > 0, 1 / self.penalty, self.penalty)
-        return torch.where(seen, penalised, 1.0)
+        found = zip(batch.first[:, :-1], batch.judged, strict=True)
+        self.parts = [SeenOnce(first, judged.nonzero()[:, 0], penalty) for first, judged in found]
+        self.sizes = [part.positions for part in self.parts]
 
 
-def _parts(positions: int) -> list[tuple[int, int]]:
-    return [(first, min(first + ROWS, positions)) for first in range(0, positions, ROWS)]
+class SeenOnce:
+    """The same of one conversation, in which few of all tokens occur."""
+
+    def __init__(self, first: Tensor, places: Tensor, penalty: float) -> None:
+        """`first` [kept] is where each token occurs first, `places` are the judged positions."""
+        self.positions, self.penalty = len(places), penalty
+        self.tokens = (first <= places[-1]).nonzero()[:, 0]
+        self.seen = first[self.tokens] <= places[:, None]
+
+    def penalise(self, logits: Tensor) -> Tensor:
+        """Change logits [positions, kept] in place; gives what those of `tokens` were multiplied with."""
+        some = logits[:, self.tokens]
+        factors = torch.where(self.seen, torch.where(some > 0, 1 / self.penalty, self.penalty), 1.0)
+        logits[:, self.tokens] = some * factors
+        return factors
 
 
 class Distance(torch.autograd.Function):
     """Mean cross-entropy of a draft's distributions with the target's, both under the penalty.
 
-    The gradient is computed at once, some positions at a time, so that no logits have to be kept.
+    The gradients are computed at once, conversation by conversation: their logits fit into the processor's cache.
     """
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, rows: Tensor, taught: Tensor, seen: Seen) -> Tensor:
         """States [positions, hidden], rows [kept, hidden], probabilities [positions, kept]."""
-        total, push = torch.zeros(()), torch.empty_like(states)
-        parts = zip(states.to(rows.dtype).split(ROWS), taught.split(ROWS), push.split(ROWS), strict=True)
-        for (some, theirs, gradient), (first, last) in zip(parts, _parts(len(states)), strict=True):
-            logits = (some @ rows.T).float()
-            factors = seen.factors(logits, first, last)
-            logits.mul_(factors)
-            cross = torch.linalg.vecdot(theirs.float(), logits)
-            own = logits.logsumexp(-1, keepdim=True)
-            total += (own[:, 0] - cross).sum()
-            difference = logits.sub_(own).exp_().sub_(theirs).mul_(factors)
-            gradient.copy_(difference.to(rows.dtype) @ rows)
-        ctx.save_for_backward(push / len(states))
+        total, half, given = torch.zeros(()), rows.to(torch.bfloat16), states.to(torch.bfloat16)
+        differences = torch.empty_like(taught)
+        tables = zip(given.split(seen.sizes), taught.split(seen.sizes), differences.split(seen.sizes), strict=True)
+        for (some, theirs, difference), part in zip(tables, seen.parts, strict=True):
+            logits = (some @ half.T).float()
+            factors = part.penalise(logits)
+            logits = logits.log_softmax(-1)
+            total -= torch.linalg.vecdot(theirs.float(), logits).sum()
+            logits.exp_().sub_(theirs)
+            logits[:, part.tokens] *= factors
+            difference.copy_(logits)
+        products = (differences @ half, differences.T @ given)
+        ctx.save_for_backward(*(product.float() / len(states) for product in products))
         return total / len(states)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        """The gradient of the states, times that of the distance."""
-        return ctx.saved_tensors[0] * gradients[0], None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """The gradients of states and rows, times that of the distance."""
+        states, rows = ctx.saved_tensors
+        return states * gradients[0], rows * gradients[0], None, None
 
 
 class DraftLesson(Lesson):
@@ -148,9 +174,7 @@ class DraftLesson(Lesson):
     def __init__(self, material: Material, start: Start, penalty: float) -> None:
         super().__init__(material.output, start, penalty)
         self.model = Draft(start.shape, start.frequencies, len(start.layers))
-        for own, weights in zip(self.model.layers, start.layers, strict=True):
-            own.load_state_dict(_weights(weights))
-        _copy(self.model.norm, start.norm)
+        self._begin(start)
 
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
         """One pass serves all steps: what the draft proposed and was right about, it then reads."""
@@ -165,22 +189,29 @@ class HeadLesson(Lesson):
     def __init__(self, material: Material, start: Start, penalty: float, norm: Array) -> None:
         """`norm` are the scales of the target's last norm."""
         super().__init__(material.output, start, penalty)
-        self.model = Head(start.shape, start.frequencies)
-        self.model.first.load_state_dict(_weights(start.layers[0]))
-        self.model.layer.load_state_dict(_weights(start.layers[-1]))
-        _copy(self.model.norm, start.norm)
-        nn.init.zeros_(self.model.join.weight)
+        self.model = Head(start.shape, start.frequencies, len(start.layers))
+        self._begin(start)
+        for join in self.model.joins:
+            nn.init.zeros_(join.weight)
         with torch.no_grad():
+            self._measure(material)
             fitted, sizes = self._linear(material, torch.from_numpy(norm))
             self.model.scales.copy_(1 / sizes)
             self.model.fc.weight.copy_((fitted * sizes[:, None]).T)
+
+    def _measure(self, material: Material) -> None:
+        """Sizes of the residual stream before each layer, in the unit that is in the middle."""
+        x = self.embedded(material.batch(next(material.grouped(material.learnt[:FITTED], TOKENS))))
+        for index, layer in enumerate(self.model.layers):
+            self.model.sizes[index] = x.square().mean((0, 1)).sqrt().median()
+            x = layer(x)
 
     def _linear(self, material: Material, norm: Tensor) -> tuple[Tensor, Tensor]:
         """The least-squares map [3 * hidden, hidden] from three states to the last one, and the sizes of their units.
 
         It has the size of what the head gives out while it sees no states, by which its output is to be replaced.
         """
-        width = 3 * self.model.join.weight.shape[0]
+        width = 3 * len(norm)
         squares, products, count, size = torch.zeros(width, width), torch.zeros(width, width // 3), 0, 1.0
         for group in material.grouped(material.learnt[:FITTED], TOKENS):
             batch = material.batch(group)

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from specdemo.train.network import Array, Shape
 
+DROPOUT = 0.1  # of what a layer adds: texts are few and learnt from often, and would be learnt by heart
+
 
 class Norm(nn.Module):
     """Root-mean-square norm."""
@@ -40,6 +42,7 @@ class Layer(nn.Module):
         self.gate = nn.Linear(shape.hidden, shape.intermediate, bias=False)
         self.up = nn.Linear(shape.hidden, shape.intermediate, bias=False)
         self.down = nn.Linear(shape.intermediate, shape.hidden, bias=False)
+        self.drop = nn.Dropout(DROPOUT)
         self.frequencies: Tensor
         self.register_buffer("frequencies", torch.from_numpy(frequencies.copy()), persistent=False)
 
@@ -64,15 +67,27 @@ class Layer(nn.Module):
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         """The residual stream after the layer; `attended` is [batch, heads, tokens, head_dim]."""
         batch, _, tokens, _ = attended.shape
-        x = residual + self.o(attended.transpose(1, 2).reshape(batch, tokens, -1))
+        x = residual + self.drop(self.o(attended.transpose(1, 2).reshape(batch, tokens, -1)))
         read = self.post_norm(x)
-        added: Tensor = x + self.down(functional.silu(self.gate(read)) * self.up(read))
+        added: Tensor = x + self.drop(self.down(functional.silu(self.gate(read)) * self.up(read)))
         return added
 
     def forward(self, x: Tensor) -> Tensor:
         """The residual stream, [batch, tokens, hidden]."""
         queries, keys, values = self.project(self.input_norm(x))
-        return self.finish(x, functional.scaled_dot_product_attention(queries, keys, values, is_causal=True))
+        return self.finish(x, attention(queries, keys, values))
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """What each token finds in those up to itself, [batch, heads, tokens, head_dim].
+
+    On a CPU PyTorch's own attention takes two to five times as long with its gradient, for texts of this length.
+    """
+    batch, heads, tokens, width = queries.shape
+    future = torch.full((tokens, tokens), float("-inf"), dtype=queries.dtype).triu(1)
+    flat = (queries.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2))
+    weights = torch.baddbmm(future.expand(batch * heads, -1, -1), *flat, alpha=width**-0.5).softmax(-1)
+    return (weights.to(values.dtype) @ values.flatten(0, 1)).view(batch, heads, tokens, width)
 
 
 class Draft(nn.Module):
@@ -93,54 +108,74 @@ class Draft(nn.Module):
 
 
 class Head(nn.Module):
-    """An EAGLE-3 head: a draft of two layers, the second of which also gets what the target thought a token before.
+    """An EAGLE-3 head: a draft whose layers also get what the target thought a token before.
 
     A few units of the target's residual stream are thousands of times as large as the others, so states are scaled
     before `fc`; an export multiplies the scales into it. `fc` tells from three states what the target's last one was;
-    further along a chain, where there is none yet, the head's own output stands for it.
+    further along a chain, where there is none yet, the head's own output stands for it. What each layer gets of it is
+    as large as the residual stream there: added to the embeddings at the size of the last one, it would drown them.
     """
 
-    def __init__(self, shape: Shape, frequencies: Array) -> None:
+    def __init__(self, shape: Shape, frequencies: Array, layers: int) -> None:
         super().__init__()
         self.scales: Tensor
         self.register_buffer("scales", torch.ones(3 * shape.hidden))
-        self.first = Layer(shape, frequencies)
         self.fc = nn.Linear(3 * shape.hidden, shape.hidden, bias=False)
         self.hidden_norm = Norm(shape.hidden, shape.eps)
-        self.join = nn.Linear(shape.hidden, shape.hidden, bias=False)
-        self.layer = Layer(shape, frequencies)
+        self.layers = nn.ModuleList(Layer(shape, frequencies) for _ in range(layers))
+        self.joins = nn.ModuleList(nn.Linear(shape.hidden, shape.hidden, bias=False) for _ in range(layers))
+        self.sizes: Tensor
+        self.register_buffer("sizes", torch.ones(layers))
         self.norm = Norm(shape.hidden, shape.eps)
 
     def forward(self, embedded: Tensor, states: Tensor, steps: int) -> list[Tensor]:
         """Outputs of `steps` steps of a chain at once, each [batch, tokens, hidden], before the last norm.
 
         At index i the head reads the token i + 1 and the state at i. In step k the last k - 1 states are its own
-        outputs, as when it proposes its k-th token: index i then attends to keys from true states up to i - k + 1,
-        and to one key of each later step.
+        outputs, as when it proposes its k-th token.
 
         Args:
             embedded: the tokens 1, 2, ..., [batch, tokens, hidden].
             states: of the target at 0, 1, ..., [batch, tokens, 3 * hidden].
         """
-        tokens = embedded.shape[1]
-        read, state = self.first(embedded), self.fc(states * self.scales)
-        keys, values, outputs = list[Tensor](), list[Tensor](), list[Tensor]()
-        order = torch.arange(tokens)
-        for step in range(steps):
-            x = read + self.join(self.hidden_norm(state))
-            queries, key, value = self.layer.project(self.layer.input_norm(x))
-            keys, values = [*keys, key], [*values, value]
-            scale = queries.shape[-1] ** -0.5
-            future = torch.where(order[None, :] > order[:, None] - step, float("-inf"), 0.0)
-            true = (queries @ keys[0].transpose(2, 3)) * scale + future
-            own = [(queries * _moved(keys[one], step - one)).float().sum(-1) * scale for one in range(1, step + 1)]
-            weights = torch.cat([true, torch.stack(own, -1)] if own else [true], dim=-1).softmax(-1)
-            attended = weights[..., :tokens].to(values[0].dtype) @ values[0]
-            for one in range(1, step + 1):
-                attended = attended + weights[..., tokens + one - 1, None] * _moved(values[one], step - one)
-            outputs.append(self.layer.finish(x, attended.to(value.dtype)))
-            state = _moved(outputs[-1], 1)
+        state, caches, outputs = self.fc(states * self.scales), [_Cache() for _ in self.layers], list[Tensor]()
+        for _ in range(steps):
+            x, given = embedded, self.hidden_norm(state)
+            for layer, join, size, cache in zip(self.layers, self.joins, self.sizes, caches, strict=True):
+                x = x + size * join(given)
+                x = layer.finish(x, cache.attended(*layer.project(layer.input_norm(x))))
+            outputs.append(x)
+            state = _moved(x, 1)
         return outputs
+
+
+class _Cache:
+    """Keys and values of a layer in the steps of a chain: those from true states, and those of each later step.
+
+    In step k, index i attends to true ones up to i - k + 1, and to one of each later step.
+    """
+
+    def __init__(self) -> None:
+        self.keys, self.values = list[Tensor](), list[Tensor]()
+
+    def attended(self, queries: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """What the next step finds; all are [batch, heads, tokens, head_dim]."""
+        self.keys.append(key)
+        self.values.append(value)
+        step, tokens = len(self.keys) - 1, queries.shape[2]
+        if not step:
+            return attention(queries, key, value)
+        scale, order = queries.shape[-1] ** -0.5, torch.arange(tokens)
+        future = torch.where(order[None, :] > order[:, None] - step, float("-inf"), 0.0)
+        true = (queries @ self.keys[0].transpose(2, 3)) * scale + future
+        later = zip(self.keys[1:], self.values[1:], range(step - 1, -1, -1), strict=True)
+        moved = [(_moved(keys, places), _moved(values, places)) for keys, values, places in later]
+        own = [(queries * keys).float().sum(-1, keepdim=True) * scale for keys, _ in moved]
+        weights = torch.cat([true, *own], dim=-1).softmax(-1)
+        attended = weights[..., :tokens].to(value.dtype) @ self.values[0]
+        for place, (_, values) in enumerate(moved):
+            attended = attended + weights[..., tokens + place, None] * values
+        return attended.to(value.dtype)
 
 
 def _moved(x: Tensor, places: int) -> Tensor:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from specdemo.errors import ModelError
+from specdemo.models.layers import layer_ends
 
 Array = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -60,13 +61,7 @@ class Network:
     @cached_property
     def ends(self) -> list[ov.Node]:
         """Where each layer has added its part to the residual stream."""
-        ends = []
-        for node in self.nodes:
-            if node.get_type_name() != "Add":
-                continue
-            added = _source(node, 1)
-            if added.get_type_name() == "MatMul" and _source(added).get_type_name() == "Multiply":
-                ends.append(node)
+        ends = layer_ends(self.model)
         if not ends:
             raise ModelError(_OTHER)
         return ends

@@ -16,6 +16,7 @@ import torch
 from specdemo.errors import DiskError, UsageError
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf_convert import folder_of
+from specdemo.models.layers import seen_layers
 from specdemo.models.memory import in_units
 from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Costs, Model, ModelPair
@@ -25,8 +26,8 @@ from specdemo.train.conversations import Conversations
 from specdemo.train.earlier import from_draft
 from specdemo.train.fit import Plan, endless, fit
 from specdemo.train.judge import Judgement, judge
-from specdemo.train.labels import Labeller, seen_layers, write_labels
-from specdemo.train.lessons import DraftLesson, HeadLesson, Lesson, Start, from_target
+from specdemo.train.labels import Labeller, write_labels
+from specdemo.train.lessons import DraftLesson, HeadLesson, Lesson, from_target
 from specdemo.train.material import Material
 from specdemo.train.network import Ids, Network
 from specdemo.train.plan import Request, keep
@@ -36,7 +37,10 @@ from specdemo.train.text import Way, Writer, write_text
 EPOCHS = 6  # times that a text is learnt from, where its size is the budget
 BATCH = 1280  # tokens; small, since on a CPU the number of steps is what is scarce
 LEARNING_RATE = 1e-3
-SHARES = {"text": 0.3, "labels": 0.15}  # of the minutes; learning has the rest
+SHARES = {
+    "text": 0.4,
+    "labels": 0.25,
+}  # of the minutes; learning, which has the rest, soon knows a short text by heart
 LEAST_LAYERS = 10  # of a target that GenAI takes a head for
 JUDGED = 400  # held-out answers at the end, at most
 
@@ -90,9 +94,9 @@ class Run:
         self.labels(conversations)
         material = Material(self.work / "text", self.network, len(self.seen) + 1)
         material.keep(self.before[1] if self.before else material.frequent(self.request.kept))
-        lesson, start, judgement, costs = self.training(material)
+        lesson, judgement, costs = self.training(material)
         made = self.work / "draft"
-        self.export(lesson, start, material.kept, made)
+        self.export(lesson, material.kept, made)
         measured = raced(self._pair(made), self.request, best_lookahead(judgement, costs)[0])
         self.describe(made, material, judgement, measured)
         made.rename(self.out)
@@ -136,15 +140,15 @@ class Run:
         if needed:
             write_labels(Labeller(self.network, self.seen, self.threads), row, conversations, file, self.say)
 
-    def training(self, material: Material) -> tuple[Lesson, Start, Judgement, Costs | None]:
+    def training(self, material: Material) -> tuple[Lesson, Judgement, Costs | None]:
         """Learn, with early figures."""
         request = self.request
         if not material.learnt or not material.held_out:
             raise UsageError(
                 "The target wrote too little to learn from; choose another --out, with more --tokens or --minutes."
             )
-        lesson, start = self.lesson(material)
-        costs = self.costs(lesson, start, material.kept)
+        lesson = self.lesson(material)
+        costs = self.costs(lesson, material.kept)
         steps = EPOCHS * len(material.epoch(request.seed, 0, BATCH)) if request.tokens else 0
         seconds = 0 if steps else request.minutes * 60 * (1 - sum(SHARES.values()))
         plan = Plan(steps=steps, seconds=seconds, learning_rate=LEARNING_RATE)
@@ -156,23 +160,23 @@ class Run:
         fit(lesson, lesson.loss, batches, plan, self.work / "training.pt", self.say, figures)
         judgement = judge(lesson, material, request.penalty, answers=JUDGED)
         self.say(f"training is done: {_figures(judgement, costs)}")
-        return lesson, start, judgement, costs
+        return lesson, judgement, costs
 
-    def lesson(self, material: Material) -> tuple[Lesson, Start]:
+    def lesson(self, material: Material) -> Lesson:
         """A draft that has learnt nothing yet: parts of its target, or an earlier draft."""
         eagle3, last = self.request.kind == "eagle3", self.network.shape.layers - 1
         chosen = (0, last) if last else (0,)
         start = self.before[0] if self.before else from_target(self.network, material.kept, chosen)
         if eagle3:
-            return HeadLesson(material, start, self.request.penalty, self.network.norm), start
-        return DraftLesson(material, start, self.request.penalty), start
+            return HeadLesson(material, start, self.request.penalty, self.network.norm)
+        return DraftLesson(material, start, self.request.penalty)
 
-    def costs(self, lesson: Lesson, start: Start, kept: Ids) -> Costs | None:
+    def costs(self, lesson: Lesson, kept: Ids) -> Costs | None:
         """Step costs of the pair, measured once: what a draft has learnt does not change them."""
         file = self.work / "costs.json"
         if not file.exists():
             untrained = self.work / "untrained"
-            self.export(lesson, start, kept, untrained)
+            self.export(lesson, kept, untrained)
             self.say("measuring step costs")
             costs = costs_of(self._pair(untrained))
             shutil.rmtree(untrained)
@@ -185,13 +189,13 @@ class Run:
         runtime = suited(self.target).model_copy(update={"inference_num_threads": self.threads})
         return pair_of(self.target, inspect_folder(draft, draft=True), runtime=runtime)
 
-    def export(self, lesson: Lesson, start: Start, kept: Ids, out: Path) -> None:
+    def export(self, lesson: Lesson, kept: Ids, out: Path) -> None:
         """Write a draft's folder."""
         weights = {name: value.detach().float().numpy() for name, value in lesson.model.state_dict().items()}
-        head, size = isinstance(lesson, HeadLesson), self.network.shape.vocabulary
+        head, size, start = isinstance(lesson, HeadLesson), self.network.shape.vocabulary, lesson.learnt()
         model = (export.head_model if head else export.draft_model)(start, weights, kept, size)
         settings = _read(self.folder / "config.json")
-        described = export.config(self.network, settings, len(start.layers), len(kept), eagle3=head)
+        described = export.config(self.network, settings, len(start.layers), eagle3=head)
         export.save(out, model, described, self.folder, tokenizer=not head)
 
     def describe(self, made: Path, material: Material, judgement: Judgement, measured: str) -> None:

@@ -23,10 +23,17 @@ class Measured(NamedTuple):
     state: Any
 
 
-def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callable[[Any], str]) -> Iterator[Measured]:
+def measured(
+    sessions: Sessions,
+    visitor: str,
+    what: str,
+    job: Job,
+    show: Callable[[Any], str],
+    kept: str = "finished results are kept",
+) -> Iterator[Measured]:
     """What to show of a job while it runs, and of its end.
 
-    Results that are finished when the job stops or fails stay on the board.
+    Results that are finished when the job stops or fails stay on the board; `kept` is what is said of them.
     """
     state: Progress[Any] | None = None
     due = 0.0
@@ -49,7 +56,7 @@ def measured(sessions: Sessions, visitor: str, what: str, job: Job, show: Callab
         yield Measured(notice("Stopped before anything was measured."), gr.skip(), None)
         return
     stopped = state.done < state.total
-    message = notice(f"Stopped after {state.done} of {state.total}; finished results are kept.") if stopped else ""
+    message = notice(f"Stopped after {state.done} of {state.total}; {kept}.") if stopped else ""
     yield Measured(message, show(state), state)
 
 

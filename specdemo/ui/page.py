@@ -28,7 +28,8 @@ from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.tabs.benchmark import bench_tab
-from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, compare_tab
+from specdemo.ui.tabs.compare import ANATOMY, ENGINE, PRIVATE, CompareTab, compare_tab
+from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
@@ -113,11 +114,13 @@ def build_page(
         header = gr.HTML(header_html(pair), elem_id="header")
         used, known = gr.State(pair), gr.State(False)
         callbacks = Callbacks(sessions)
-        with gr.Tabs():
+        with gr.Tabs() as tabs:
             compare = compare_tab(callbacks, known, used, pair, stop("run"))
+            connect_find(sessions, known, used, compare, stop)
             tune_tab(sessions, known, used, pair, compare, stop)
             bench_tab(sessions, known, used, pair, stop)
             models = models_tab(sessions, shelf, used, header, compare, stop)
+        compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         _remember(page, shelf, known, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     assert isinstance(page, Page)  # leaving the context gives it no other type, as mypy cannot see

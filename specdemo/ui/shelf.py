@@ -1,5 +1,6 @@
 """The models a visitor may choose from. The browser sends names; they are looked up, never turned into paths."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,14 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
     draft = pair.draft.name if pair.draft is not None else ""
     runtime = pair.runtime.model_dump()
     return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
+
+
+def elsewhere(name: str) -> str:
+    """Of a name that no model on this machine has: what to do."""
+    missing = f"There is no model {quoted(name)} on this machine"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name):
+        return f"{missing}; whoever runs this page can get it with: specdemo models download {name}"
+    return f"{missing}; choose one from the list."
 
 
 class Shelf:
@@ -72,7 +81,7 @@ class Shelf:
         models = self.models()
         for name in (names.target, *filter(None, [names.draft])):
             if name not in models:
-                raise UnknownNameError(f"There is no model {quoted(name)} on this machine; choose one from the list.")
+                raise UnknownNameError(elsewhere(name))
         settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
         offered = self.devices()
         unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)

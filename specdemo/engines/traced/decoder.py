@@ -23,8 +23,8 @@ from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Reque
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 """Makes a sequence of the target for a text and its capacity, in tokens."""
-OpenDrafter = Callable[[Sequence[int], int, Uniform], Drafter]
-"""Makes a drafter for a text, its capacity in tokens, and the request's random numbers."""
+OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
+"""Makes a drafter for a text, its capacity in tokens, the request's random numbers, and the target's sequence."""
 
 
 class TracedDecoder:
@@ -70,7 +70,7 @@ class TracedDecoder:
             with self._resetting():
                 self._target = self._open_target(self._text, capacity)
                 if self._open_drafter is not None:
-                    self._drafter = self._open_drafter(self._text, capacity, self._random)
+                    self._drafter = self._open_drafter(self._text, capacity, self._random, self._target)
                 yield from self._prefill()
                 while self.finish_reason is None:
                     began = perf_counter()
@@ -81,8 +81,6 @@ class TracedDecoder:
     def _prefill(self) -> Generator[Prefilling | Round]:
         assert self._target is not None
         began = perf_counter()
-        if self._drafter is not None:
-            self._drafter.read(self._text)
         for done in self._target.read(self._text):
             paused = perf_counter()
             yield Prefilling(done, self._prompt_length)
@@ -127,6 +125,8 @@ class TracedDecoder:
         accepted, own = self._verify(proposals, logits)
         committed = self._cut([*ids[:accepted], own])
         if self._drafter is not None:
+            if len(self._text) == self._prompt_length:
+                self._drafter.read(self._text)  # now, since an EAGLE-3 head reads what the target thought
             self._drafter.learn(len(ids), accepted, fed)
         ended = perf_counter()
         targets = list(self._distributions(ids, logits))

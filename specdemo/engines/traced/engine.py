@@ -11,7 +11,8 @@ from specdemo.decoding.lookahead import known, policy_for
 from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, rounds_of
-from specdemo.engines.language_model import LanguageModel, ModelSequence
+from specdemo.engines.eagle import HeadModel, show_states
+from specdemo.engines.language_model import Adapt, LanguageModel, ModelSequence
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.decoder import OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
@@ -39,7 +40,7 @@ class TracedEngine:
         """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.
 
         Raises:
-            PairError: the draft is an EAGLE-3 head.
+            PairError: the draft is an EAGLE-3 head that does not fit the target.
             DeviceError: this machine has no such device, or it cannot be used.
             LoadError: OpenVINO refused to load a model.
         """
@@ -47,11 +48,16 @@ class TracedEngine:
         self.pair = pair
         check_devices(pair.runtime)
         self._tokenizer = Tokenizer(pair.target)
-        self._target: LanguageModel | None = _load(pair.target, pair.runtime, pair.runtime.device)
+        states = show_states if pair.eagle3 else lambda model: None
+        self._target: LanguageModel | None = _load(pair.target, pair.runtime, pair.runtime.device, states)
         self._draft: LanguageModel | None = None
+        self._head: HeadModel | None = None
         self._kept: dict[_Role, list[ModelSequence]] = {}
         self._draft_tokenizer: Tokenizer | None = None
-        if pair.draft is not None:
+        if pair.draft is not None and pair.eagle3:
+            folder, device = folder_of(pair.draft), draft_device(pair.runtime)
+            self._head = HeadModel(folder, device, properties(pair.runtime, device), self._target.vocabulary)
+        elif pair.draft is not None:
             self._draft = _load(pair.draft, pair.runtime, draft_device(pair.runtime))
             self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
@@ -97,7 +103,7 @@ class TracedEngine:
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
         """Rounds with this lookahead."""
-        if self._draft is None or self.pair.translated:  # a proposal is then not one step
+        if self.pair.draft is None or self.pair.translated:  # a proposal is then not one step
             return []
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
         with closing(rounds_of(self.decoder(request))) as rounds:
@@ -113,7 +119,7 @@ class TracedEngine:
 
     def close(self) -> None:
         """Free all models."""
-        self._target = self._draft = None
+        self._target = self._draft = self._head = None
         self._kept.clear()
 
     def _model(self, role: _Role) -> LanguageModel:
@@ -136,13 +142,16 @@ class TracedEngine:
         """What makes the drafter for the request's way."""
         vocabulary, way = self._model("speculative").vocabulary, request.way
         if isinstance(way, Lookup):
-            return lambda text, capacity, random: LookupDrafter(vocabulary, way)
+            return lambda text, capacity, random, target: LookupDrafter(vocabulary, way)
         if isinstance(way, Both | BothAuto):
             known(costs)  # raises
         context = self.pair.draft.context_length if self.pair.draft is not None else None
         policy = policy_for(way, costs)  # raises before anything is started
 
-        def open_drafter(text: Sequence[int], capacity: int, random: Uniform) -> Drafter:
+        def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+            if self._head is not None:
+                head = self._head.sequence(target, capacity, kv_cache=request.kv_cache)
+                return ModelDrafter(head, vocabulary, context, policy, request.sampling, random)
             sequence = self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
             singly = self._model("draft").feeds_singly
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
@@ -157,8 +166,8 @@ class TracedEngine:
         return open_drafter
 
 
-def _load(model: Model, runtime: RuntimeSettings, device: str) -> LanguageModel:
-    return LanguageModel(folder_of(model), device, properties(runtime, device))
+def _load(model: Model, runtime: RuntimeSettings, device: str, adapt: Adapt = lambda model: None) -> LanguageModel:
+    return LanguageModel(folder_of(model), device, properties(runtime, device), adapt=adapt)
 
 
 def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:

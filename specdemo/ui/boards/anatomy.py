@@ -14,7 +14,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.explain import SOURCES, walk_through
 from specdemo.analysis.figures import number
 from specdemo.analysis.plotting import base_figure
-from specdemo.analysis.wording import DRAFTERS
+from specdemo.analysis.wording import in_words
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
 from specdemo.ui.html.charts import to_json
 from specdemo.ui.html.tables import table_html
@@ -51,12 +51,10 @@ def anatomy(comparison: Comparison) -> str:
 
 
 def _about(comparison: Comparison) -> Markup:
-    settings, run = comparison.settings, comparison.speculative
+    run = comparison.speculative
     parts = [
         comparison.pair.name,
-        f"{settings.engine} engine",
-        DRAFTERS[settings.drafter],
-        *([f"{settings.policy} lookahead"] if settings.drafter != "lookup" else []),
+        in_words(comparison.settings),
         f"{len(run.tokens)} tokens in {len(run.rounds)} rounds",
         f"proposals {comparison.trace_source}",
     ]
@@ -136,7 +134,8 @@ def timeline(run: Run) -> go.Figure:
     else:
         _lane(figure, "round", begin, [step.seconds for step in run.rounds], "--sd-plain")
     figure.update_xaxes(title="speculative clock, ms")
-    figure.update_yaxes(autorange="reversed", rangemode="normal", showgrid=False)
+    figure.update_yaxes(autorange="reversed", rangemode="normal", showgrid=False, fixedrange=True)
+    figure.update_layout(height=150)
     return figure
 
 

@@ -8,6 +8,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from specdemo.analysis.explain import SAMPLING_CAVEAT
+from specdemo.measure.recommend import Candidate
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.ui.callbacks import (
@@ -37,6 +38,11 @@ DECODING = (
     "max_ngram_size",
 )
 """Settings of how to decode, as opposed to what and how much."""
+APPLIED = (*DECODING, "kv_cache")
+"""What is set where a measured setting is applied."""
+ANATOMY = "anatomy"
+"""Id of its tab."""
+FIND = "Find my best setting"
 _AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
 """What one moves while watching."""
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
@@ -49,8 +55,16 @@ class CompareTab(NamedTuple):
     message: gr.HTML
     controls: dict[str, Control]
     race: gr.HTML
+    find: "FindButtons"
     run: gr.Button
     """Disabled until the page is restored, so that nobody runs a different pair than the link's."""
+
+
+class FindButtons(NamedTuple):
+    """What starts and stops the search for the best setting."""
+
+    start: gr.Button
+    stop: gr.Button
 
 
 class _Buttons(NamedTuple):
@@ -76,14 +90,15 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             prompt, run, chat = _ask(pair, first)
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls = _controls(first)
+            find = _find()
             finished = gr.State(None)  # in here: what is in Tabs beside its tabs confuses their order
         with gr.Column(elem_id="stage", min_width=0):
             figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
             race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
             _connect_share(callbacks, race, message)
-    with gr.Tab("Anatomy"):
+    with gr.Tab("Anatomy", id=ANATOMY):
         anatomy = _anatomy(callbacks, race)
-    tab = CompareTab(prompt, message, controls, race, run.run)
+    tab = CompareTab(prompt, message, controls, race, find, run.run)
     _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat)
     run.stop.click(stop, **PRIVATE)
     gr.on([chat.anew.click, pair.change], begun_anew, outputs=[*chat], **PRIVATE)
@@ -116,6 +131,18 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
     menu.input(None, [menu, prompt], [menu, prompt], js='(chosen, typed) => ["", chosen || typed]')
     pair.change(lambda used: gr.update(choices=_examples(used)), pair, menu, **PRIVATE)
     return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), anew)
+
+
+def _find() -> FindButtons:
+    with gr.Row(elem_id="finding"):
+        start = gr.Button(FIND, elem_id="find", size="sm", min_width=160)
+        stop = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
+    return FindButtons(start, stop)
+
+
+def applied(best: Candidate | None) -> list[Any]:
+    """Values of the controls `APPLIED` for a setting; None changes none of them."""
+    return [gr.skip() if best is None else getattr(best.settings, name) for name in APPLIED]
 
 
 def _examples(pair: ModelPair) -> list[tuple[str, str]]:

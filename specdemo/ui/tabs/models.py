@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import gradio as gr
 from gradio.components import Component
 
-from specdemo.errors import SpecdemoError
-from specdemo.models.checks import check_pair
+from specdemo.errors import SpecdemoError, UnknownNameError
+from specdemo.models.checks import check_pair, drafts_for
 from specdemo.models.devices import devices
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
@@ -17,7 +17,7 @@ from specdemo.ui.html.catalogue import report_html
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.session import Sessions
-from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
+from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, elsewhere, values_of
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.views import view
 
@@ -25,6 +25,10 @@ _SUITED = tuple(name for name in RUNTIME if name not in ("device", "draft_device
 _TYPED = ("cache_size", "inference_num_threads")
 _SAME = "Same as the target"
 _NO_DRAFT = "None: prompt lookup only"
+_WHENCE = (
+    "Lists every model of your models folder, the Hugging Face cache, LM Studio, llama.cpp and Ollama; "
+    "<code>specdemo models list</code> prints where the first two are."
+)
 
 
 class ModelsTab(NamedTuple):
@@ -40,6 +44,7 @@ class _Shown(NamedTuple):
     pair: gr.State
     header: gr.HTML
     message: gr.HTML
+    report: gr.HTML
     use: gr.Button
     cancel: gr.Button
     in_use: gr.Textbox
@@ -93,7 +98,6 @@ class _Callbacks:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
             pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
-            engine = "genai" if pair.eagle3 else engine  # the other engine does not support such heads
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
                 yield self._told(message or gr.skip(), busy=True)
@@ -124,33 +128,40 @@ class _Callbacks:
         """From the click until the load's turn comes."""
         return self._told(notice("Waiting for the machine …"), busy=True)
 
-    def fetch(self, event: gr.EventData, request: gr.Request) -> Iterator[Updates]:
+    def fetch(self, event: gr.EventData, request: gr.Request, target: str) -> Iterator[Updates]:
         """Download an entry's models."""
         shown = self._shown
         for message in self._shelf.download(str(request.session_hash), _name(event)):
             yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
-        yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed()
+        yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed(target)
 
-    def refreshed(self) -> Updates:
+    def refreshed(self, target: str) -> Updates:
         """Catalogue, and both lists of models, as they are now."""
-        lists = (gr.update(choices=choices) for choices in model_choices(self._shelf))
+        lists = (gr.update(choices=choices) for choices in model_choices(self._shelf, target))
         return {self._shown.catalogue: self._shelf.cards(), **dict(zip(self._shown.controls, lists, strict=False))}
 
-    def suited(self, target: str) -> Updates:
-        """The default runtime settings of a target, except for the devices."""
+    def suited(self, target: str, draft: str) -> Updates:
+        """The drafts that fit a target, and its default runtime settings, except for the devices."""
         controls = dict(zip(PAIR_NAMES, self._shown.controls, strict=True))
-        return {controls[name]: value for name, value in self._suited(target).items()}
+        drafts = model_choices(self._shelf, target)[1]
+        kept = draft if draft in dict(drafts).values() else ""
+        news = {controls[name]: value for name, value in self._suited(target).items()}
+        return news | {controls["draft"]: gr.update(choices=drafts, value=kept)}
 
-    def report(self, target: str, draft: str, cache_size: int) -> list[Any]:
-        """What is known of a pair without loading it."""
-        models = self._shelf.models()
+    def report(self, target: str, draft: str, cache_size: int) -> Updates:
+        """What is known of a pair without loading it; one that cannot run cannot be chosen."""
+        shown, models, fits = self._shown, self._shelf.models(), False
+        told = ""
         try:
-            if target not in models:
-                return [""]
-            found = check_pair(models[target], models.get(draft), int(cache_size or 1))
-            return [report_html(found, own_directory=self._shelf.own_directory)]
+            for name in filter(None, (target, draft)):
+                if name not in models:
+                    raise UnknownNameError(elsewhere(name))
+            if target:
+                found = check_pair(models[target], models.get(draft), int(cache_size or 1))
+                told, fits = report_html(found, own_directory=self._shelf.own_directory), found.fits
         except SpecdemoError as error:
-            return [alert(error)]
+            told = alert(error)
+        return {shown.report: told, shown.use: gr.update(interactive=fits)}
 
 
 def _name(event: gr.EventData) -> str:
@@ -182,7 +193,7 @@ def models_tab(
         catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
     lists = [catalogue, *controls[:2]]
     shown = _Shown(
-        pair, header, message, use, cancel, in_use, compare, controls, progress, cancel_download, catalogue
+        pair, header, message, report, use, cancel, in_use, compare, controls, progress, cancel_download, catalogue
     )
     callbacks, settings = _Callbacks(sessions, shelf, shown), [compare.prompt, *compare.controls.values()]
     outputs = [pair, header, message, use, cancel, in_use, *settings]
@@ -194,7 +205,7 @@ def models_tab(
     cancel.click(stop("load"), **PRIVATE)
     catalogue.download(
         callbacks.fetch,
-        None,
+        controls[0],
         [progress, cancel_download, *lists],
         show_progress="hidden",
         api_visibility="private",
@@ -202,23 +213,25 @@ def models_tab(
         concurrency_limit=1,
     )
     cancel_download.click(stop("download"), **PRIVATE)
-    tab.select(callbacks.refreshed, outputs=lists, **PRIVATE)
-    controls[0].input(callbacks.suited, controls[0], controls[2:], **PRIVATE)
+    tab.select(callbacks.refreshed, controls[0], lists, **PRIVATE)
+    controls[0].input(callbacks.suited, controls[:2], controls[1:], **PRIVATE)
     seen = [controls[0], controls[1], controls[PAIR_NAMES.index("cache_size")]]
     changes = [tab.select, *(part.change for part in seen)]
-    gr.on(changes, callbacks.report, seen, [report], trigger_mode="always_last", **PRIVATE)
+    gr.on(changes, callbacks.report, seen, [report, use], trigger_mode="always_last", **PRIVATE)
     return ModelsTab(controls, in_use)
 
 
-def model_choices(shelf: Shelf) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The choices for target and draft."""
+def model_choices(shelf: Shelf, target: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The choices of a target, and of a draft for this one."""
     models = shelf.models()
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
-    return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
+    drafts = drafts_for(models[target], models.values()) if target in models else list(models.values())
+    return targets, [(_NO_DRAFT, ""), *((model.name, model.name) for model in drafts)]
 
 
 def _controls(shelf: Shelf) -> list[Control]:
-    values, (targets, drafts) = values_of(shelf.default), model_choices(shelf)
+    values = values_of(shelf.default)
+    targets, drafts = model_choices(shelf, values["target"])
     usable = [(f"{name}: {title}", name) for name, title in shelf.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
     titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
@@ -243,6 +256,7 @@ def _controls(shelf: Shelf) -> list[Control]:
     with gr.Row(elem_classes="controls"):
         for name in choices:
             add(name)
+    gr.HTML(f"<p>{_WHENCE}</p>", elem_id="whence")
     for device in devices():
         if device.reason is not None:
             gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, get_args
 import gradio as gr
 
 from specdemo.errors import SpecdemoError
-from specdemo.measure.recommend import Candidate
 from specdemo.measure.step_costs import contexts_task
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.models.pairs import bundled_prompts
@@ -21,13 +20,12 @@ from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
-from specdemo.ui.tabs.compare import DECODING, ENGINE, PRIVATE, CompareTab, Stop
+from specdemo.ui.tabs.compare import APPLIED, ENGINE, PRIVATE, CompareTab, Stop, applied
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithEngine
 
 _SWEEP, _COSTS = "Sweep", "Measure step costs"
 _ALPHA = 0.7  # until a sweep has measured it
-_APPLIED = (*DECODING, "kv_cache")
 _EMPTY = board_of({}, {})
 
 
@@ -93,7 +91,6 @@ class Callbacks:
     ) -> Iterator[list[Any]]:
         """Measure step costs; updates of message, board, costs, and buttons."""
         check_known(known_visitor)
-        engine = "genai" if pair.eagle3 else engine
 
         def show(progress: Progress[Costs | None]) -> Any:
             if progress.found is None:
@@ -196,17 +193,12 @@ def tune_tab(
     ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)
     halt_costs.click(stop("costs"), **PRIVATE)
     alpha.input(_predicted, [known, alpha], costs_view, trigger_mode="always_last", **PRIVATE)
-    chosen = [controls[name] for name in _APPLIED]
-    use.click(_applied, best, chosen, **PRIVATE).then(
+    chosen = [controls[name] for name in APPLIED]
+    use.click(applied, best, chosen, **PRIVATE).then(
         None, js="() => document.querySelector('button[role=tab]').click()"
     )
     of_a_pair = [prompts, message, board, best, use, costs_message, costs_view, known, alpha]
     pair.change(_begun, [pair, prompts], of_a_pair, **PRIVATE)
-
-
-def _applied(best: Candidate | None) -> list[Any]:
-    """Values of the Compare tab's controls for the recommended setting."""
-    return [gr.skip() if best is None else getattr(best.settings, name) for name in _APPLIED]
 
 
 def _begun(pair: ModelPair, prompts: str) -> list[Any]:
