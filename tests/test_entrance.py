@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from specdemo.models.pairs import bundled_pair
+from specdemo.ui.callbacks import kept_chat
 from specdemo.ui.entrance import Readable
 from specdemo.ui.page import build_page
 from specdemo.ui.restore import restore
@@ -31,7 +32,6 @@ FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
     gr.CheckboxGroup: (None, "a", 1, [1], [["a"]], ["no such choice"]),
     gr.Slider: (None, "1", True, [1], float("nan"), float("inf"), -(10**9), 10**9),
     gr.Number: ("1", True, [1], float("nan"), -1, 10**12),
-    gr.Dataset: (None, "0", True, [0], -1, 10**9),
     gr.UploadButton: (1, "/etc/passwd", [], {}, {"path": "/etc/passwd"}, {"path": "a\0"}),
 }
 
@@ -67,7 +67,7 @@ def events(page: gr.Blocks) -> list[BlockFunction]:
 
 def beginning(fn: BlockFunction) -> list[Any]:
     """What a browser sends before anybody changed a widget."""
-    known: dict[type, Any] = {gr.Textbox: "", gr.Dataset: 0}
+    known: dict[type, Any] = {gr.Textbox: ""}
     return [known.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
 
 
@@ -95,7 +95,8 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
     async def check_all() -> None:
         for fn in events(page):
             for index, block in enumerate(fn.inputs):
-                for forged in () if isinstance(block, gr.State) else FORGED[cast(Any, type(block))]:
+                # what a browser kept is checked where it is read
+                for forged in () if isinstance(block, gr.State | gr.BrowserState) else FORGED[cast(Any, type(block))]:
                     await check(fn, index, forged)
 
     run_apart(check_all())
@@ -123,11 +124,17 @@ def test_a_forged_beginning_is_passed_over(saved: str) -> None:
     assert "cannot be read" in start.message
 
 
+@pytest.mark.parametrize("kept", [1, "chat", ["a"], {}, {"target": 1}, {"target": "x", "turns": [1]}], ids=str)
+def test_a_forged_chat_of_a_browser_is_passed_over(kept: Any) -> None:
+    history, turn, _ = kept_chat(bundled_pair(), kept)
+    assert (history, turn) == ((), None)
+
+
 def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.Blocks) -> None:
     data = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
     fn = next(fn for fn in events(page) if fn.name == "fetch")
     with pytest.raises(gr.Error, match="cannot be accessed") as refused:
-        run_apart(page.process_api(fn, [], event_data=gr.EventData(None, data), state=SessionState(page)))
+        run_apart(page.process_api(fn, beginning(fn), event_data=gr.EventData(None, data), state=SessionState(page)))
     assert not refused.value.print_exception
 
 

@@ -77,8 +77,6 @@ def _fits(block: Any, value: Any) -> bool:
             return _is_number(value)
         case gr.Number():
             return value is None or _is_number(value)
-        case gr.Dataset():  # the examples, by number
-            return type(value) is int and 0 <= value < len(block.raw_samples)
         case gr.UploadButton():
             return value is None or isinstance(value, dict)
     raise AssertionError(f"what {block} sends is not known here")
