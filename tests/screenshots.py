@@ -1,20 +1,16 @@
 """Retake the pictures in `assets/screenshots`.
 
-    python -m tests.screenshots [moving wide-light phone-dark …]
+    python -m tests.screenshots [wide-light phone-dark …]
 
 The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it, the
-run's anatomy, a sweep, a benchmark, and the catalogue; and a race as a moving picture.
+run's anatomy, a sweep, a benchmark, and the catalogue. The moving picture is made by `specdemo compare --gif`.
 """
 
 import shutil
 import sys
-from io import BytesIO
-from itertools import pairwise
-from time import monotonic
 from typing import Literal
 
-from PIL import Image
-from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_pair
@@ -24,7 +20,6 @@ from specdemo.worker import WithEngine, Worker
 from tests.browser import open_tab
 
 PICTURES = ASSETS / "screenshots"
-COLOURS, MOST_FRAMES, LAST_FRAME_SECONDS, MOVING_HEIGHT = 48, 80, 3.0, 620  # of the moving picture
 SIZES = {"wide": (1360, 900), "phone": (390, 844)}
 
 
@@ -70,31 +65,6 @@ def take(browser: Browser, url: str, size: str, scheme: Literal["light", "dark"]
     context.close()
 
 
-def take_moving(browser: Browser, url: str) -> None:
-    """A race from its start to its end, as an animated GIF of its texts and verdict."""
-    context = browser.new_context(viewport={"width": 1100, "height": 1700}, color_scheme="light")
-    page = context.new_page()
-    page.goto(f"{url}#engine=traced&num_assistant_tokens=6")
-    page.wait_for_selector("#run:not([disabled])")
-    page.wait_for_timeout(1500)
-    page.click("#run")
-    page.wait_for_selector(".race[data-state=playing]", timeout=60_000)
-    box = page.locator(".race").bounding_box()
-    assert box is not None
-    clip: FloatRect = {**box, "height": MOVING_HEIGHT}
-    frames, times = list[Image.Image](), list[float]()
-    done = page.locator(".race[data-state=done]")
-    while not frames or (not done.count() and len(frames) < MOST_FRAMES):
-        times.append(monotonic())
-        frames.append(Image.open(BytesIO(page.screenshot(clip=clip))).convert("RGB"))
-    times.append(times[-1] + LAST_FRAME_SECONDS)
-    milliseconds = [round((after - before) * 1000) for before, after in pairwise(times)]
-    palette = frames[-1].quantize(COLOURS, dither=Image.Dither.NONE)
-    first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
-    first.save(PICTURES / "race.gif", save_all=True, append_images=others, duration=milliseconds, loop=0)
-    context.close()
-
-
 def measure(page: Page, start: str, stop: str) -> None:
     """Press a button, and wait until there is nothing to stop."""
     page.click(start)
@@ -110,13 +80,10 @@ def main() -> None:
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        every = ["moving", *(f"{size}-{scheme}" for size in SIZES for scheme in ("light", "dark"))]
+        every = [f"{size}-{scheme}" for size in SIZES for scheme in ("light", "dark")]
         for name in sys.argv[1:] or every:
-            if name == "moving":
-                take_moving(browser, url)
-            else:
-                size, _, scheme = name.partition("-")
-                take(browser, url, size, "dark" if scheme == "dark" else "light")
+            size, _, scheme = name.partition("-")
+            take(browser, url, size, "dark" if scheme == "dark" else "light")
         browser.close()
     app.close()
     worker.close()

@@ -16,7 +16,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.load import OtherLoad
 from specdemo.measure.race import race
 from specdemo.measure.repeats import repeats
-from specdemo.records import Comparison, Costs, Trial, WarmUp
+from specdemo.records import Comparison, Costs, Move, Trial, WarmUp
 from specdemo.settings import GenerationSettings
 
 
@@ -71,6 +71,8 @@ def test_what_was_stopped_is_not_repeated_and_repeats_can_be_stopped() -> None:
     cancelled = before.plain.model_copy(update={"finish_reason": "cancelled"})
     assert list(repeats(engine, before.model_copy(update={"plain": cancelled}), number=3)) == []
     assert list(repeats(engine, before, number=3, stop=lambda: True)) == []
+    moved = before.model_copy(update={"moves": (Move(round=2, num_assistant_tokens=8),)})
+    assert list(repeats(engine, moved, number=3)) == []
     assert engine.requests == 0
 
 

@@ -27,8 +27,7 @@ def repeats(
     """Repeat a finished race, speculative and plain runs in turns; yield the comparison with each further repeat.
 
     `number` of them, or as many as `seconds` allow; none if a first would not fit, the race was stopped, or a
-    setting moved in it. Once
-    `stop` returns True, the unfinished repeat is dropped.
+    setting moved in it. Once `stop` returns True, the unfinished repeat is dropped.
 
     Raises:
         SpecdemoError: the engine failed.

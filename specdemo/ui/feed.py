@@ -112,7 +112,8 @@ def recorded(comparison: Comparison) -> Feed:
     for side in SIDES:
         run = comparison.side(side)
         source = comparison.trace_source if side == "speculative" else "measured"
-        feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source))
+        moves = comparison.moves if side == "speculative" else ()
+        feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source, moves))
     feed.add(comparison)
     return feed
 
