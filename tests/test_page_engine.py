@@ -231,6 +231,7 @@ def test_a_chat_goes_on_from_turn_to_turn(visit: Visit) -> None:
     expect(page.locator(".race .turns")).to_have_count(0)
     run(page)
     assert downloaded(page).history == ()
+    page.wait_for_load_state("networkidle")  # the run is repeated unwatched
     page.reload()
     page.click("#more button")
     expect(for_chats).to_have_count(2)
