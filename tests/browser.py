@@ -132,6 +132,11 @@ def finish(page: Page) -> None:
     skip(page)
 
 
+def repeated(page: Page) -> None:
+    """Wait until a finished run has been repeated unwatched, which the page asks for and hears of."""
+    page.wait_for_load_state("networkidle")
+
+
 def skip(page: Page) -> None:
     """To the end of the playback, if it is not over yet."""
     page.evaluate("document.querySelector('.skip').click()")

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import Visit, downloaded, open_tab, run, set_slider, start
+from tests.browser import Visit, downloaded, open_tab, repeated, run, set_slider, start
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.browser
@@ -40,7 +40,7 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
     run(page)
     expect(page.locator("#anew")).to_be_visible()
     page.wait_for_function("localStorage.getItem('specdemo-chat') !== null")
-    page.wait_for_load_state("networkidle")
+    repeated(page)
     page.reload()  # the browser keeps the chat and the last run
     page.wait_for_selector(".race[data-state=done]")
     expect(page.locator("#anew")).to_be_visible()

@@ -13,7 +13,20 @@ from specdemo.measure.race import race
 from specdemo.records import Comparison, Verdict
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.tokens import round_html
-from tests.browser import WAIT, App, ColorScheme, Visit, downloaded, finish, open_tab, run, set_slider, skip, start
+from tests.browser import (
+    WAIT,
+    App,
+    ColorScheme,
+    Visit,
+    downloaded,
+    finish,
+    open_tab,
+    repeated,
+    run,
+    set_slider,
+    skip,
+    start,
+)
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.browser
@@ -205,6 +218,7 @@ def test_a_link_with_a_wrong_value_says_so(visit: Visit) -> None:
 def test_bad_input_is_told_and_the_finished_result_stays(visit: Visit) -> None:
     page = visit()
     run(page)
+    repeated(page)
     verdict, text = page.locator(".outcome").text_content(), page.locator(".pane.plain .text").text_content()
     page.fill("#prompt textarea", "  ")
     page.click("#run")

@@ -24,6 +24,7 @@ from tests.browser import (
     is_no_wider_than,
     models_tab,
     open_tab,
+    repeated,
     run,
     set_slider,
     started,
@@ -175,6 +176,7 @@ def test_a_download_is_stopped_gone_on_with_and_used(visit: Visit, hub: Hub) -> 
 def test_a_pair_that_cannot_be_loaded_leaves_the_one_before_in_use(visit: Visit) -> None:
     page = visit(LLAMA)
     run(page)
+    repeated(page)
     verdict, before = page.locator(".outcome").text_content(), downloaded(page)
     open_tab(page, "Models")
     for target, reason in (("refused/target", "OpenVINO"), ("story-pair/target", "have different tokenizers")):
@@ -231,7 +233,7 @@ def test_a_chat_goes_on_from_turn_to_turn(visit: Visit) -> None:
     expect(page.locator(".race .turns")).to_have_count(0)
     run(page)
     assert downloaded(page).history == ()
-    page.wait_for_load_state("networkidle")  # the run is repeated unwatched
+    repeated(page)
     page.reload()
     page.click("#more button")
     expect(for_chats).to_have_count(2)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import Visit, finish, run, set_slider, share
+from tests.browser import Visit, finish, repeated, run, set_slider, share
 
 pytestmark = pytest.mark.browser
 
@@ -33,6 +33,7 @@ def test_runs_are_kept_found_again_and_overlaid(visit: Visit) -> None:
     expect(kept).to_have_count(2)
     expect(kept.first).to_contain_text("<b>Tell</b>")
     expect(kept.first).to_contain_text("lookahead 2")
+    repeated(page)
     page.reload()
     expect(kept).to_have_count(2)
     page.fill(".past input[type=search]", "lookahead 2")
