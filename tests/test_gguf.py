@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from specdemo.bench.methods import available
 from specdemo.cli import main
 from specdemo.engines.language_model import LanguageModel
 from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
@@ -18,7 +19,8 @@ from specdemo.models.checks import check_pair
 from specdemo.models.gguf import inspect_gguf, read_header
 from specdemo.models.gguf_convert import awaits_conversion, convert_gguf, converted_folder, file_digest, folder_of
 from specdemo.models.library import library, resolve
-from specdemo.models.pairs import bundled_models
+from specdemo.models.pairs import bundled_models, pair_of
+from specdemo.settings import GenerationSettings
 from tests import gguf_files
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -139,6 +141,11 @@ def test_before_it_is_converted(file: Path) -> None:
     report = check_pair(model, bundled_models()[1])
     assert (report.fits, report.same_tokenizer) == (True, None)
     assert "is converted when it is first used" in (report.reason or "")
+
+
+def test_what_a_pair_can_do_is_told_before_it_is_converted(file: Path) -> None:
+    pair = pair_of(inspect_gguf(file), bundled_models()[1])
+    assert "traced constant" in available(pair, GenerationSettings(engine="traced"))
 
 
 def test_a_digest_is_computed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ The clocks run only while a side computes, but whatever else runs on the machine
 bandwidth from it, and not necessarily from both sides alike.
 """
 
+from contextlib import suppress
+from multiprocessing import parent_process
 from time import process_time
 
 import psutil
@@ -12,7 +14,7 @@ _LEAST_SECONDS = 0.1  # of all cores together: the system counts in hundredths
 
 
 class OtherLoad:
-    """Measures from its creation on; this process, all its threads included, does not count as other."""
+    """Measures from its creation on. Neither this process counts as other, nor the server that it computes for."""
 
     def __init__(self) -> None:
         self._begin = _times()
@@ -24,8 +26,18 @@ class OtherLoad:
 
 
 def _times() -> tuple[float, float, float]:
-    """Seconds of all cores together that passed, and that were busy; and those of this process."""
+    """Seconds of all cores together that passed, and that were busy; and those of ours."""
     times = psutil.cpu_times()
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time, too
     passed = sum(times) - guests
-    return passed, passed - times.idle - getattr(times, "iowait", 0.0), process_time()
+    return passed, passed - times.idle - getattr(times, "iowait", 0.0), process_time() + _server_time()
+
+
+def _server_time() -> float:
+    """Seconds of the page's server, if this is its engine's process: it streams what is timed here."""
+    parent = parent_process()
+    with suppress(psutil.Error):
+        if parent is not None and parent.pid is not None:
+            times = psutil.Process(parent.pid).cpu_times()
+            return float(times.user + times.system)
+    return 0.0

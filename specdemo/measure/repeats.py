@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 
 from specdemo.analysis import metrics
+from specdemo.analysis.intervals import ENOUGH
 from specdemo.engines.base import Engine
 from specdemo.measure.trials import trials
 from specdemo.records import Comparison, Costs
 
 REPEAT_SECONDS = 2.0
-"""What repeats may take where their number is not given."""
+"""What repeats may take where their number is not given; a slow pair takes longer, for enough of an interval."""
+MOST_SECONDS = 15.0
 _MOST = 20  # more hardly narrow the interval
 
 
@@ -26,8 +28,9 @@ def repeats(
 ) -> Iterator[Comparison]:
     """Repeat a finished race, speculative and plain runs in turns; yield the comparison with each further repeat.
 
-    `number` of them, or as many as `seconds` allow; none if a first would not fit, the race was stopped, or a
-    setting moved in it. Once `stop` returns True, the unfinished repeat is dropped.
+    `number` of them, or as many as `seconds` allow, or as many as an interval needs if they fit into
+    `MOST_SECONDS`; none if not even one does, the race was stopped, or a setting moved in it. Once `stop` returns
+    True, the unfinished repeat is dropped.
 
     Raises:
         SpecdemoError: the engine failed.
@@ -38,9 +41,10 @@ def repeats(
     if any(run.finish_reason == "cancelled" for run in sides) or not all(run.rounds for run in sides):
         return
     plain, speculative = (run.prefill.seconds + metrics.decode_seconds(run) for run in sides)
-    if number is None and 2 * plain + speculative > seconds:
+    if number is None and 2 * plain + speculative > MOST_SECONDS:
         return
-    until = None if number is not None else perf_counter() + seconds
+    enough = min(plain + ENOUGH * (plain + speculative), MOST_SECONDS)
+    until = None if number is not None else perf_counter() + max(seconds, enough)
     settings = [comparison.settings] * (_MOST if number is None else number)
     costs: Costs | None = comparison.costs
     for trial in trials(engine, comparison.prompt, settings, costs, stop, comparison.history):

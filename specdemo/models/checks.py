@@ -141,13 +141,13 @@ def check_way(pair: ModelPair, engine: EngineName, way: Way, sampling: Sampling)
 
 
 def compared(pair: ModelPair) -> ModelPair:
-    """The pair with `translated` set by comparing its tokenizers.
+    """The pair with `translated` set by comparing its tokenizers; as it is while a file of it is not converted yet.
 
     Raises:
         LoadError: OpenVINO refused a tokenizer.
     """
     target, draft = pair.target, pair.draft
-    if draft is None or draft.eagle3 or draft.path is None:
+    if draft is None or draft.eagle3 or draft.path is None or any(map(awaits_conversion, (target, draft))):
         return pair
     return pair.model_copy(update={"translated": _difference(target, draft) is not None})
 
