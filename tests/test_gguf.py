@@ -20,7 +20,7 @@ from specdemo.models.gguf import inspect_gguf, read_header
 from specdemo.models.gguf_convert import awaits_conversion, convert_gguf, converted_folder, file_digest, folder_of
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import bundled_models, pair_of
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests import gguf_files
 
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -144,7 +144,7 @@ def test_before_it_is_converted(file: Path) -> None:
 
 
 def test_what_a_pair_can_do_is_told_before_it_is_converted(file: Path) -> None:
-    pair = pair_of(inspect_gguf(file), bundled_models()[1])
+    pair = pair_of(inspect_gguf(file), bundled_models()[1], runtime=RuntimeSettings())
     assert "traced constant" in available(pair, GenerationSettings(engine="traced"))
 
 

@@ -1,6 +1,6 @@
 """Whether the first race of a fresh process says what the tenth says, and what GenAI's own `generate()` does.
 
-    python -m tests.benchmarks.first_race [--processes 5] [--races 10] [--lookahead 6]
+    SPECDEMO_PAIR=story-pair python -m tests.benchmarks.first_race [--processes 5] [--races 10] [--lookahead 6]
 
 Prints, for each side, ratios of seconds per token within one process, and their median over processes:
 
@@ -19,7 +19,7 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.config import generation_config, kind_of
 from specdemo.engines.genai.decoder import as_tensor
 from specdemo.measure.race import race
-from specdemo.models.pairs import bundled_pair
+from specdemo.models.pairs import default_pair
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings
 from tests.benchmarks.clocks import PROMPT, SIDES, last, report, seconds_per_token
@@ -38,7 +38,7 @@ def generated(engine: GenAIEngine, request: Request) -> float:
 
 def measure(races: int, lookahead: int) -> dict[str, dict[str, list[float]]]:
     """Seconds per token of consecutive races and of `generate()`, by side, in this process."""
-    engine = GenAIEngine(bundled_pair())
+    engine = GenAIEngine(default_pair())
     settings = GenerationSettings(num_assistant_tokens=lookahead, ignore_eos=True)
     request = Request.of(PROMPT, settings)
     requests = {"plain": request.plain, "speculative": request}
