@@ -14,10 +14,11 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from specdemo.models.pairs import bundled_pair
-from specdemo.ui.callbacks import kept_chat
+from specdemo.ui.callbacks import Callbacks, kept_chat
 from specdemo.ui.entrance import Readable
 from specdemo.ui.page import build_page
 from specdemo.ui.restore import restore
+from specdemo.ui.session import Sessions
 from specdemo.ui.shelf import Shelf
 from specdemo.ui.tabs.benchmark import _suite_name
 from specdemo.ui.tabs.models import _name
@@ -152,3 +153,10 @@ def test_what_gradios_routes_stumble_over_is_refused_and_nothing_else_is_hidden(
 def test_no_upload_means_the_bundled_suite() -> None:
     assert "the bundled suite" in _suite_name(None)
     assert "/" not in _suite_name("/tmp/gradio/0123/mine.jsonl").replace("</", "")
+
+
+@pytest.mark.parametrize("prompt", ["\ud800", None, ["a"]], ids=repr)
+def test_the_endpoint_takes_text_only(prompt: Any) -> None:
+    compare = Callbacks(cast(Sessions, SimpleNamespace())).api(bundled_pair())
+    with pytest.raises(gr.Error, match="The prompt is not text"):
+        next(compare(prompt))

@@ -26,6 +26,7 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
+from specdemo.ui.entrance import is_text
 from specdemo.ui.feed import is_chat
 from specdemo.ui.gate import FILE_BYTES
 from specdemo.ui.html.messages import alert, notice
@@ -108,8 +109,8 @@ class Callbacks:
 
         def compare(prompt: Any, *values: Any) -> Iterator[dict[str, Any] | None]:
             try:
-                if not isinstance(prompt, str):
-                    raise PromptError("The prompt is not text; send a string.")
+                if not is_text(prompt):
+                    raise PromptError("The prompt is not text; send a string without lone surrogates.")
                 settings = GenerationSettings.checked(**dict(zip(NAMES, values, strict=True)))
                 yield from self._sessions.compare(pair, prompt, settings)
             except SpecdemoError as error:

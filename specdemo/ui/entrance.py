@@ -66,13 +66,13 @@ def _fits(block: Any, value: Any) -> bool:
         case gr.State() | Api() | gr.BrowserState():  # never sent; checked by the function itself
             return True
         case gr.Textbox() | gr.Radio():
-            return _is_text(value)
+            return is_text(value)
         case gr.Dropdown():
-            return value is None or _is_text(value)
+            return value is None or is_text(value)
         case gr.Checkbox():
             return isinstance(value, bool)
         case gr.CheckboxGroup():
-            return isinstance(value, list) and all(_is_text(choice) for choice in value)
+            return isinstance(value, list) and all(is_text(choice) for choice in value)
         case gr.Slider():
             return _is_number(value)
         case gr.Number():
@@ -82,7 +82,7 @@ def _fits(block: Any, value: Any) -> bool:
     raise AssertionError(f"what {block} sends is not known here")
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
     """Whether a text can be encoded: lone surrogates, which JSON can hold, cannot."""
     try:
         return isinstance(value, str) and value.encode() is not None
