@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from specdemo.analysis import schema
+from specdemo.analysis.intervals import ENOUGH
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -22,7 +23,7 @@ from specdemo.cli.progress import show_conversion
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
 from specdemo.measure.race import race
-from specdemo.measure.repeats import REPEAT_SECONDS, repeats
+from specdemo.measure.repeats import MOST_SECONDS, REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
 from specdemo.output import write_bytes, write_json
 from specdemo.progress import Phase
@@ -42,7 +43,7 @@ def add_to(commands: Commands) -> None:
         type=count,
         metavar="N",
         help="runs after the first, for an interval of the speedup (default: as many as fit into "
-        f"{REPEAT_SECONDS:.0f} s)",
+        f"{REPEAT_SECONDS:.0f} s, or {ENOUGH} if they fit into {MOST_SECONDS:.0f} s)",
     )
     add_json(parser, "the comparison")
     for name, kind in files.KINDS.items():
