@@ -13,6 +13,7 @@ from specdemo.decoding.verification import judge
 from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
+    SIDES,
     Costs,
     DraftRound,
     DraftToken,
@@ -22,6 +23,8 @@ from specdemo.records import (
     ModelPair,
     Request,
     Round,
+    Run,
+    Side,
     Token,
     TraceSource,
 )
@@ -47,6 +50,8 @@ class ScriptedEngine:
     extra: float = 0.001
     prefill: float = 0.05
     real_time: bool = False
+    remote: bool = False
+    sides: tuple[Side, ...] = SIDES
     fails_at: int | None = None
     diverges_at: int | None = None
     requests: int = field(default=0, init=False)
@@ -118,6 +123,9 @@ class _ScriptedDecoder:
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         return list(rounds)
+
+    def settled(self, run: Run) -> Run:
+        return run
 
     def follow(self, way: Way) -> bool:
         if not isinstance(way, Constant) or not isinstance(self._request.way, Constant):

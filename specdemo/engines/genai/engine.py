@@ -15,7 +15,7 @@ from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.errors import EngineError
 from specdemo.models.checks import check_request
 from specdemo.models.environment import describe_environment
-from specdemo.records import Costs, DraftRound, ModelPair, Request
+from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request
 from specdemo.ways import Constant, Lookup, Plain
 
 _MOST_TOKENS = 200  # tokens per series of passes: enough for eleven over seventeen tokens
@@ -25,6 +25,9 @@ _NGRAM = 3
 
 class GenAIEngine:
     """A loaded pair and its decoders."""
+
+    remote = False
+    sides = SIDES
 
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
         """Check that the pair can be used; load its target, unless `lazy`.
