@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from specdemo.analysis import metrics
-from specdemo.analysis.figures import percent
+from specdemo.analysis.figures import number, percent
 from specdemo.bench.charts import charts
 from specdemo.bench.conclusion import opening
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
@@ -158,7 +158,7 @@ def _row(cell: Cell) -> Sequence[str]:
     outputs = "identical" if cell.identical else f"{cell.identical_runs} of {cell.runs} identical"
     rate = "–" if cell.acceptance_rate is None else f"{cell.acceptance_rate:.2f}"
     speed = f"{cell.tokens_per_second:.0f}"
-    length = f"{cell.mean_accepted_length:.2f}"
+    length = number(cell.mean_accepted_length)
     return (
         cell.task, cell.engine, cell.method, f"{cell.mean:.2f}{spread}", outputs, length, rate, speed, str(cell.runs)
     )  # fmt: skip

@@ -6,6 +6,7 @@ whatever whoever reads them does meanwhile; several answers can be under way; an
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Coroutine, Generator
 from concurrent.futures import Future
 from functools import cache
@@ -42,7 +43,7 @@ class Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._side = side
         self._silence = server.silence_seconds
-        self._client = httpx.AsyncClient(base_url=server.url.rstrip("/"), timeout=timeout, headers=headers)
+        self._client = httpx.AsyncClient(base_url=_root(server.url), timeout=timeout, headers=headers)
 
     def get(self, path: str) -> httpx.Response:
         """Whatever the server answers, errors included.
@@ -51,6 +52,21 @@ class Client:
             ServerError: it does not answer.
         """
         return _wait(self._told(self._client.get(path)))
+
+    def probe(self, path: str) -> dict[str, Any] | None:
+        """The object that a server answers with; None if it does not know the path.
+
+        Raises:
+            ServerError: it does not answer, or wants an API key.
+        """
+        response = self.get(path)
+        if response.status_code in (401, 403):
+            self._check(response)
+        try:
+            found = response.json() if response.is_success else None
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The object that a server answers with.
@@ -181,6 +197,11 @@ _SENTENCES = {
     503: "is not ready, perhaps still loading; run again later (503).",
 }
 """Some errors by their status."""
+
+
+def _root(url: str) -> str:
+    """An address without the protocol's version, with which many people write it."""
+    return re.sub(r"/(v\d+/?)?$", "", url)
 
 
 def _said(text: str) -> str:
