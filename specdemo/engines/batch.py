@@ -25,9 +25,9 @@ class Arrival(NamedTuple):
     """What arrived for one request at one moment; its first arrival ends the time to first token.
 
     `number` is that of `Batch.submit`, `at` is on the batch's clock. `tokens` is how many arrived; `output` holds
-    their ids, or their text where ids are not told. `rounds` are those of the target's passes that this tells of (a prefill
-    is none; a plain step is a round with nothing proposed), or None where nothing is known of them. An engine may
-    tell all of them at the end.
+    their ids, or their text where ids are not told. `rounds` are the target's passes that this tells of (the prefill
+    is none of them, a plain step is a round with nothing proposed), or None where nothing is known of them. An engine
+    may tell all of them at the end.
     """
 
     number: int

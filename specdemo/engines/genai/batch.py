@@ -95,7 +95,7 @@ class GenAIBatch:
 class _Flight:
     """A request in flight."""
 
-    def __init__(self, handle: openvino_genai.GenerationHandle, request: Request) -> None:
+    def __init__(self, handle: "openvino_genai.GenerationHandle", request: Request) -> None:
         self.handle = handle
         self._way = request.way
         self._most = request.max_new_tokens

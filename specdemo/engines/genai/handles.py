@@ -1,4 +1,4 @@
-"""What GenAI hands back of a request, as plain values."""
+"""What GenAI hands back of a request, as plain values. Its handles have a type that the module does not export."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Output(NamedTuple):
     finish_reason: FinishReason | None
 
 
-def read(handle: openvino_genai.GenerationHandle) -> Output:
+def read(handle: "openvino_genai.GenerationHandle") -> Output:
     """What a request has committed since this was last called."""
     ids: list[int] = []
     logarithms: list[float] = []
@@ -36,7 +36,7 @@ def read(handle: openvino_genai.GenerationHandle) -> Output:
     return Output(tuple(ids), tuple(logarithms), finish_reason)
 
 
-def is_refused(handle: openvino_genai.GenerationHandle) -> bool:
+def is_refused(handle: "openvino_genai.GenerationHandle") -> bool:
     """Whether the request does not fit the KV cache, of which GenAI says nothing else."""
     return bool(handle.get_status() == openvino_genai.GenerationStatus.IGNORED)
 
