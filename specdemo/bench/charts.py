@@ -2,22 +2,16 @@
 
 from collections.abc import Callable
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import plotly.graph_objects as go
 
 from specdemo.analysis import metrics
 from specdemo.analysis.plotting import base_figure, plain_line
+from specdemo.bench.files import Chart
 from specdemo.bench.results import Bench, Cell, cells
 
 _COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-refused", "--sd-mute", "--sd-ink")
-
-
-class Chart(NamedTuple):
-    """A figure with its title."""
-
-    title: str
-    figure: go.Figure
 
 
 def charts(result: Bench) -> dict[str, Chart]:
