@@ -13,7 +13,7 @@ from specdemo.bench.charts import charts
 from specdemo.bench.conclusion import opening
 from specdemo.bench.files import Report
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
-from specdemo.measure.hardware import MEBIBYTE, draft_extra
+from specdemo.measure.hardware import MEBIBYTE, MemoryUse, draft_extra
 
 COLUMNS = ("target", "draft", "task", "engine", "method", "speedup", "outputs", "τ", "α", "tokens/s", "runs")
 
@@ -71,7 +71,7 @@ def notes(result: Bench) -> Iterator[str]:
         draft = f", a draft step {cost:.2f} times that" if cost is not None else ""
         precision = f"{where.inference_precision}, KV cache {where.kv_cache_precision}"
         yield f"{engine}: {where.device}, {where.threads} threads, {precision}{step}{draft}."
-    yield from _memory(result)
+    yield from memory_notes(result.memory)
     yield from _bound(result)
 
 
@@ -95,15 +95,16 @@ def _row(cell: Cell) -> Sequence[str]:
     )  # fmt: skip
 
 
-def _memory(result: Bench) -> Iterator[str]:
-    for use in result.memory:
+def memory_notes(uses: Sequence[MemoryUse]) -> Iterator[str]:
+    """What each side takes, and how much more speculation does."""
+    for use in uses:
         yield (
             f"Memory, {use.engine} {use.side}: {use.resident / MEBIBYTE:.0f} MiB resident, peak "
             f"{use.peak / MEBIBYTE:.0f} MiB, beyond its size before loading, in a separate process that loads only "
             "what this side decodes with."
         )
-    for engine in dict.fromkeys(use.engine for use in result.memory):
-        extra = draft_extra(result.memory, engine, "resident")
+    for engine in dict.fromkeys(use.engine for use in uses):
+        extra = draft_extra(uses, engine, "resident")
         if extra is not None:
             yield (
                 f"Speculation takes {extra / MEBIBYTE:.0f} MiB more resident memory than plain decoding with "
