@@ -99,9 +99,9 @@ def memory_notes(uses: Sequence[MemoryUse]) -> Iterator[str]:
     """What each side takes, and how much more speculation does."""
     for use in uses:
         yield (
-            f"Memory, {use.engine} {use.side}: {use.resident / MEBIBYTE:.0f} MiB resident, peak "
-            f"{use.peak / MEBIBYTE:.0f} MiB, beyond its size before loading, in a separate process that loads only "
-            "what this side decodes with."
+            f"Memory, {use.engine} {use.side}{_together(use.at_once)}: {use.resident / MEBIBYTE:.0f} MiB resident, "
+            f"peak {use.peak / MEBIBYTE:.0f} MiB, beyond its size before loading, in a separate process that loads "
+            "only what this side decodes with."
         )
     for engine in dict.fromkeys(use.engine for use in uses):
         extra = draft_extra(uses, engine, "resident")
@@ -110,6 +110,10 @@ def memory_notes(uses: Sequence[MemoryUse]) -> Iterator[str]:
                 f"Speculation takes {extra / MEBIBYTE:.0f} MiB more resident memory than plain decoding with "
                 f"{engine}; each process holds the target once."
             )
+
+
+def _together(at_once: int) -> str:
+    return f", {at_once} requests at once" if at_once > 1 else ""
 
 
 def _bound(result: Bench) -> Iterator[str]:

@@ -10,7 +10,7 @@ from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.load.report import headline, report_of
 from specdemo.bench.load.results import Load
-from specdemo.bench.load.run import LEVELS, REPEATS, load_run
+from specdemo.bench.load.run import LEVELS, REPEATS, load_and_memory, load_run
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.cli import terminal
 from specdemo.cli.options import (
@@ -63,6 +63,7 @@ def add_to(commands: Commands) -> None:
         "--repeats", type=positive, default=REPEATS, help=f"blocks per level and side (default: {REPEATS})"
     )
     parser.add_argument("--random-order", type=int, default=0, metavar="SEED", help="seed of all orders (default: 0)")
+    parser.add_argument("--no-memory", action="store_true", help="leave out memory use")
     add_json(parser, "everything, with tables and an HTML report beside it,")
     add_settings(parser, GenerationSettings, without=_NOT_HERE)
     add_pair(parser)
@@ -78,7 +79,7 @@ def _load(options: argparse.Namespace) -> None:
     tasks = limited(read_tasks(options.prompts) if options.prompts else bundled, options.limit)
     show_conversion(pair.target, pair.draft)
     runs = partial(
-        load_run,
+        load_run if options.no_memory else load_and_memory,
         partial(load_engine, pair=pair),
         pair,
         tasks,

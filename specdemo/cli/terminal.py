@@ -88,8 +88,8 @@ def _steps(costs: Costs) -> str:
 def print_report(console: Console, report: Report) -> None:
     """The table of a benchmark or a load run, and what else was measured."""
     shown = [index for index, column in enumerate(report.columns) if column not in _SAME]
-    columns = [report.columns[index] for index in shown]
-    rows = Table(*columns, box=None, header_style="bold", title=report.title)
+    columns = [Column(report.columns[index], overflow="fold") for index in shown]
+    rows = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=report.title)
     for row in report.rows:
         rows.add_row(*(Text(row[index]) for index in shown))
     for sentence in report.opening:

@@ -8,12 +8,15 @@ different times. Further requests are therefore submitted until the last one tha
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
 from random import Random
 from typing import NamedTuple
 
-from specdemo.engines.batch import Arrival, Batch
+from specdemo.engines.base import Engine
+from specdemo.engines.batch import Arrival, Batch, BatchEngine
+from specdemo.errors import SettingsError
 from specdemo.measure.other_load import OtherLoad
 from specdemo.records import Request
 from specdemo.records.load import Block, Served
@@ -136,3 +139,25 @@ def serve(
         cache_bytes=cache or None,
         other_load=load.share(),
     )
+
+
+def decode_at_once(engine: Engine, request: Request, level: int) -> None:
+    """Decode the same request so many times at once.
+
+    Raises:
+        SettingsError: the engine serves one request at a time.
+        SpecdemoError: the request cannot be served, or the engine failed.
+    """
+    with closing(able(engine).batch(request.way)) as batch:
+        serve(batch, repeat(Prompted("", request)), level, level)
+
+
+def able(engine: Engine) -> BatchEngine:
+    """The engine, as one that serves several requests at once.
+
+    Raises:
+        SettingsError: it serves one at a time.
+    """
+    if not isinstance(engine, BatchEngine):
+        raise SettingsError("This engine serves one request at a time; choose another.")
+    return engine

@@ -73,9 +73,9 @@ def conclusion(found: Sequence[Point]) -> str:
     rest = compared[len(paying) :]
     parts = []
     if paying and not rest:
-        parts.append(f"speculation pays at every load measured, up to {_at(paying[-1])} ({paying[-1].speedup})")
+        parts.append(f"speculation pays at every load measured, {_gain(paying[-1])}")
     elif paying:
-        parts.append(f"speculation pays up to {_at(paying[-1])} ({paying[-1].speedup})")
+        parts.append(f"speculation pays {_gain(paying[-1])}")
     later = [point for point in rest if _verdict(point) == "pays"]
     if later:
         parts.append(
@@ -159,8 +159,12 @@ def _verdict(point: Point) -> Verdict:
     return "costs" if high < 1 else "unclear"
 
 
-def _at(point: Point) -> str:
-    return "one request at a time" if point.level == 1 else f"{point.level} at once"
+def _gain(point: Point) -> str:
+    """Up to which level, and the speedup there."""
+    speedup = point.speedup
+    assert speedup is not None, "only compared points are judged"
+    where_ = "with one request at a time" if point.level == 1 else f"up to {point.level} at once"
+    return f"{where_} ({', '.join(filter(None, [f'{speedup.middle:.2f}×', speedup.ends]))})"
 
 
 def _levels(found: Sequence[Point]) -> str:
@@ -170,6 +174,9 @@ def _levels(found: Sequence[Point]) -> str:
 
 def _doubts(found: Sequence[Point]) -> Iterator[str]:
     for point in found:
-        reasons = [too_wide(point.speedup)] if point.speedup is not None else []
-        for reason in filter(None, [*reasons, busy(point.other_load)]):
+        reason = too_wide(point.speedup) if point.speedup is not None else None
+        if reason is not None:
             yield f"{point.method.capitalize()}, {point.level} at once: {reason}"
+    load = busy(max((point.other_load for point in found if point.other_load is not None), default=None))
+    if load is not None:
+        yield load

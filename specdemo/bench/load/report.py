@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from specdemo.analysis.figures import number, percent
-from specdemo.analysis.intervals import FORMULA
+from specdemo.analysis.intervals import FORMULA, Interval
 from specdemo.bench.files import Report
 from specdemo.bench.load.charts import charts
 from specdemo.bench.load.conclusion import Best, best, crossover_words, crossovers, opening
@@ -12,14 +12,14 @@ from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point, points
 from specdemo.bench.report import memory_notes
 
 COLUMNS = (
-    "in flight", "method", "tokens/s", "per user", "first token, s", "last token, s", "τ", "α", "batch", "speedup",
-    "outputs",
+    "in flight", "method", "tokens/s", "per user", "first, s", "last, s", "τ", "α", "batch", "speedup", "outputs",
 )  # fmt: skip
 FORMULAS = {
     "tokens/s": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
     "with as many requests in flight all the time",
     "per user": "tokens after a request's first / seconds since that, the median of the requests",
-    "first and last token": "seconds since the request was submitted, median / 99th percentile of the requests",
+    "first, last": "seconds from a request's submission until its first and its last token, median / 99th percentile "
+    "of the requests",
     "speedup": "speculative tokens/s / plain tokens/s of the same repeat, with the same requests",
     "batch": "requests that a target pass advanced, on average",
 }
@@ -53,7 +53,7 @@ def headline(result: Load) -> dict[str, Any]:
     return {
         "pair": result.header.pair.name,
         "complete": result.complete,
-        "conclusion": list(opening(result))[0],
+        "conclusion": next(opening(result)),
         "crossover": crossover_words(found),
         "speedups": {
             f"{point.method}, {point.level} at once": {
@@ -93,7 +93,8 @@ def notes(result: Load) -> Iterator[str]:
         yield f"Fastest with {level} in flight: {method} ({speedup}){rivals}."
     for what, formula in FORMULAS.items():
         yield f"{what.capitalize()}: {formula}."
-    yield f"Speedups are shown as {FORMULA}. Outputs are compared with plain decoding of one request at a time."
+    yield f"Speedups are shown as {FORMULA}."
+    yield "Outputs are compared with those of plain decoding of one request at a time."
     if any(point.mean_accepted_length is None for point in found if point.method != PLAIN):
         yield "τ and α are missing where the engine does not tell of rounds."
     for point in found:
@@ -111,7 +112,7 @@ def notes(result: Load) -> Iterator[str]:
 
 
 def _row(point: Point) -> tuple[str, ...]:
-    outputs = "–" if point.identical is None else f"{point.identical} of {point.requests} identical"
+    outputs = "–" if point.identical is None else f"{point.identical} of {point.requests}"
     if point.identical == point.requests:
         outputs = "identical"
     plain = point.method == PLAIN
@@ -125,9 +126,15 @@ def _row(point: Point) -> tuple[str, ...]:
         number(point.mean_accepted_length),
         "" if plain else number(point.acceptance_rate),
         "–" if point.batch is None else f"{point.batch:.1f}",
-        "" if plain else str(point.speedup or "–"),
+        "" if plain else _speedup(point.speedup),
         outputs,
     )
+
+
+def _speedup(speedup: Interval | None) -> str:
+    if speedup is None:
+        return "–"
+    return f"{speedup.middle:.2f}×" + (f" ({speedup.low:.2f}–{speedup.high:.2f})" if speedup.known else "")
 
 
 def _both(seconds: Percentiles) -> str:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 from time import perf_counter
+from typing import Any
 
 from specdemo.analysis.wording import way_words
 from specdemo.bench.journal import Journal
@@ -18,12 +20,14 @@ from specdemo.bench.load.results import PLAIN, Load, LoadHeader, LoadLine, LoadR
 from specdemo.bench.results import Header
 from specdemo.bench.run import check_environment
 from specdemo.bench.suites import Task
+from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.engines.batch import BatchEngine
 from specdemo.errors import SettingsError
-from specdemo.measure.load import Prompted, serve, shuffled
+from specdemo.measure.hardware import Loader, measure_memory
+from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffled
 from specdemo.progress import Progress
-from specdemo.records import ModelPair, Request
+from specdemo.records import SIDES, ModelPair, Request
 from specdemo.records.load import MOST_IN_FLIGHT, Block
 from specdemo.settings import GenerationSettings
 from specdemo.ways import AT_ONCE, KINDS, EngineName
@@ -105,13 +109,11 @@ def load_run(
         return
     yield Progress(len(state.rows), state.total, None, state, f"loading {settings.engine}")
     with closing(load(settings.engine)) as engine:
-        if not isinstance(engine, BatchEngine):
-            raise SettingsError(f"This {settings.engine} engine serves one request at a time; choose another.")
         check_environment(known, engine.environment)
         state = state.model_copy(update={"environment": engine.environment})
         if journal is not None and known is None:
             journal.append(LoadLine(environment=engine.environment))
-        began, crowd = perf_counter(), _Crowd(engine, tasks, settings, ways, requests, seed, stop)
+        began, crowd = perf_counter(), _Crowd(able(engine), tasks, settings, ways, requests, seed, stop)
         for number, key in enumerate(missing, 1):
             block = crowd.block(*key)
             if block is None:
@@ -122,6 +124,35 @@ def load_run(
             state = state.model_copy(update={"rows": (*state.rows, row)})
             left = (perf_counter() - began) / number * (len(missing) - number)
             yield Progress(len(state.rows), state.total, left, state, f"{key[2]}, {key[1]} at once")
+
+
+def load_and_memory(
+    load: Callable[[EngineName], Engine], *arguments: Any, stop: Callable[[], bool], **options: Any
+) -> Iterator[Progress[Load]]:
+    """`load_run`, and `with_memory` once every block is there."""
+    last = None
+    for last in load_run(load, *arguments, stop=stop, **options):
+        yield last
+    if last is not None and last.found.complete and not stop():
+        yield replace(last, doing="memory", seconds_left=None)
+        yield replace(last, found=with_memory(last.found, stop=stop))
+
+
+def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Load:
+    """The same with the memory that each side takes with the most requests in flight, in processes of their own.
+
+    Once `stop` returns True, the result is unchanged.
+
+    Raises:
+        SpecdemoError: a model cannot be loaded, or a child process died.
+    """
+    level, prompt = max(result.header.levels), result.tasks[0].prompt
+    settings, work = next(iter(result.variants.values())), partial(decode_at_once, level=level)
+    uses = [
+        measure_memory(result.header.pair, prompt, settings, side, load, stop, work=work, at_once=level)
+        for side in SIDES
+    ]
+    return result if stop() else result.model_copy(update={"memory": tuple(filter(None, uses))})
 
 
 class _Crowd:
