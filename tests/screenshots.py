@@ -1,89 +1,96 @@
-"""Retake the pictures in `assets/screenshots`.
+"""Take pictures of the whole page, to be looked at.
 
-    python -m tests.screenshots [wide-light phone-dark …]
+    python -m tests.screenshots FOLDER
 
-The page on the bundled pair, at desktop and phone width, light and dark, in the middle of a run and after it, the
-run's anatomy, a sweep, a benchmark, and the catalogue. The moving picture is made by `specdemo compare --gif`.
+The page on the default pair: in the middle of a run and after it, the run's anatomy, a sweep with step costs, a
+benchmark, and the models; each at three sizes, light and dark. What lies below the window is on pictures of the whole
+page. The README's moving picture is made by `specdemo compare --gif`.
 """
 
 import shutil
 import sys
-from typing import Literal
+from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from specdemo.engines import load_engine
-from specdemo.models.pairs import bundled_pair
-from specdemo.resources import ASSETS
+from specdemo.models.pairs import default_pair
+from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
+from specdemo.ui.session import first_used
 from specdemo.worker import WithEngine, Worker
-from tests.browser import open_tab
+from tests.browser import FLAGS, models_tab, open_tab, repeated, run, start
 
-PICTURES = ASSETS / "screenshots"
-SIZES = {"wide": (1360, 900), "phone": (390, 844)}
+SIZES = ((1440, 900), (1024, 768), (390, 844))
+SCHEMES = ("light", "dark")
 
 
-def take(browser: Browser, url: str, size: str, scheme: Literal["light", "dark"]) -> None:
-    """All pictures of one size and colour scheme."""
-    width, height = SIZES[size]
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=1.25
-    )
-    page = context.new_page()
-    page.goto(f"{url}#engine=traced")
+def photograph(page: Page, folder: Path, name: str, *, whole: bool = True) -> None:
+    """What is shown now, at every size, light and dark; `whole`: also what is out of the window."""
+    for scheme in SCHEMES:
+        page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
+        for width, height in SIZES:
+            page.set_viewport_size({"width": width, "height": height})
+            page.wait_for_timeout(1000)  # until charts have followed
+            page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")
+            if whole:
+                page.screenshot(path=folder / f"{name}-{width}-{scheme}-whole.png", full_page=True)
+    page.set_viewport_size(dict(zip(("width", "height"), SIZES[0], strict=True)))
+
+
+def take(page: Page, url: str, folder: Path) -> None:
+    """All pictures."""
+    page.goto(url)
     page.wait_for_selector("#run:not([disabled])")
-    page.wait_for_timeout(1500)
-    page.click("#run")
-    page.wait_for_selector(".race[data-state=playing]", timeout=60_000)
-    page.wait_for_timeout(2200)
-    page.screenshot(path=PICTURES / f"{size}-{scheme}-mid.png", full_page=True)
-    page.wait_for_selector(".race[data-state=done]", timeout=60_000)
-    page.wait_for_timeout(500)
-    page.screenshot(path=PICTURES / f"{size}-{scheme}-done.png", full_page=True)
+    photograph(page, folder, "0-before")
+    page.select_option(".speed", "20")
+    start(page)
+    page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 60")
+    page.click(".toggle")
+    photograph(page, folder, "1-playing", whole=False)
+    page.select_option(".speed", "")
+    run(page)
+    repeated(page)
+    photograph(page, folder, "2-done")
     open_tab(page, "Anatomy")
     page.wait_for_selector(".anatomy .step")
     for _ in range(3):
         page.click(".anatomy .forward")
-    page.wait_for_timeout(800)
-    page.screenshot(path=PICTURES / f"{size}-{scheme}-anatomy.png", full_page=True)
+    photograph(page, folder, "3-anatomy")
     open_tab(page, "Tune")
     page.fill("#longest input[type=number]", "6")
     measure(page, "#sweep", "#stop-sweep")
     measure(page, "#measure", "#stop-costs")
-    page.wait_for_timeout(800)
-    page.screenshot(path=PICTURES / f"{size}-{scheme}-tune.png", full_page=True)
+    photograph(page, folder, "4-tune")
     open_tab(page, "Benchmark")
     page.fill("#limit input[type=number]", "3")
     measure(page, "#run-bench", "#stop-bench")
-    page.wait_for_timeout(800)
-    page.screenshot(path=PICTURES / f"{size}-{scheme}-benchmark.png", full_page=True)
-    open_tab(page, "Models")
-    page.wait_for_selector(".catalogue .entry")
+    photograph(page, folder, "5-benchmark")
+    models_tab(page)
     page.wait_for_selector("#report table")
-    page.wait_for_timeout(500)
-    page.screenshot(path=PICTURES / f"{size}-{scheme}-models.png", full_page=size == "wide")
-    context.close()
+    photograph(page, folder, "6-models")
 
 
-def measure(page: Page, start: str, stop: str) -> None:
+def measure(page: Page, button: str, stop: str) -> None:
     """Press a button, and wait until there is nothing to stop."""
-    page.click(start)
+    page.click(button)
     page.wait_for_selector(stop)
-    page.wait_for_selector(stop, state="hidden", timeout=300_000)
+    page.wait_for_selector(stop, state="hidden")
 
 
 def main() -> None:
     """Take all of them."""
-    PICTURES.mkdir(exist_ok=True)
-    worker = Worker(load_engine, WithEngine("genai", bundled_pair()))
-    app = build_page(worker, bundled_pair())
+    folder = Path(sys.argv[1])
+    folder.mkdir(exist_ok=True)
+    pair = default_pair()
+    worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
+    app = build_page(worker, pair)
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        every = [f"{size}-{scheme}" for size in SIZES for scheme in ("light", "dark")]
-        for name in sys.argv[1:] or every:
-            size, _, scheme = name.partition("-")
-            take(browser, url, size, "dark" if scheme == "dark" else "light")
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        page = browser.new_page(viewport=dict(zip(("width", "height"), SIZES[0], strict=True)))
+        page.set_default_timeout(300_000)
+        take(page, url, folder)
         browser.close()
     app.close()
     worker.close()

@@ -10,6 +10,8 @@ class Catalogue {
   }
 
   receive(html) {
+    if (html === this.html) return; // a button must not be replaced while it is being clicked
+    this.html = html;
     this.list.innerHTML = html ?? ""; // escaped by the server
   }
 }

@@ -75,6 +75,12 @@ const settings = {
   },
 };
 
+// Gradio hangs up when the page is left and, until the next one is there, says that the connection was lost.
+window.addEventListener("beforeunload", () => {
+  document.body.classList.add("leaving");
+  setTimeout(() => document.body.classList.remove("leaving"), PATIENCE); // the reader may have stayed
+});
+
 // Enter runs. Gradio would break the line, and submit on Shift+Enter.
 document.addEventListener(
   "keydown",

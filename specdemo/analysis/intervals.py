@@ -4,6 +4,7 @@ Every interval that is shown anywhere comes from `median_interval`, and `FORMULA
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -59,6 +60,11 @@ def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
 
     With fewer, not even the range from least to greatest covers the median at this level.
     """
+    return _bootstrapped(tuple(values), seed)
+
+
+@lru_cache(maxsize=256)  # headline, tone, evidence and doubts of a comparison all ask for the same one
+def _bootstrapped(values: tuple[float, ...], seed: int) -> Interval:
     middle = float(np.median(values))
     if len(values) < ENOUGH:
         return Interval(middle=middle)

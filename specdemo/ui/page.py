@@ -159,3 +159,4 @@ def _remember(
     queued = PRIVATE | {"queue": True}
     begun = page.load(restored, saved, outputs, js=f"() => settings.recall({asked})", **queued)
     compare.go_on(begun)
+    models.list_after(begun)

@@ -36,6 +36,11 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
     return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
 
 
+def runtime_of(target: Model | None) -> RuntimeSettings:
+    """The default runtime settings for a target, if it is on this machine."""
+    return suited(target) if target is not None else RuntimeSettings()
+
+
 def elsewhere(name: str) -> str:
     """Of a name that no model on this machine has: what to do."""
     missing = f"There is no model {quoted(name)} on this machine"
@@ -97,8 +102,7 @@ class Shelf:
 
     def suited(self, target: str) -> RuntimeSettings:
         """The default runtime settings for a target."""
-        model = self.models().get(target)
-        return suited(model) if model is not None else RuntimeSettings()
+        return runtime_of(self.models().get(target))
 
     def names_of(self, entry_name: str) -> Names:
         """The names of a catalogue entry's models.

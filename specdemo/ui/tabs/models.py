@@ -1,7 +1,7 @@
 """The Models tab: the catalogue, what is on this machine, and which pair to use, where and how."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gradio as gr
@@ -11,13 +11,13 @@ from specdemo.errors import SpecdemoError, UnknownNameError
 from specdemo.models.checks import check_pair, drafts_for
 from specdemo.models.devices import devices
 from specdemo.models.pairs import bundled_prompts
-from specdemo.records import ModelPair
+from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, Control, control, start_values
 from specdemo.ui.html.catalogue import report_html
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.session import Sessions
-from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, elsewhere, values_of
+from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, elsewhere, runtime_of, values_of
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, Stop
 from specdemo.ui.views import view
 
@@ -36,6 +36,8 @@ class ModelsTab(NamedTuple):
 
     controls: list[Control]
     in_use: gr.Textbox
+    list_after: Callable[[Any], Any]
+    """Takes an event, after which the lists hold what is on this machine."""
 
 
 class _Shown(NamedTuple):
@@ -53,8 +55,12 @@ class _Shown(NamedTuple):
     progress: gr.HTML
     cancel_download: gr.Button
     catalogue: gr.HTML
+    listed: gr.State
+    """The lists as they were last sent: one that is sent again closes under the visitor's mouse."""
 
 
+Choices = list[tuple[str, str]]
+"""What a list offers: labels, and the names that they stand for."""
 Updates = dict[Component, Any]
 """Updates by component; components that are not named stay as they are."""
 
@@ -90,7 +96,7 @@ class _Callbacks:
         yield from self._load(request, before, prompt, engine, chosen)
 
     def _suited(self, target: str) -> dict[str, Any]:
-        return self._shelf.suited(target).model_dump(include=set(_SUITED))
+        return _defaults(self._shelf.models().get(target))
 
     def _load(
         self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, chosen: dict[str, Any]
@@ -128,25 +134,37 @@ class _Callbacks:
         """From the click until the load's turn comes."""
         return self._told(notice("Waiting for the machine …"), busy=True)
 
-    def fetch(self, event: gr.EventData, request: gr.Request, target: str) -> Iterator[Updates]:
+    def fetch(
+        self, event: gr.EventData, request: gr.Request, target: str, listed: tuple[Choices, Choices]
+    ) -> Iterator[Updates]:
         """Download an entry's models."""
         shown = self._shown
         for message in self._shelf.download(str(request.session_hash), _name(event)):
             yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
-        yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed(target)
+        yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed(target, listed)
 
-    def refreshed(self, target: str) -> Updates:
+    def refreshed(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
         """Catalogue, and both lists of models, as they are now."""
-        lists = (gr.update(choices=choices) for choices in model_choices(self._shelf, target))
-        return {self._shown.catalogue: self._shelf.cards(), **dict(zip(self._shown.controls, lists, strict=False))}
+        return {self._shown.catalogue: self._shelf.cards()} | self.relisted(target, listed)
 
-    def suited(self, target: str, draft: str) -> Updates:
+    def relisted(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+        """The lists that changed since they were last sent."""
+        now = model_choices(self._shelf.models(), target)
+        news: Updates = {self._shown.listed: now}
+        for shown, choices, before in zip(self._shown.controls, now, listed, strict=False):
+            news[shown] = gr.skip() if choices == before else gr.update(choices=choices)
+        return news
+
+    def suited(self, target: str, draft: str, listed: tuple[Choices, Choices]) -> Updates:
         """The drafts that fit a target, and its default runtime settings, except for the devices."""
-        controls = dict(zip(PAIR_NAMES, self._shown.controls, strict=True))
-        drafts = model_choices(self._shelf, target)[1]
+        controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._shelf.models()
+        drafts = model_choices(models, target)[1]
         kept = draft if draft in dict(drafts).values() else ""
-        news = {controls[name]: value for name, value in self._suited(target).items()}
-        return news | {controls["draft"]: gr.update(choices=drafts, value=kept)}
+        news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
+        return news | {
+            controls["draft"]: gr.update(choices=drafts, value=kept),
+            self._shown.listed: (listed[0], drafts),
+        }
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
         """What is known of a pair without loading it; one that cannot run cannot be chosen."""
@@ -162,6 +180,11 @@ class _Callbacks:
         except SpecdemoError as error:
             told = alert(error)
         return {shown.report: told, shown.use: gr.update(interactive=fits)}
+
+
+def _defaults(target: Model | None) -> dict[str, Any]:
+    """The default runtime settings for a target, except for the devices."""
+    return runtime_of(target).model_dump(include=set(_SUITED))
 
 
 def _name(event: gr.EventData) -> str:
@@ -182,7 +205,9 @@ def models_tab(
     with gr.Tab("Models") as tab:
         in_use = gr.Textbox(visible=False)
         with gr.Column(elem_id="pair"):
-            controls = _controls(shelf)
+            values = values_of(shelf.default)
+            first = model_choices(shelf.models(), values["target"])
+            controls, listed = _controls(shelf, values, *first), gr.State(first)
             with gr.Row(elem_id="pair-actions"):
                 use = gr.Button("Use this pair", variant="primary", elem_id="use", scale=0, min_width=180)
                 cancel = gr.Button("Cancel", variant="stop", elem_id="cancel-load", visible=False, scale=0)
@@ -191,47 +216,61 @@ def models_tab(
         progress = gr.HTML(elem_id="download", elem_classes="message")
         cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
         catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
-    lists = [catalogue, *controls[:2]]
     shown = _Shown(
-        pair, header, message, report, use, cancel, in_use, compare, controls, progress, cancel_download, catalogue
+        pair=pair,
+        header=header,
+        message=message,
+        report=report,
+        use=use,
+        cancel=cancel,
+        in_use=in_use,
+        compare=compare,
+        controls=controls,
+        progress=progress,
+        cancel_download=cancel_download,
+        catalogue=catalogue,
+        listed=listed,
     )
+    lists, seen = [*controls[:2], listed], [controls[0], listed]
     callbacks, settings = _Callbacks(sessions, shelf, shown), [compare.prompt, *compare.controls.values()]
     outputs = [pair, header, message, use, cancel, in_use, *settings]
     inputs = [pair, compare.prompt, compare.controls["engine"], *controls]
     loading: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
     gr.on([use.click, catalogue.select], callbacks.waiting, outputs=[message, use, cancel], **PRIVATE)
     use.click(callbacks.use, inputs, [*outputs, *controls], **loading)
-    catalogue.select(callbacks.use_entry, inputs, [*outputs, *controls], **loading)
+    used = catalogue.select(callbacks.use_entry, inputs, [*outputs, *controls], **loading)
     cancel.click(stop("load"), **PRIVATE)
     catalogue.download(
         callbacks.fetch,
-        controls[0],
-        [progress, cancel_download, *lists],
+        seen,
+        [progress, cancel_download, catalogue, *lists],
         show_progress="hidden",
         api_visibility="private",
         concurrency_id="download",
         concurrency_limit=1,
     )
     cancel_download.click(stop("download"), **PRIVATE)
-    tab.select(callbacks.refreshed, controls[0], lists, **PRIVATE)
-    controls[0].input(callbacks.suited, controls[:2], controls[1:], **PRIVATE)
-    seen = [controls[0], controls[1], controls[PAIR_NAMES.index("cache_size")]]
-    changes = [tab.select, *(part.change for part in seen)]
-    gr.on(changes, callbacks.report, seen, [report, use], trigger_mode="always_last", **PRIVATE)
-    return ModelsTab(controls, in_use)
+    tab.select(callbacks.refreshed, seen, [catalogue, *lists], **PRIVATE)
+    controls[0].input(callbacks.suited, lists, [*controls[1:], listed], **PRIVATE)
+    named = [controls[0], controls[1], controls[PAIR_NAMES.index("cache_size")]]
+    changes = [tab.select, *(part.change for part in named)]
+    gr.on(changes, callbacks.report, named, [report, use], trigger_mode="always_last", **PRIVATE)
+
+    def list_after(event: Any) -> Any:
+        return event.then(callbacks.relisted, seen, lists, **PRIVATE)
+
+    list_after(used)
+    return ModelsTab(controls, in_use, list_after)
 
 
-def model_choices(shelf: Shelf, target: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:
     """The choices of a target, and of a draft for this one."""
-    models = shelf.models()
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
     drafts = drafts_for(models[target], models.values()) if target in models else list(models.values())
     return targets, [(_NO_DRAFT, ""), *((model.name, model.name) for model in drafts)]
 
 
-def _controls(shelf: Shelf) -> list[Control]:
-    values = values_of(shelf.default)
-    targets, drafts = model_choices(shelf, values["target"])
+def _controls(shelf: Shelf, values: dict[str, Any], targets: Choices, drafts: Choices) -> list[Control]:
     usable = [(f"{name}: {title}", name) for name, title in shelf.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
     titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
