@@ -18,7 +18,7 @@ from specdemo.bench.journal import Journal
 from specdemo.bench.load import run as load_runs
 from specdemo.bench.load.conclusion import best, conclusion, crossovers, opening
 from specdemo.bench.load.report import COLUMNS, report_of
-from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point, points
+from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
 from specdemo.bench.load.run import load_run, variants
 from specdemo.bench.suites import Task
 from specdemo.engines.genai import GenAIEngine
@@ -113,7 +113,7 @@ def test_a_run_measures_every_side_at_every_level_on_the_same_requests() -> None
 
 
 def test_figures_are_what_the_script_says() -> None:
-    found = {(point.method, point.level): point for point in points(run())}
+    found = {(point.method, point.level): point for point in run().points}
     alone, crowd = found[PLAIN, 1], found[PLAIN, 8]
     assert alone.tokens_per_second.middle == pytest.approx(41 / 0.41)
     assert crowd.tokens_per_second.middle == pytest.approx(8 * 41 / (40 * 0.024 + 8 * 0.01))
@@ -134,7 +134,7 @@ def test_outputs_that_change_under_load_are_counted() -> None:
         """Whose draft is believed now and then."""
 
     result = run(load=lambda name: Crowded(diverges_at=5), repeats=1, levels=(2,))
-    by_method = {(point.method, point.level): point for point in points(result)}
+    by_method = {(point.method, point.level): point for point in result.points}
     assert by_method[PLAIN, 2].identical == by_method[PLAIN, 2].requests
     assert by_method["lookahead 4", 2].identical == 0
     (row,) = (row for row in report_of(result).rows if row[:2] == ("2", "lookahead 4"))
@@ -289,11 +289,11 @@ def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
     result = run(lookaheads=(2, 4), repeats=6)
     paths = files.write(report_of(result), tmp_path / "load.json")
     data = json.loads(paths[0].read_text())
-    assert [Point.model_validate(each) for each in data["points"]] == points(result)
+    assert [Point.model_validate(each) for each in data["points"]] == list(result.points)
     assert data["headline"]["conclusion"] == next(opening(result))
     rows = list(csv.DictReader(io.StringIO(paths[2].read_text())))
     assert [(row["method"], int(row["level"])) for row in rows] == [
-        (each.method, each.level) for each in points(result)
+        (each.method, each.level) for each in result.points
     ]
     markdown, html = paths[1].read_text(), paths[3].read_text()
     for text in (markdown, html):
@@ -303,7 +303,7 @@ def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
     assert [trace.name for trace in charts["latency"].figure.data] == [PLAIN, "lookahead 2", "lookahead 4"]
     latency = charts["latency"].figure.data[0]
     assert list(latency.y) == sorted(latency.y)  # plain throughput grows with the level
-    assert len(charts["speedup"].figure.layout.annotations) == len(crossovers(points(result)))
+    assert len(charts["speedup"].figure.layout.annotations) == len(crossovers(result.points))
 
 
 def test_an_unfinished_run_says_so_and_shows_nothing_false() -> None:
@@ -335,7 +335,7 @@ def test_requests_in_flight_decode_as_they_do_alone(engine: GenAIEngine) -> None
     tasks = [Task(name=prompt, task="tales", prompt=prompt) for prompt in PROMPTS]
     settings = SETTINGS.model_copy(update={"max_new_tokens": 24})
     *_, last = load_run(lambda name: engine, engine.pair, tasks, settings, levels=(3,), repeats=1, stop=lambda: False)
-    found = {(point.method, point.level): point for point in points(last.found)}
+    found = {(point.method, point.level): point for point in last.found.points}
     for (method, level), each in found.items():
         assert each.identical == each.requests
         assert each.batch == pytest.approx(level)

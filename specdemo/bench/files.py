@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Chart(NamedTuple):
 class Report:
     """What a measurement found, in words, figures and charts, for every kind of file and for the terminal.
 
-    `opening` are the sentences above the table, `notes` those below it. `data` is everything measured and derived,
+    `opening` are the sentences above the table, `notes` those below it. `data` makes everything measured and derived,
     JSON-serialisable; `figures` are the table's rows unrounded, all with the same keys.
     """
 
@@ -41,13 +41,13 @@ class Report:
     columns: Sequence[str]
     rows: Sequence[tuple[str, ...]]
     notes: Sequence[str]
-    data: Mapping[str, Any]
+    data: Callable[[], Mapping[str, Any]]
     figures: Sequence[Mapping[str, Any]]
 
 
 def to_json(report: Report) -> dict[str, Any]:
     """One JSON-serialisable object."""
-    return {"schema": SCHEMA, **report.data}
+    return {"schema": SCHEMA, **report.data()}
 
 
 def to_markdown(report: Report) -> str:

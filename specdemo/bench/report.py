@@ -29,7 +29,7 @@ def report_of(result: Bench) -> Report:
         columns=COLUMNS,
         rows=table(result),
         notes=list(notes(result)),
-        data={
+        data=lambda: {
             **result.model_dump(mode="json"),
             "table": [cell.model_dump(mode="json") for cell in found],
             "headline": headline(result),

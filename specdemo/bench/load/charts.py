@@ -7,12 +7,12 @@ import plotly.graph_objects as go
 from specdemo.analysis.plotting import base_figure, colour, plain_line
 from specdemo.bench.files import Chart
 from specdemo.bench.load.conclusion import crossovers
-from specdemo.bench.load.results import PLAIN, Load, Point, points
+from specdemo.bench.load.results import PLAIN, Load, Point
 
 
 def charts(result: Load) -> dict[str, Chart]:
     """Throughput against latency of every method, and speedups by the number of requests in flight."""
-    found = points(result)
+    found = result.points
     shown = {"latency": Chart("Throughput against latency", _throughput(found))}
     if any(point.speedup is not None for point in found):
         shown["speedup"] = Chart("Speedup over plain decoding by requests in flight", _speedups(found))

@@ -12,7 +12,7 @@ from specdemo.analysis.doubts import busy, too_wide
 from specdemo.analysis.figures import percent
 from specdemo.analysis.wording import shared_words
 from specdemo.bench.conclusion import where
-from specdemo.bench.load.results import PLAIN, Load, Point, points
+from specdemo.bench.load.results import PLAIN, Load, Point
 from specdemo.records import Record
 
 Verdict = Literal["pays", "costs", "unclear"]
@@ -47,7 +47,7 @@ class Best(Record):
 
 def opening(result: Load) -> Iterator[str]:
     """The first sentences: what was found, what to doubt about it, when, on which machine, with which settings."""
-    found = points(result)
+    found = result.points
     methods = [method for method in result.header.methods if method != PLAIN]
     if not any(point.speedup for point in found):
         yield "Nothing could be compared yet."

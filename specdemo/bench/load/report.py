@@ -8,7 +8,7 @@ from specdemo.analysis.intervals import FORMULA, Interval
 from specdemo.bench.files import Report
 from specdemo.bench.load.charts import charts
 from specdemo.bench.load.conclusion import Best, best, crossover_words, crossovers, opening
-from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point, points
+from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
 from specdemo.bench.report import memory_notes
 
 COLUMNS = (
@@ -27,8 +27,7 @@ FORMULAS = {
 
 def report_of(result: Load) -> Report:
     """The load run as a report."""
-    found = points(result)
-    shown = [point.model_dump(mode="json") for point in found]
+    found = result.points
     return Report(
         title=f"Load on {result.header.pair.name}",
         opening=list(opening(result)),
@@ -36,9 +35,9 @@ def report_of(result: Load) -> Report:
         columns=COLUMNS,
         rows=table(result),
         notes=list(notes(result)),
-        data={
+        data=lambda: {
             **result.model_dump(mode="json"),
-            "points": shown,
+            "points": [point.model_dump(mode="json") for point in found],
             "crossovers": [each.model_dump(mode="json") | {"at": each.at} for each in crossovers(found)],
             "best": [each.model_dump(mode="json") for each in best(found)],
             "headline": headline(result),
@@ -49,7 +48,7 @@ def report_of(result: Load) -> Report:
 
 def headline(result: Load) -> dict[str, Any]:
     """The headline figures."""
-    found = points(result)
+    found = result.points
     return {
         "pair": result.header.pair.name,
         "complete": result.complete,
@@ -69,14 +68,14 @@ def headline(result: Load) -> dict[str, Any]:
 
 def table(result: Load) -> list[tuple[str, ...]]:
     """The rows under `COLUMNS`, as text, by level."""
-    return [_row(point) for point in sorted(points(result), key=lambda point: point.level)]
+    return [_row(point) for point in sorted(result.points, key=lambda point: point.level)]
 
 
 def best_table(result: Load) -> list[tuple[str, ...]]:
     """Requests in flight, the fastest way, its speedup, and what may be as fast; empty for a single way."""
     if len(result.variants) < 2:
         return []
-    return [_choice(each) for each in best(points(result))]
+    return [_choice(each) for each in best(result.points)]
 
 
 BEST_COLUMNS = ("in flight", "fastest", "speedup", "may be as fast")
@@ -84,7 +83,7 @@ BEST_COLUMNS = ("in flight", "fastest", "speedup", "may be as fast")
 
 def notes(result: Load) -> Iterator[str]:
     """Crossovers, how the figures are computed, and what could not be seen."""
-    found = points(result)
+    found = result.points
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {result.total} blocks."
     yield from crossover_words(found)

@@ -5,6 +5,7 @@ and level, so that drift of the machine cancels out.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -57,29 +58,6 @@ class LoadLine(Record):
     environment: Environment | None = None
 
 
-class Load(Record):
-    """A load run, finished or not. `variants` are the settings of its speculative methods."""
-
-    header: LoadHeader
-    variants: dict[str, GenerationSettings]
-    tasks: tuple[Task, ...]
-    date: str = ""
-    repeats: int = Field(ge=1)
-    environment: Environment | None = None
-    rows: tuple[LoadRow, ...] = ()
-    memory: tuple[MemoryUse, ...] = ()
-
-    @property
-    def total(self) -> int:
-        """Number of blocks."""
-        return len(self.header.levels) * len(self.header.methods) * self.repeats
-
-    @property
-    def complete(self) -> bool:
-        """Whether every method ran at every level in every repeat."""
-        return len(self.rows) == self.total
-
-
 class Percentiles(Record):
     """Median and 99th percentile over requests, in seconds."""
 
@@ -123,18 +101,41 @@ class Point(Record):
     other_load: float | None
 
 
-def points(result: Load) -> list[Point]:
-    """Every method at every level that has a row, methods in their order and levels ascending."""
-    alone = _outputs_alone(result.rows)
-    blocks: dict[tuple[str, int], list[Block]] = {}
-    for row in sorted(result.rows, key=lambda row: row.key):
-        blocks.setdefault((row.method, row.block.level), []).append(row.block)
-    return [
-        _point(method, level, blocks[method, level], _speedups(result.rows, method, level), alone)
-        for method in result.header.methods
-        for level in result.header.levels
-        if (method, level) in blocks
-    ]
+class Load(Record):
+    """A load run, finished or not. `variants` are the settings of its speculative methods."""
+
+    header: LoadHeader
+    variants: dict[str, GenerationSettings]
+    tasks: tuple[Task, ...]
+    date: str = ""
+    repeats: int = Field(ge=1)
+    environment: Environment | None = None
+    rows: tuple[LoadRow, ...] = ()
+    memory: tuple[MemoryUse, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Number of blocks."""
+        return len(self.header.levels) * len(self.header.methods) * self.repeats
+
+    @property
+    def complete(self) -> bool:
+        """Whether every method ran at every level in every repeat."""
+        return len(self.rows) == self.total
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """Every method at every level that has a row, methods in their order and levels ascending."""
+        alone = _outputs_alone(self.rows)
+        blocks: dict[tuple[str, int], list[Block]] = {}
+        for row in sorted(self.rows, key=lambda row: row.key):
+            blocks.setdefault((row.method, row.block.level), []).append(row.block)
+        return tuple(
+            _point(method, level, blocks[method, level], _speedups(self.rows, method, level), alone)
+            for method in self.header.methods
+            for level in self.header.levels
+            if (method, level) in blocks
+        )
 
 
 def _outputs_alone(rows: Sequence[LoadRow]) -> dict[str, str]:
