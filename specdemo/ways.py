@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 EngineName = Literal["genai", "traced"]
+AT_ONCE: tuple[EngineName, ...] = ("genai",)
+"""Engines that serve several requests at once."""
 Source = Literal["model", "lookup"]
 """What a proposal can come from: a draft model, or the text so far."""
 Drafter = Literal["model", "lookup", "both"]
