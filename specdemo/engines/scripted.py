@@ -5,12 +5,14 @@ arithmetic and do not really pass, unless `real_time` makes it sleep.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from time import sleep
 
 from specdemo.decoding.verification import judge
 from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
+from specdemo.engines.batch import Batch
+from specdemo.engines.scripted_batch import ScriptedBatch
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
     SIDES,
@@ -66,6 +68,10 @@ class ScriptedEngine:
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         """A decoder of the request; every drafter knows the words as the draft does."""
         return _ScriptedDecoder(self, request)
+
+    def batch(self, way: Way) -> Batch:
+        """Several requests at once."""
+        return ScriptedBatch(replace(self, real_time=False), self.step, self.extra, real_time=self.real_time)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of passes over each number of tokens."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError, ServerError
-from specdemo.measure.load import OtherLoad
+from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
 from specdemo.records import (
