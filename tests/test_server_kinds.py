@@ -26,13 +26,12 @@ Answers = Mapping[str, Answer]
 
 @contextmanager
 def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[ServedEngine]:
-    """The served engine on fake servers, warm."""
+    """The served engine on fake servers."""
     with ExitStack() as opened:
         urls = [answers and opened.enter_context(fake(answers)).url for answers in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)
         engine = opened.enter_context(closing(ServedEngine(served_pair(Servers(plain=one, speculative=other)))))
-        with mock.patch("specdemo.measure.warm_up._COLD_SECONDS", 0):
-            yield engine
+        yield engine
 
 
 def no_warm_up(*_: Any) -> Generator[Any, None, dict[Any, Any]]:

@@ -126,6 +126,8 @@ def divergence_reason(comparison: Comparison) -> str:
             "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
             "Both are drawn from the same distribution."
         )
+    if settings.engine == "served":
+        return _SERVED_DIVERGENCE
     precision, weights = comparison.environment, comparison.pair.target.weights
     quantized = weights not in UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
     return (
@@ -137,6 +139,10 @@ def divergence_reason(comparison: Comparison) -> str:
     )
 
 
+_SERVED_DIVERGENCE = (
+    "If both servers hold the same weights in the same precision, this is rounding: a pass over several tokens runs "
+    "different kernels than a pass over one, which decides where two tokens are almost equally likely."
+)
 UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
 """Stored precisions of weights, of folders and of GGUF files, with which activations are not quantized."""
 _EXACT = (

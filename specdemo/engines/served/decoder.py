@@ -47,7 +47,7 @@ class ServedDecoder:
         path, body, reader = self._dialect.ask(self._request)
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
-            yield Prefilling(0, 1)  # the request is under way
+            yield Prefilling(0, 0)  # the request is under way
             held: Round | None = None  # so that whoever gets the last round knows that it is the last
             try:
                 for news in self._news(self._reader, events):

@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Generator
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 from specdemo import __version__
@@ -92,11 +93,13 @@ def served_pair(servers: Servers) -> ModelPair:
 
 def _talks(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
     found: dict[Side, tuple[Client, Dialect]] = {}
-    for side in SIDES:
-        server: Server | None = getattr(servers, side)
-        if server is not None:
-            client = Client(server, side, _key(servers, side))
-            found[side] = client, dialect(client, server)
+    with ExitStack() as opened:
+        for side in SIDES:
+            server: Server | None = getattr(servers, side)
+            if server is not None:
+                client = opened.enter_context(closing(Client(server, side, _key(servers, side))))
+                found[side] = client, dialect(client, server)
+        opened.pop_all()  # all of them answer
     return found
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from specdemo.bench.files import write
 from specdemo.bench.journal import Journal
-from specdemo.bench.methods import available
+from specdemo.bench.methods import available, widest
 from specdemo.bench.report import report_of
 from specdemo.bench.results import Bench, Header
 from specdemo.bench.run import REPEATS, bench, bench_and_hardware
@@ -62,7 +62,7 @@ class Callbacks:
         check_known(known)
         idle, busy = working(_START, busy=False), working(_START, busy=True)
         try:
-            settings = begun(pair.target, engine="traced", max_new_tokens=tokens)
+            settings = begun(pair.target, engine=widest(pair), max_new_tokens=tokens)
             tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(pair.target.prompts), int(limit))
             if not methods:
                 yield [notice("Choose at least one method."), gr.skip(), gr.skip(), *idle]
@@ -182,7 +182,7 @@ def _suite_name(path: str | None) -> str:
 
 
 def _ways(pair: ModelPair) -> list[str]:
-    return list(available(pair, begun(pair.target, engine="traced")))
+    return list(available(pair, begun(pair.target, engine=widest(pair))))
 
 
 def _chosen(pair: ModelPair) -> list[str]:
