@@ -87,6 +87,7 @@ def test_only_a_pair_that_can_run_can_be_used_and_drafts_that_cannot_are_left_ou
     page.fill("#target input", "somebody/model")
     page.keyboard.press("Enter")
     expect(page.locator("#report")).to_contain_text("can get it with: specdemo models download somebody/model")
+    expect(page.locator("#offer button")).to_have_count(0)
     expect(page.locator("#use")).to_be_disabled()
 
 
