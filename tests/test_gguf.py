@@ -169,7 +169,7 @@ def converted(file: Path) -> Path:
 def test_a_file_is_converted_once(file: Path, cache: Path) -> None:
     before = file.read_bytes()
     folder = converted(file)
-    assert folder == cache / file_digest(file)
+    assert folder.name.startswith(file_digest(file))
     assert {path.name for path in cache.iterdir()} == {folder.name, "digests"}
     assert (file.read_bytes(), [path.name for path in file.parent.glob("*.*")]) == (before, ["tiny.gguf"])
     assert list(convert_gguf(file)) == []

@@ -23,14 +23,13 @@ def repeats(
     comparison: Comparison,
     *,
     number: int | None = None,
-    seconds: float = REPEAT_SECONDS,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
     """Repeat a finished race, speculative and plain runs in turns; yield the comparison with each further repeat.
 
-    `number` of them, or as many as `seconds` allow, or as many as an interval needs if they fit into
-    `MOST_SECONDS`; none if not even one does, the race was stopped, or a setting moved in it. Once `stop` returns
-    True, the unfinished repeat is dropped.
+    `number` of them, or as many as `REPEAT_SECONDS` allow, or as many as an interval needs if they fit into
+    `MOST_SECONDS`; none if not even one does, the race was stopped, or a setting moved in it. Once `stop` returns True,
+    the unfinished repeat is dropped.
 
     Raises:
         SpecdemoError: the engine failed.
@@ -44,7 +43,7 @@ def repeats(
     if number is None and 2 * plain + speculative > MOST_SECONDS:
         return
     enough = min(plain + ENOUGH * (plain + speculative), MOST_SECONDS)
-    until = None if number is not None else perf_counter() + max(seconds, enough)
+    until = None if number is not None else perf_counter() + max(REPEAT_SECONDS, enough)
     settings = [comparison.settings] * (_MOST if number is None else number)
     costs: Costs | None = comparison.costs
     for trial in trials(engine, comparison.prompt, settings, costs, stop, comparison.history):

@@ -1,8 +1,9 @@
 """GGUF files to OpenVINO IR: each is converted once, by openvino-genai's own reader, into our cache.
 
 The reader writes beside the file it reads, so it gets a link to the file, in a hidden folder of the cache. Once
-everything is written, that folder is renamed to the file's SHA-256 digest. It runs in a separate process: reading can
-be interrupted, may need more memory than there is, and prints text that would corrupt JSON output.
+everything is written, that folder is renamed to the file's SHA-256 digest and the version of our conversion. It runs in
+a separate process: reading can be interrupted, may need more memory than there is, and prints text that would corrupt
+JSON output.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ from specdemo.models.memory import in_units
 from specdemo.models.places import own_cache, writable
 from specdemo.records import Model
 
+_VERSION = 2  # raised when a conversion changes, so that files converted before it are converted again
 _GROWTH = 1.5  # bytes of IR per byte of GGUF, at most: 6 bits are stored as 8, with scales
 _STALE_SECONDS = 24 * 3600
 
@@ -98,7 +100,7 @@ def converted_folder(path: Path) -> Path | None:
     record = _record_of(path)
     if record is None or not record.is_file():
         return None
-    folder = _conversions() / record.read_text(encoding="ascii")
+    folder = _place_of(record.read_text(encoding="ascii"))
     return folder if folder.is_dir() else None
 
 
@@ -131,6 +133,10 @@ def _record_of(path: Path) -> Path | None:
     return _conversions() / "digests" / hashlib.sha256(os.fsencode(key)).hexdigest()
 
 
+def _place_of(digest: str) -> Path:
+    return _conversions() / f"{digest}-{_VERSION}"
+
+
 def _conversions() -> Path:
     return own_cache() / "gguf"
 
@@ -148,7 +154,7 @@ def _check_disk(model: Model) -> None:
 def _convert(path: Path, scratch: Path) -> Iterator[None]:
     """The child: convert in the scratch folder, then move the result to its place."""
     os.dup2(2, 1)  # the reader's prints are not our output
-    folder = _conversions() / file_digest(path)
+    folder = _place_of(file_digest(path))
     if folder.is_dir():  # the same content under another name
         return
     yield None
