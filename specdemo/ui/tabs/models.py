@@ -151,10 +151,10 @@ class _Callbacks:
         """The drafts that fit a target, and its default runtime settings, except for the devices."""
         controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._shelf.models()
         drafts = model_choices(models, target)[1]
-        kept = draft if draft in dict(drafts).values() else ""
+        fits = draft in dict(drafts).values()  # if so it is not sent: the visitor may have chosen another by now
         news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
         return news | {
-            controls["draft"]: gr.update(choices=drafts, value=kept),
+            controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=""),
             self._shown.listed: (listed[0], drafts),
         }
 
