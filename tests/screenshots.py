@@ -21,7 +21,11 @@ from specdemo.ui.session import first_used
 from specdemo.worker import WithEngine, Worker
 from tests.browser import FLAGS, models_tab, open_tab, repeated, run, start
 
-SIZES = [ViewportSize(width=width, height=height) for width, height in ((1440, 900), (1024, 768), (390, 844))]
+SIZES: tuple[ViewportSize, ...] = (
+    {"width": 1440, "height": 900},
+    {"width": 1024, "height": 768},
+    {"width": 390, "height": 844},
+)
 SCHEMES = ("light", "dark")
 
 

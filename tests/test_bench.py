@@ -20,7 +20,7 @@ from PIL import ImageColor
 from playwright.sync_api import BrowserContext, expect
 
 from specdemo.analysis.intervals import Interval
-from specdemo.bench import report
+from specdemo.bench import files, report
 from specdemo.bench.charts import charts
 from specdemo.bench.conclusion import conclusion, opening
 from specdemo.bench.journal import Journal
@@ -253,14 +253,14 @@ def test_a_method_named_twice_runs_once() -> None:
 
 def test_reports_agree_with_the_table(tmp_path: Path) -> None:
     result = run()[-1]
-    files = report.write(result, tmp_path / "run.json")
-    assert [file.suffix for file in files] == [".json", ".md", ".csv", ".html"]
-    data = json.loads(files[0].read_text())
+    written = files.write(report.report_of(result), tmp_path / "run.json")
+    assert [file.suffix for file in written] == [".json", ".md", ".csv", ".html"]
+    data = json.loads(written[0].read_text())
     assert [Cell.model_validate(cell) for cell in data["table"]] == cells(result)
     assert data["headline"] == headline(result)
-    rows = list(csv.DictReader(io.StringIO(files[2].read_text())))
+    rows = list(csv.DictReader(io.StringIO(written[2].read_text())))
     assert [float(row["mean"]) for row in rows] == [cell.mean for cell in cells(result)]
-    markdown = files[1].read_text()
+    markdown = written[1].read_text()
     assert markdown.count("\n| scripted") == len(cells(result))
     assert " ± 0.00 | identical |" in markdown
 
@@ -270,17 +270,17 @@ def test_reports_agree_with_the_table(tmp_path: Path) -> None:
     [("run.json", "run.md"), ("run.v1", "run.v1.md"), ("run.v1.json", "run.v1.md"), ("run", "run.md")],
 )
 def test_only_the_ending_json_is_replaced(name: str, markdown: str) -> None:
-    assert report.beside(Path("folder") / name, ".md") == Path("folder") / markdown
+    assert files.beside(Path("folder") / name, ".md") == Path("folder") / markdown
 
 
 @pytest.mark.parametrize("name", ["run.md", "run.csv", "run.html", "RUN.MD"])
 def test_json_that_the_report_would_overwrite_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match=r"choose a path that ends in \.json"):
-        report.beside(Path(name), ".rows.jsonl")
+        files.beside(Path(name), ".rows.jsonl")
 
 
 def test_the_html_report_loads_nothing() -> None:
-    text = report.to_html(run(repeats=1)[-1])
+    text = files.to_html(report.report_of(run(repeats=1)[-1]))
     assert not re.search(r"https?://|src=|@import|url\(", text)
     assert len(text) < 2**18
 
@@ -291,7 +291,7 @@ def test_reports_begin_with_conclusion_date_machine_and_settings() -> None:
     assert best.startswith("No clear winner: any of traced constant, traced auto. For traced constant: 2.10×")
     assert "outputs identical" in best
     assert machine.startswith(f"Measured on {result.date} on scripted")
-    markdown, html = report.to_markdown(result), report.to_html(result)
+    markdown, html = files.to_markdown(report.report_of(result)), files.to_html(report.report_of(result))
     assert markdown.index(best) < markdown.index("| target |")
     assert html.index("No clear winner") < html.index("<table>")
     assert "4 prompts, 3 repeats; methods: genai constant" in settings
@@ -321,7 +321,7 @@ def test_a_conclusion_may_be_that_there_is_none() -> None:
 def test_the_html_report_opens_offline_in_light_and_dark(name: str, browser: BrowserContext, tmp_path: Path) -> None:
     tasks = [Task(name="1", task=name, prompt="Say")]
     result = [state.found for state in bench(load, PAIR, tasks, SETTINGS, methods=METHODS[:2], repeats=1)][-1]
-    (_, _, _, file) = report.write(result, tmp_path / "run.json")
+    (_, _, _, file) = files.write(report.report_of(result), tmp_path / "run.json")
     page = browser.new_page()
     complaints: list[str] = []
     asked: list[str] = []

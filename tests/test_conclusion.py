@@ -13,7 +13,7 @@ from specdemo.analysis.intervals import summarise
 from specdemo.analysis.loops import Loop, loop
 from specdemo.analysis.wording import in_words
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.load import OtherLoad
+from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.race import race
 from specdemo.measure.repeats import repeats
 from specdemo.records import Comparison, Costs, Move, Trial, WarmUp

@@ -10,7 +10,7 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.config import generation_config
-from specdemo.engines.genai.decoder import as_tensor
+from specdemo.engines.genai.handles import as_tensor
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
@@ -257,7 +257,7 @@ def test_a_head_drafts_without_paged_attention(eagle: GenAIEngine, monkeypatch: 
 
 
 def committed(run: Run) -> list[list[int]]:
-    return [[token.id for token in step.committed] for step in run.rounds]
+    return [step.ids for step in run.rounds]
 
 
 def test_a_head_that_does_not_fit_is_refused_by_the_traced_engine(eagle: GenAIEngine) -> None:

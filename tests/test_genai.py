@@ -12,7 +12,7 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.config import generation_config
-from specdemo.engines.genai.decoder import as_tensor
+from specdemo.engines.genai.handles import as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError

@@ -46,9 +46,10 @@ def doubts(comparison: Comparison) -> Iterator[Doubt]:
             )
     if comparison.costs is not None:
         yield from _of_costs(comparison.costs)
-    found = loop(comparison.speculative.token_ids)
+    tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
+    found = loop(tokens)
     if found is not None:
-        times = (len(comparison.speculative.token_ids) - found.start) // found.period
+        times = (len(tokens) - found.start) // found.period
         what = "token" if found.period == 1 else f"{found.period} tokens"
         yield Doubt(
             "loop",
@@ -75,19 +76,32 @@ def _of_speedup(speedup: Interval, length: float | None) -> Iterator[Doubt]:
             f"A speedup of {speedup.middle:.2f}× is more than τ = {length:.2f} allows: {why}. The plain runs were "
             "probably slowed down by something else; measure again.",
         )
-    if speedup.wide:
-        yield Doubt("too wide", f"The runs differ too much to name a speedup ({speedup.ends}); measure again.")
+    reason = too_wide(speedup)
+    if reason is not None:
+        yield Doubt("too wide", reason)
     elif speedup.includes_one:
         yield Doubt("includes 1", f"The {speedup.ends} includes 1, so neither side is clearly faster.")
 
 
+def too_wide(speedup: Interval) -> str | None:
+    """That the runs differ too much, if they do."""
+    return f"The runs differ too much to name a speedup ({speedup.ends}); measure again." if speedup.wide else None
+
+
+def busy(share: float | None) -> str | None:
+    """That other processes took much of the processor's time, if they did."""
+    if share is None or share <= _BUSY:
+        return None
+    return (
+        f"Other processes took {percent(share)} of this machine's processor time meanwhile. That slows both "
+        "sides down, and not necessarily alike; close them and run again."
+    )
+
+
 def _of_load(share: float | None) -> Iterator[Doubt]:
-    if share is not None and share > _BUSY:
-        yield Doubt(
-            "other load",
-            f"Other processes took {percent(share)} of this machine's processor time meanwhile. That slows both "
-            "sides down, and not necessarily alike; close them and run again.",
-        )
+    reason = busy(share)
+    if reason is not None:
+        yield Doubt("other load", reason)
 
 
 def _of_costs(costs: Costs) -> Iterator[Doubt]:

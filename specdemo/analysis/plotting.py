@@ -20,6 +20,8 @@ _LAYOUT: dict[str, Any] = {
 }
 AXIS: dict[str, Any] = {"gridcolor": "var(--sd-line)", "zeroline": False, "rangemode": "tozero", "automargin": True}
 
+_COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-refused", "--sd-mute", "--sd-ink")
+
 
 def base_figure(**layout: Any) -> go.Figure:
     """An empty figure in the page's style, without Plotly's default template, whose colours only suit light pages."""
@@ -27,6 +29,11 @@ def base_figure(**layout: Any) -> go.Figure:
     figure.update_xaxes(AXIS)
     figure.update_yaxes(AXIS)
     return figure
+
+
+def colour(number: int) -> str:
+    """The colour of one of several ways of decoding."""
+    return f"var({_COLOURS[number % len(_COLOURS)]})"
 
 
 def plain_line(figure: go.Figure) -> None:

@@ -2,22 +2,14 @@
 
 from collections.abc import Callable
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import plotly.graph_objects as go
 
 from specdemo.analysis import metrics
-from specdemo.analysis.plotting import base_figure, plain_line
+from specdemo.analysis.plotting import base_figure, colour, plain_line
+from specdemo.bench.files import Chart
 from specdemo.bench.results import Bench, Cell, cells
-
-_COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-refused", "--sd-mute", "--sd-ink")
-
-
-class Chart(NamedTuple):
-    """A figure with its title."""
-
-    title: str
-    figure: go.Figure
 
 
 def charts(result: Bench) -> dict[str, Chart]:
@@ -56,7 +48,7 @@ def _by_task(found: list[Cell], title: str, bars: Callable[[list[Cell]], dict[st
     for number, way in enumerate(dict.fromkeys((cell.engine, cell.method) for cell in found)):
         mine = [cell for cell in found if (cell.engine, cell.method) == way]
         tasks = [escape(cell.task, quote=False) for cell in mine]  # Plotly takes some markup for its own
-        figure.add_bar(x=tasks, name=" ".join(way), marker_color=_colour(number), **bars(mine))
+        figure.add_bar(x=tasks, name=" ".join(way), marker_color=colour(number), **bars(mine))
     plain_line(figure)
     figure.update_yaxes(title=title)
     return figure
@@ -72,13 +64,9 @@ def _passes(result: Bench) -> go.Figure:
             y=[metrics.verify_cost(costs, n) for n in lengths],
             name=engine,
             mode="lines+markers",
-            line={"color": _colour(number)},
+            line={"color": colour(number)},
             hovertemplate="%{y:.2f}",
         )
     figure.update_xaxes(title="tokens")
     figure.update_yaxes(title="v(n)")
     return figure
-
-
-def _colour(number: int) -> str:
-    return f"var({_COLOURS[number % len(_COLOURS)]})"

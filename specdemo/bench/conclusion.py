@@ -1,10 +1,11 @@
 """What a benchmark comes to, for the first lines of its report: a conclusion, what to doubt, when and on what."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specdemo.analysis.doubts import doubts_of
 from specdemo.analysis.wording import common_words
 from specdemo.bench.results import ALL, Bench, Cell, cells
+from specdemo.records import Environment
 
 
 def opening(result: Bench) -> Iterator[str]:
@@ -16,7 +17,7 @@ def opening(result: Bench) -> Iterator[str]:
         for doubt in doubts_of(cell):
             if cell.task == ALL or doubt.kind == "above τ":
                 yield f"{_name(cell)}, {cell.task}: {doubt.reason}"
-    yield from _where(result)
+    yield from where(result.date, [facts.environment for facts in result.engines.values()])
     header, prompts = result.header, len(result.tasks)
     yield (
         f"Settings: {common_words(header.settings)}; {prompts} prompt{'s' * (prompts != 1)}, "
@@ -42,9 +43,9 @@ def conclusion(overall: list[Cell]) -> str:
     return f"No clear winner: any of {names}. For {_name(best)}: {evidence}, {outputs}."
 
 
-def _where(result: Bench) -> Iterator[str]:
-    environments = list(dict.fromkeys(facts.environment for facts in result.engines.values()))
-    date = f"Measured on {result.date}" if result.date else "Measured"
+def where(begun: str, environments: Sequence[Environment]) -> Iterator[str]:
+    """When it was measured, and on what; the latter for at most one environment."""
+    date = f"Measured on {begun}" if begun else "Measured"
     for environment in environments[:1]:
         threads = (
             "" if environment.threads is None else f", {environment.threads} thread{'s' * (environment.threads != 1)}"

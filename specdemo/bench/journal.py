@@ -45,7 +45,7 @@ class Journal:
         differences = self._differences(lines[0], header)
         if differences:
             raise FileError(
-                f"{quoted(str(self.path))} holds rows from a benchmark with {', '.join(differences)}; "
+                f"{quoted(str(self.path))} holds rows of a run with {', '.join(differences)}; "
                 "choose another output path, or delete that file."
             )
         return list(self._rows(lines[1:], row))

@@ -22,7 +22,7 @@ from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import can_run, trials, warm_up
 from specdemo.progress import Progress
-from specdemo.records import SIDES, Costs, ModelPair, Trial
+from specdemo.records import SIDES, Costs, Environment, ModelPair, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
 
@@ -81,11 +81,7 @@ def bench(
         yield Progress(len(state.rows), total, None, state, f"loading {name}")
         engine = load(name)
         try:
-            if name in engines and engines[name].environment != engine.environment:
-                raise FileError(
-                    "The rows so far were measured with other versions or settings of OpenVINO; choose another "
-                    "output path, or delete the file that ends in .rows.jsonl."
-                )
+            check_environment(engines[name].environment if name in engines else None, engine.environment)
             costs = measure_costs(engine, stop=stop)
             if stop():
                 return
@@ -117,6 +113,19 @@ def bench_and_hardware(
     if last is not None and last.found.complete:
         yield replace(last, doing="memory and bandwidth", seconds_left=None)
         yield replace(last, found=with_hardware(last.found, stop=stop))
+
+
+def check_environment(begun: Environment | None, here: Environment) -> None:
+    """Check that a run goes on where it was begun; None: it was not.
+
+    Raises:
+        FileError: its rows so far were measured elsewhere.
+    """
+    if begun is not None and begun != here:
+        raise FileError(
+            "The rows so far were measured with other versions or settings of OpenVINO; choose another "
+            "output path, or delete the file that ends in .rows.jsonl."
+        )
 
 
 def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Bench:

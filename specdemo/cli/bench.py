@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specdemo.bench import report
+from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.methods import ENGINES, METHODS
+from specdemo.bench.report import report_of
 from specdemo.bench.results import Bench, headline
 from specdemo.bench.run import REPEATS, bench, with_hardware
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
@@ -54,7 +55,7 @@ def _bench(options: argparse.Namespace) -> None:
     settings = chosen_settings(options, pair, engine="traced")  # which can do more
     check_json(options.json)
     path = None if options.json in (None, "-") else Path(options.json)
-    journal = None if path is None else Journal(report.beside(path, ".rows.jsonl"))
+    journal = None if path is None else Journal(files.beside(path, ".rows.jsonl"))
     bundled = bundled_tasks(pair.target.prompts)
     tasks = limited(read_tasks(options.prompts) if options.prompts else bundled, options.limit)
     show_conversion(pair.target, pair.draft)
@@ -73,7 +74,7 @@ def _bench(options: argparse.Namespace) -> None:
             raise KeyboardInterrupt
         if not options.no_hardware:
             if path is not None:
-                report.write(result, path)  # now, in case this process dies later
+                files.write(report_of(result), path)  # now, in case this process dies later
             with progress_bar() as show:  # Ctrl+C now breaks off at once: all rows are there
                 show("memory and bandwidth", len(result.rows), None, None)
                 result = with_hardware(result)
@@ -86,9 +87,9 @@ def _bench(options: argparse.Namespace) -> None:
 
 def _tell(result: Bench, path: Path | None, *, as_json: bool) -> None:
     if as_json:
-        write_json(report.to_json(result), "-", indent=None)
+        write_json(files.to_json(report_of(result)), "-", indent=None)
     else:
-        terminal.print_bench(Console(), result)
+        terminal.print_report(Console(), report_of(result))
         write_json(headline(result), "-", indent=None)
     if path is not None:
-        report.write(result, path)
+        files.write(report_of(result), path)

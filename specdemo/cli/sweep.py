@@ -1,9 +1,7 @@
 """`sweep`: which setting is fastest here, for these prompts."""
 
 import argparse
-from collections.abc import Callable
 from contextlib import closing
-from typing import TypeVar
 
 from rich.console import Console
 
@@ -16,18 +14,16 @@ from specdemo.cli.options import (
     check_effect,
     check_json,
     chosen_pair,
+    numbers,
     positive,
     raced_settings,
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
-from specdemo.errors import UsageError, quoted
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
-
-N = TypeVar("N", int, float)
 
 
 def add_to(commands: Commands) -> None:
@@ -94,21 +90,3 @@ def _tell(result: Sweep, path: str | None) -> None:
         terminal.print_sweep(Console(), result)
     if path is not None:
         write_json(result.model_dump(mode="json"), path)
-
-
-def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
-    """The numbers in a list such as `1-4,8`; `none` is an empty list.
-
-    Raises:
-        UsageError: it is not such a list.
-    """
-    if text == "none":
-        return []
-    found: list[N] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            found += [kind(str(n)) for n in range(int(first), int(last) + 1)] if dash else [kind(part)]
-    except ValueError as error:
-        raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
-    return list(dict.fromkeys(found))

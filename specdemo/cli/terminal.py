@@ -11,9 +11,7 @@ from specdemo.analysis.figures import figures, milliseconds, number
 from specdemo.analysis.pieces import PieceKind, pieces_of
 from specdemo.analysis.predict import FORMULAS
 from specdemo.analysis.wording import is_chat
-from specdemo.bench import report
-from specdemo.bench.conclusion import opening
-from specdemo.bench.results import Bench
+from specdemo.bench.files import Report
 from specdemo.measure import sweep as sweeps
 from specdemo.measure.sweep import Sweep
 from specdemo.records import Comparison, Costs, Run
@@ -23,6 +21,7 @@ STYLES: dict[PieceKind, str] = {
     "rejected": "strike dark_orange",
     "own": "bold blue",
 }
+_SAME = ("target", "draft")  # in every row of a report, and in its title
 _PASSES = (2, 5, 17)  # tokens per pass: at the shortest lookahead, the default, and the longest
 
 
@@ -88,18 +87,17 @@ def _steps(costs: Costs) -> str:
     return ", ".join([steps, *(f"v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)]) + "."
 
 
-def print_bench(console: Console, result: Bench) -> None:
-    """The table of a benchmark, and what else was measured."""
-    names = len(("target", "draft"))  # the same in every row, so they are the title here
-    pair = report.table(result)[:1]
-    title = " with ".join(pair[0][:names]) if pair else None
-    rows = Table(*report.COLUMNS[names:], box=None, header_style="bold", title=title)
-    for row in report.table(result):
-        rows.add_row(*map(Text, row[names:]))
-    for sentence in opening(result):
+def print_report(console: Console, report: Report) -> None:
+    """The table of a benchmark or a load run, and what else was measured."""
+    shown = [index for index, column in enumerate(report.columns) if column not in _SAME]
+    columns = [Column(report.columns[index], overflow="fold") for index in shown]
+    rows = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=report.title)
+    for row in report.rows:
+        rows.add_row(*(Text(row[index]) for index in shown))
+    for sentence in report.opening:
         console.print(sentence)
     console.print(rows)
-    for note in report.notes(result):
+    for note in report.notes:
         console.print(Text(note, "dim"))
 
 

@@ -5,14 +5,17 @@ arithmetic and do not really pass, unless `real_time` makes it sleep.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from time import sleep
 
 from specdemo.decoding.verification import judge
 from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
+from specdemo.engines.batch import Batch
+from specdemo.engines.scripted_batch import ScriptedBatch
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
+    SIDES,
     Costs,
     DraftRound,
     DraftToken,
@@ -22,6 +25,8 @@ from specdemo.records import (
     ModelPair,
     Request,
     Round,
+    Run,
+    Side,
     Token,
     TraceSource,
 )
@@ -47,6 +52,8 @@ class ScriptedEngine:
     extra: float = 0.001
     prefill: float = 0.05
     real_time: bool = False
+    remote: bool = False
+    sides: tuple[Side, ...] = SIDES
     fails_at: int | None = None
     diverges_at: int | None = None
     requests: int = field(default=0, init=False)
@@ -61,6 +68,10 @@ class ScriptedEngine:
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         """A decoder of the request; every drafter knows the words as the draft does."""
         return _ScriptedDecoder(self, request)
+
+    def batch(self, way: Way) -> Batch:
+        """Several requests at once."""
+        return ScriptedBatch(replace(self, real_time=False), self.step, self.extra, real_time=self.real_time)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of passes over each number of tokens."""
@@ -118,6 +129,9 @@ class _ScriptedDecoder:
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         return list(rounds)
+
+    def settled(self, run: Run) -> Run:
+        return run
 
     def follow(self, way: Way) -> bool:
         if not isinstance(way, Constant) or not isinstance(self._request.way, Constant):

@@ -36,8 +36,12 @@ Loader = Callable[[EngineName, ModelPair, Side], Engine]
 """Loads the part of a pair that one side decodes with."""
 
 
+Work = Callable[[Engine, Request], None]
+"""What a process does with its engine while its memory is measured; picklable."""
+
+
 class MemoryUse(Record):
-    """Bytes that a separate process took to load the models and decode one prompt.
+    """Bytes that a separate process took to load the models and decode one prompt, `at_once` times at once.
 
     It loads only what its side decodes with, so a single pipeline with GenAI. Counted is the growth of its resident
     set from before loading: weights, caches, tokenizers, compiled code and work space; `resident` at the end, `peak`
@@ -48,6 +52,7 @@ class MemoryUse(Record):
     side: Side
     resident: int
     peak: int
+    at_once: int = 1
 
 
 class Bound(Record):
@@ -127,6 +132,11 @@ def _timed(pool: ThreadPoolExecutor, work: Callable[[Arrays], object], parts: li
     return perf_counter() - began
 
 
+def decode(engine: Engine, request: Request) -> None:
+    """Decode to the end, without replaying proposals, which would load the draft again."""
+    deque(engine.decoder(request).rounds(), maxlen=0)
+
+
 def measure_memory(
     pair: ModelPair,
     prompt: str,
@@ -134,20 +144,25 @@ def measure_memory(
     side: Side,
     load: Loader = load_engine,
     stop: Callable[[], bool] = lambda: False,
+    *,
+    work: Work = decode,
+    at_once: int = 1,
 ) -> MemoryUse | None:
     """What one side takes, in a child process of its own; None if `stop` returned True meanwhile.
+
+    `work` decodes the prompt `at_once` times at once.
 
     Raises:
         SpecdemoError: what loading or decoding raised there, or the child died.
     """
     died = EngineError("The process that measured memory died, perhaps for lack of it; choose smaller models.")
-    child = follow(_used, pair, prompt, settings, side, load, name="specdemo memory", died=died, stop=stop)
+    child = follow(_used, pair, prompt, settings, side, load, work, name="specdemo memory", died=died, stop=stop)
     with closing(child) as messages:
         found = next((message for message in messages if message is not None), None)
     if found is None:
         return None
     resident, peak = found
-    return MemoryUse(engine=settings.engine, side=side, resident=resident, peak=peak)
+    return MemoryUse(engine=settings.engine, side=side, resident=resident, peak=peak, at_once=at_once)
 
 
 def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["resident", "peak"]) -> int | None:
@@ -160,15 +175,14 @@ def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["re
 
 
 def _used(
-    pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader
+    pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader, work: Work
 ) -> Iterator[tuple[int, int]]:
     """Resident bytes at the end and at the peak; runs in the child."""
     process = psutil.Process()
     before = process.memory_info().rss
     engine = load(settings.engine, pair, side)
     request = Request.of(prompt, settings)
-    decoder = engine.decoder(request.plain if side == "plain" else request)
-    deque(decoder.rounds(), maxlen=0)  # replaying proposals would load the draft again
+    work(engine, request.plain if side == "plain" else request)
     yield process.memory_info().rss - before, _peak(process) - before
 
 

@@ -1,43 +1,163 @@
-"""Other load on the machine while something is timed.
+"""Load: one side with a constant number of requests in flight, in a closed loop.
 
-The clocks run only while a side computes, but whatever else runs on the machine takes processor time and memory
-bandwidth from it, and not necessarily from both sides alike.
+In a closed loop every user waits for an answer before asking again, so the number in flight never changes. A batch
+that is allowed to run empty would be measured partly with fewer in flight, and more so the side whose requests take
+different times. Further requests are therefore submitted until the last one that counts has ended, and then dropped.
 """
 
-from contextlib import suppress
-from multiprocessing import parent_process
-from time import process_time
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+from random import Random
+from typing import NamedTuple
 
-import psutil
+from specdemo.engines.base import Engine
+from specdemo.engines.batch import Arrival, Batch, BatchEngine
+from specdemo.errors import SettingsError
+from specdemo.measure.other_load import OtherLoad
+from specdemo.records import Request
+from specdemo.records.load import Block, Served
 
-_LEAST_SECONDS = 0.1  # of all cores together: the system counts in hundredths
+
+class Prompted(NamedTuple):
+    """A request, and the name of its prompt."""
+
+    prompt: str
+    request: Request
 
 
-class OtherLoad:
-    """Measures from its creation on. Neither this process counts as other, nor the server that it computes for."""
+def shuffled(names: list[str], seed: str) -> Iterator[str]:
+    """The names without end: all of them in a random order, then all of them in another."""
+    random = Random(seed)
+    while True:
+        yield from random.sample(names, len(names))
+
+
+@dataclass
+class _Flight:
+    prompt: str
+    began: float
+    first: float | None = None
+    tokens: int = 0
+    output: list[str] = field(default_factory=list)
+
+    def add(self, arrival: Arrival) -> None:
+        if arrival.tokens and self.first is None:
+            self.first = arrival.at - self.began
+        self.tokens += arrival.tokens
+        ids = arrival.output
+        self.output += [ids] if isinstance(ids, str) else [f"{token} " for token in ids]
+
+    def served(self, at: float) -> Served:
+        last = at - self.began
+        digest = hashlib.sha256("".join(self.output).encode(errors="replace")).hexdigest()[:16]
+        first = last if self.first is None else self.first
+        return Served(prompt=self.prompt, tokens=self.tokens, first=first, last=last, output=digest)
+
+
+class _Rounds:
+    """Counts of rounds, as far as they can be seen."""
 
     def __init__(self) -> None:
-        self._begin = _times()
+        self._seen = True
+        self._accepted: Counter[int] = Counter()
+        self._judged = self._proposed = 0
 
-    def share(self) -> float | None:
-        """Share of the machine's processor time that others took so far; None if that is too short to tell."""
-        passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
-        return min(max((busy - own) / passed, 0.0), 1.0) if passed >= _LEAST_SECONDS else None
+    def add(self, arrival: Arrival) -> None:
+        self._seen &= arrival.rounds is not None
+        for proposed, accepted in arrival.rounds or ():
+            self._accepted[accepted] += 1
+            if proposed is not None:
+                self._judged += accepted
+                self._proposed += proposed
+
+    @property
+    def accepted(self) -> tuple[int, ...] | None:
+        if not self._seen or not self._accepted:
+            return None
+        return tuple(self._accepted[count] for count in range(max(self._accepted) + 1))
+
+    @property
+    def judged(self) -> tuple[int, int] | None:
+        return (self._judged, self._proposed) if self._seen and self._proposed else None
 
 
-def _times() -> tuple[float, float, float]:
-    """Seconds of all cores together that passed, and that were busy; and those of ours."""
-    times = psutil.cpu_times()
-    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time, too
-    passed = sum(times) - guests
-    return passed, passed - times.idle - getattr(times, "iowait", 0.0), process_time() + _server_time()
+def serve(
+    batch: Batch,
+    requests: Iterator[Prompted],
+    level: int,
+    number: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> Block | None:
+    """Serve the first `number` of endless requests with `level` in flight; None if `stop` returned True meanwhile.
+
+    The batch is left as it is then; close it.
+
+    Raises:
+        SpecdemoError: a request cannot be served, or the engine failed.
+    """
+    load, flying, done, rounds = OtherLoad(), dict[int, _Flight](), dict[int, Served](), _Rounds()
+    tokens = advanced = passes = cache = 0
+    upcoming = enumerate(requests)
+
+    def submit(how_many: int) -> None:
+        for index, (prompt, request) in islice(upcoming, how_many):
+            flying[index] = _Flight(prompt, batch.now())
+            batch.submit(index, request)
+
+    began = at = batch.now()
+    submit(level)
+    while len(done) < number:
+        if stop():
+            return None
+        arrived, ended = batch.receive(), 0
+        for arrival in arrived:
+            flight, at = flying[arrival.number], arrival.at
+            flight.add(arrival)
+            rounds.add(arrival)
+            tokens += arrival.tokens
+            if arrival.finish_reason is not None:
+                del flying[arrival.number]
+                ended += 1
+                if arrival.number < number:
+                    done[arrival.number] = flight.served(at)
+        if arrived:
+            advanced, passes, cache = advanced + len(arrived), passes + 1, max(cache, batch.cache_bytes() or 0)
+        if len(done) < number:
+            submit(ended)
+    return Block(
+        level=level,
+        seconds=at - began,
+        tokens=tokens,
+        served=tuple(done[index] for index in sorted(done)),
+        accepted=rounds.accepted,
+        judged=rounds.judged,
+        batch=advanced / passes if batch.in_passes else None,
+        cache_bytes=cache or None,
+        other_load=load.share(),
+    )
 
 
-def _server_time() -> float:
-    """Seconds of the page's server, if this is its engine's process: it streams what is timed here."""
-    parent = parent_process()
-    with suppress(psutil.Error):
-        if parent is not None and parent.pid is not None:
-            times = psutil.Process(parent.pid).cpu_times()
-            return float(times.user + times.system)
-    return 0.0
+def decode_at_once(engine: Engine, request: Request, level: int) -> None:
+    """Decode the same request so many times at once.
+
+    Raises:
+        SettingsError: the engine serves one request at a time.
+        SpecdemoError: the request cannot be served, or the engine failed.
+    """
+    with closing(able(engine).batch(request.way)) as batch:
+        serve(batch, repeat(Prompted("", request)), level, level)
+
+
+def able(engine: Engine) -> BatchEngine:
+    """The engine, as one that serves several requests at once.
+
+    Raises:
+        SettingsError: it serves one at a time.
+    """
+    if not isinstance(engine, BatchEngine):
+        raise SettingsError("This engine serves one request at a time; choose another.")
+    return engine

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from specdemo.analysis import metrics
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError
-from specdemo.measure.load import OtherLoad
+from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.race import run_alone
 from specdemo.models.checks import check_way
 from specdemo.records import Comparison, Costs, ModelPair, Request, Run, Trial, Turn, Verdict
@@ -71,7 +71,7 @@ def trials(
         if "cancelled" in (before.finish_reason, run.finish_reason, after.finish_reason):
             return
         first, second = (_compared(engine, prompt, settings, plain, run) for plain in (before, after))
-        yield _trial(first, second, load.share())
+        yield _trial(first, second, None if engine.remote else load.share())
         before, load = after, OtherLoad()
 
 

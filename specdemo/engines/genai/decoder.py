@@ -11,26 +11,20 @@ from collections.abc import Generator, Sequence
 from itertools import count
 from time import perf_counter
 
-import numpy as np
-import openvino
 import openvino_genai
 
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Prefilling
 from specdemo.engines.genai.config import generation_config, kind_of, tells_probabilities
+from specdemo.engines.genai.handles import as_tensor, is_refused, read
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, EngineError, PromptError
-from specdemo.records import DraftToken, FinishReason, Request, Round, Token, TraceSource
+from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.ways import Constant, Way
 
 _request_ids = count(1)
-
-
-def as_tensor(ids: Sequence[int]) -> openvino.Tensor:
-    """Token ids as GenAI takes them, shape (1, tokens)."""
-    return openvino.Tensor(np.array([ids], np.int64))
 
 
 class GenAIDecoder:
@@ -100,7 +94,7 @@ class GenAIDecoder:
             raise self._failure() from error
         seconds = perf_counter() - began
         tokens = self._read()
-        if self._handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
+        if is_refused(self._handle):
             raise CacheError(
                 f"The KV cache of {self._pipelines.pair.runtime.cache_size} GB is too small for this run; "
                 "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
@@ -117,6 +111,10 @@ class GenAIDecoder:
         if self.trace_source != "replayed":
             return list(rounds)
         return [self._traced(step, ended=self.finish_reason == "stop" and step is rounds[-1]) for step in rounds]
+
+    def settled(self, run: Run) -> Run:
+        """Nothing is found out at the end."""
+        return run
 
     def follow(self, way: Way) -> bool:
         """A request keeps the configuration it was added with."""
@@ -138,17 +136,12 @@ class GenAIDecoder:
 
     def _read(self) -> list[Token]:
         assert self._handle is not None
-        tokens, told = [], tells_probabilities(self._request)
-        while self._handle.can_read():
-            for output in self._handle.read().values():
-                for id_, logarithm in zip(output.generated_ids, output.generated_log_probs, strict=True):
-                    probability = math.exp(logarithm) if told else None
-                    tokens.append(Token(id=id_, text=self._text.push(id_), probability=probability))
-                if output.finish_reason == openvino_genai.GenerationFinishReason.STOP:
-                    self.finish_reason = "stop"
-                elif output.finish_reason == openvino_genai.GenerationFinishReason.LENGTH:
-                    self.finish_reason = "length"
-        return tokens
+        output, told = read(self._handle), tells_probabilities(self._request)
+        self.finish_reason = output.finish_reason
+        return [
+            Token(id=id_, text=self._text.push(id_), probability=math.exp(logarithm) if told else None)
+            for id_, logarithm in zip(output.ids, output.logarithms, strict=True)
+        ]
 
     def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
         """What is known of a round's proposals before any replay: with a constant lookahead, their number.

@@ -9,14 +9,17 @@ from contextlib import closing
 from itertools import islice
 
 from specdemo.engines.base import Decoder, rounds_of
+from specdemo.engines.batch import Batch
+from specdemo.engines.genai.batch import GenAIBatch
 from specdemo.engines.genai.config import generation_config
-from specdemo.engines.genai.decoder import GenAIDecoder, as_tensor
+from specdemo.engines.genai.decoder import GenAIDecoder
+from specdemo.engines.genai.handles import as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.errors import EngineError
-from specdemo.models.checks import check_request
+from specdemo.models.checks import check_request, check_way
 from specdemo.models.environment import describe_environment
-from specdemo.records import Costs, DraftRound, ModelPair, Request
-from specdemo.ways import Constant, Lookup, Plain
+from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request, Sampling
+from specdemo.ways import Constant, Lookup, Plain, Way
 
 _MOST_TOKENS = 200  # tokens per series of passes: enough for eleven over seventeen tokens
 _DRAFTED_TOKENS = 64  # while draft steps are timed
@@ -25,6 +28,9 @@ _NGRAM = 3
 
 class GenAIEngine:
     """A loaded pair and its decoders."""
+
+    remote = False
+    sides = SIDES
 
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
         """Check that the pair can be used; load its target, unless `lazy`.
@@ -44,6 +50,15 @@ class GenAIEngine:
         """
         check_request(self.pair, "genai", request)
         return GenAIDecoder(self.pipelines, request)
+
+    def batch(self, way: Way) -> Batch:
+        """Several requests at once, decoded this way.
+
+        Raises:
+            PairError, SettingsError: the pair cannot be decoded in this way.
+        """
+        check_way(self.pair, "genai", way, Sampling())
+        return GenAIBatch(self.pipelines, way)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of plain steps, or of rounds of prompt lookup.

@@ -10,9 +10,10 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from specdemo.bench import report
+from specdemo.bench.files import write
 from specdemo.bench.journal import Journal
 from specdemo.bench.methods import available
+from specdemo.bench.report import report_of
 from specdemo.bench.results import Bench, Header
 from specdemo.bench.run import REPEATS, bench, bench_and_hardware
 from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
@@ -86,7 +87,7 @@ class Callbacks:
         result: Bench = state.found
         try:
             with TemporaryDirectory() as folder:
-                paths = report.write(result, Path(folder) / "specdemo-benchmark.json")
+                paths = write(report_of(result), Path(folder) / "specdemo-benchmark.json")
                 if result.complete:
                     journal.delete()
                 files = gr.update(value=list(map(str, paths)), visible=True)

@@ -1,42 +1,24 @@
-"""The engine in a separate process, for the page.
+"""The engine's process from outside."""
 
-A step of a GenAI pipeline keeps Python's global lock until it is done. In the server's own process it would
-stall every visitor's page, and answering visitors would disturb the clocks. It also means that a crash inside
-a driver, or a lack of memory, ends one job and not the server, and that loading can be interrupted.
-
-Messages: a `Job` to the child; back comes what it yields, including `Phase` values, as `child.send_all` sends it.
-"""
-
-import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
+from dataclasses import replace
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
-from operator import attrgetter
 from threading import Event as ThreadEvent
 from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
-from specdemo.child import Child, Sign, send_all
-from specdemo.engines.base import Engine
+from specdemo.child import Child, Sign
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import Moved, RaceEvent, race
-from specdemo.measure.step_costs import measure_costs
-from specdemo.models.gguf_convert import convert_models
+from specdemo.measure.race import Moved, RaceEvent
 from specdemo.progress import Phase
-from specdemo.records import Costs, ModelPair, Turn
+from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ways import EngineName
+from specdemo.worker.inside import serve
+from specdemo.worker.jobs import EngineFactory, Job, Race
 
-EngineFactory = Callable[[EngineName, ModelPair], Engine]
-Job = Callable[["Engines"], Iterator[Any]]
-"""Work for the child to do with what is loaded there; `WithEngine` and `WithLoader` make jobs."""
 _POLL_SECONDS = 0.05
 _TICK_SECONDS = 1.0
 _LOADING_GRACE = (
@@ -44,70 +26,6 @@ _LOADING_GRACE = (
 )
 _UNMOVED = (0.0, 0.0)  # no lookahead is 0
 _GRACE = 30.0  # longer than a round takes
-
-
-@dataclass(frozen=True)
-class WithEngine:
-    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`. Without any, the pair is only loaded."""
-
-    engine: EngineName
-    pair: ModelPair
-    work: Callable[..., Iterator[Any]] | None = None
-
-    def __call__(self, engines: "Engines") -> Iterator[Any]:
-        """Load and calibrate whatever is not ready yet, then work."""
-        engine, costs = yield from engines.using(self.engine, self.pair)
-        if self.work is not None and not engines.stop():
-            yield from self.work(engine, stop=engines.stop, costs=costs)
-
-
-@dataclass(frozen=True)
-class Race:
-    """A race whose settings can be moved; see `Worker.move`."""
-
-    pair: ModelPair
-    prompt: str
-    settings: GenerationSettings
-    history: tuple[Turn, ...] = ()
-
-    def __call__(self, engines: "Engines") -> Iterator[Any]:
-        """Load and calibrate whatever is not ready yet, then race."""
-        work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
-        yield from WithEngine(self.settings.engine, self.pair, work)(engines)
-
-
-@dataclass(frozen=True)
-class WithLoader:
-    """Work with a pair in several engines, which the work loads and closes itself: `work(load, stop=…)`."""
-
-    pair: ModelPair
-    work: Callable[..., Iterator[Any]]
-
-    def __call__(self, engines: "Engines") -> Iterator[Any]:
-        """Free what is loaded, then work."""
-        engines.close()
-        yield from converting(self.pair)
-        yield from self.work(lambda name: engines.factory(name, self.pair), stop=engines.stop)
-
-
-@dataclass(frozen=True)
-class IfLoaded:
-    """Work with a pair in one engine, as `WithEngine`, but only if both are loaded already."""
-
-    engine: EngineName
-    pair: ModelPair
-    work: Callable[..., Iterator[Any]]
-
-    def __call__(self, engines: "Engines") -> Iterator[Any]:
-        """Work, or do nothing."""
-        if engines.has(self.engine, self.pair):
-            yield from WithEngine(self.engine, self.pair, self.work)(engines)
-
-
-def converting(pair: ModelPair) -> Iterator[Phase]:
-    """Convert what of a pair is GGUF and not converted yet."""
-    for _, seconds in convert_models((pair.target, pair.draft)):
-        yield Phase("converting", seconds=seconds)
 
 
 class Worker:
@@ -229,7 +147,7 @@ class Worker:
         self._stop, self._ready = context.Event(), context.Event()
         self._moved = context.RawArray("d", _UNMOVED)
         self._child = Child(
-            _serve, self._factory, self._first, self._stop, self._ready, self._moved, name="specdemo engine"
+            serve, self._factory, self._first, self._stop, self._ready, self._moved, name="specdemo engine"
         )
         self._first = None  # a restarted child loads what its first job needs
 
@@ -285,77 +203,3 @@ class Worker:
         if isinstance(message, SpecdemoError):
             raise message
         return message
-
-
-def _serve(
-    connection: Connection,
-    factory: EngineFactory,
-    first: Job | None,
-    stop: Event,
-    ready: Event,
-    controls: Sequence[float],
-) -> None:
-    """The child: do jobs until the parent is gone. What failed to load is retried."""
-
-    def moved() -> Moved | None:
-        lookahead, threshold = controls
-        return Moved(int(lookahead), threshold) if lookahead else None
-
-    engines = Engines(factory, stop.is_set, moved)
-    if first is not None:
-        with suppress(Exception):  # the job that needs it is told, when loading is retried
-            for _, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
-                connection.send(next(phases))
-    ready.set()
-    while True:
-        send_all(connection, _guarded(connection.recv(), engines))
-
-
-def _guarded(job: Job, engines: "Engines") -> Iterator[Any]:
-    """What the job yields. Whatever goes wrong, the process survives for the next job."""
-    try:
-        yield from job(engines)
-    except SpecdemoError:
-        raise
-    except Exception as failure:
-        traceback.print_exception(failure)
-        engines.close()
-        raise EngineError from failure
-
-
-class Engines:
-    """What is loaded in the child: at most one engine, since each holds copies of the models; and what steps cost."""
-
-    def __init__(
-        self, factory: EngineFactory, stop: Callable[[], bool], moved: Callable[[], Moved | None] = lambda: None
-    ) -> None:
-        """`stop` says whether the current job should end, `moved` where its settings were moved."""
-        self.factory = factory
-        self.stop = stop
-        self.moved = moved
-        self._name: tuple[EngineName, ModelPair] | None = None
-        self._engine: Engine | None = None
-        self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
-
-    def using(self, engine: EngineName, pair: ModelPair) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
-        """Load this pair in this engine, after freeing what was loaded; measure its costs unless they are known."""
-        name = (engine, pair)
-        if self._engine is None or self._name != name:
-            yield from converting(pair)
-            yield Phase("loading")
-            self.close()
-            self._engine, self._name = self.factory(engine, pair), name
-        if self._costs.get(name) is None:
-            yield Phase("calibrating")
-            self._costs[name] = measure_costs(self._engine, stop=self.stop)
-        return self._engine, self._costs[name]
-
-    def has(self, engine: EngineName, pair: ModelPair) -> bool:
-        """Whether this pair is loaded in this engine."""
-        return self._engine is not None and self._name == (engine, pair)
-
-    def close(self) -> None:
-        """Free what is loaded."""
-        if self._engine is not None:
-            self._engine.close()
-        self._engine = self._name = None

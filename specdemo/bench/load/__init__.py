@@ -1,0 +1,1 @@
+"""Load: how plain and speculative decoding compare with several requests in flight."""

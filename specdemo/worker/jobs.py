@@ -1,0 +1,121 @@
+"""Jobs for the engine's process, and what is loaded there."""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from specdemo.engines.base import Engine
+from specdemo.measure.race import Moved, race
+from specdemo.measure.step_costs import measure_costs
+from specdemo.models.gguf_convert import convert_models
+from specdemo.progress import Phase
+from specdemo.records import Costs, ModelPair, Turn
+from specdemo.settings import GenerationSettings
+from specdemo.ways import EngineName
+
+EngineFactory = Callable[[EngineName, ModelPair], Engine]
+Job = Callable[["Engines"], Iterator[Any]]
+"""Work for the child to do with what is loaded there; `WithEngine` and `WithLoader` make jobs."""
+
+
+class Engines:
+    """What is loaded in the child: at most one engine, since each holds copies of the models; and what steps cost."""
+
+    def __init__(
+        self, factory: EngineFactory, stop: Callable[[], bool], moved: Callable[[], Moved | None] = lambda: None
+    ) -> None:
+        """`stop` says whether the current job should end, `moved` where its settings were moved."""
+        self.factory = factory
+        self.stop = stop
+        self.moved = moved
+        self._name: tuple[EngineName, ModelPair] | None = None
+        self._engine: Engine | None = None
+        self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
+
+    def using(self, engine: EngineName, pair: ModelPair) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
+        """Load this pair in this engine, after freeing what was loaded; measure its costs unless they are known."""
+        name = (engine, pair)
+        if self._engine is None or self._name != name:
+            yield from converting(pair)
+            yield Phase("loading")
+            self.close()
+            self._engine, self._name = self.factory(engine, pair), name
+        if self._costs.get(name) is None:
+            yield Phase("calibrating")
+            self._costs[name] = measure_costs(self._engine, stop=self.stop)
+        return self._engine, self._costs[name]
+
+    def has(self, engine: EngineName, pair: ModelPair) -> bool:
+        """Whether this pair is loaded in this engine."""
+        return self._engine is not None and self._name == (engine, pair)
+
+    def close(self) -> None:
+        """Free what is loaded."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._name = None
+
+
+@dataclass(frozen=True)
+class WithEngine:
+    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`. Without any, the pair is only loaded."""
+
+    engine: EngineName
+    pair: ModelPair
+    work: Callable[..., Iterator[Any]] | None = None
+
+    def __call__(self, engines: Engines) -> Iterator[Any]:
+        """Load and calibrate whatever is not ready yet, then work."""
+        engine, costs = yield from engines.using(self.engine, self.pair)
+        if self.work is not None and not engines.stop():
+            yield from self.work(engine, stop=engines.stop, costs=costs)
+
+
+@dataclass(frozen=True)
+class Race:
+    """A race whose settings can be moved; see `Worker.move`."""
+
+    pair: ModelPair
+    prompt: str
+    settings: GenerationSettings
+    history: tuple[Turn, ...] = ()
+
+    def __call__(self, engines: Engines) -> Iterator[Any]:
+        """Load and calibrate whatever is not ready yet, then race."""
+        work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
+        yield from WithEngine(self.settings.engine, self.pair, work)(engines)
+
+
+@dataclass(frozen=True)
+class WithLoader:
+    """Work with a pair in several engines, which the work loads and closes itself: `work(load, stop=…)`."""
+
+    pair: ModelPair
+    work: Callable[..., Iterator[Any]]
+
+    def __call__(self, engines: Engines) -> Iterator[Any]:
+        """Free what is loaded, then work."""
+        engines.close()
+        yield from converting(self.pair)
+        yield from self.work(lambda name: engines.factory(name, self.pair), stop=engines.stop)
+
+
+@dataclass(frozen=True)
+class IfLoaded:
+    """Work with a pair in one engine, as `WithEngine`, but only if both are loaded already."""
+
+    engine: EngineName
+    pair: ModelPair
+    work: Callable[..., Iterator[Any]]
+
+    def __call__(self, engines: Engines) -> Iterator[Any]:
+        """Work, or do nothing."""
+        if engines.has(self.engine, self.pair):
+            yield from WithEngine(self.engine, self.pair, self.work)(engines)
+
+
+def converting(pair: ModelPair) -> Iterator[Phase]:
+    """Convert what of a pair is GGUF and not converted yet."""
+    for _, seconds in convert_models((pair.target, pair.draft)):
+        yield Phase("converting", seconds=seconds)
