@@ -23,6 +23,17 @@ VISIBLE = """selectors => selectors.filter(selector => {
 """Those of the selectors of which nothing is wholly in view, and not covered."""
 
 
+UNCOVERED = """text => {
+  text.scrollIntoView({ block: "start" });
+  const { top, left, width } = text.getBoundingClientRect();
+  const line = parseFloat(getComputedStyle(text).lineHeight);
+  let count = 0;
+  while (text.contains(document.elementFromPoint(left + width / 2, top + (count + 0.5) * line))) count += 1;
+  return count;
+}"""
+"""Scrolled to, lines of a pane that nothing covers."""
+
+
 def lines(page: Page, side: str) -> float:
     """Lines of text that a pane has room for."""
     size = "e => e.clientHeight / parseFloat(getComputedStyle(e).lineHeight)"
@@ -66,9 +77,34 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
             assert min(lines(page, side) for side in shown) >= LINES, (width, scheme)
             assert page.evaluate("scrollY") == 0
             assert page.evaluate("document.documentElement.scrollWidth") == width
-    page.locator(".switch label", has_text="Plain").click()
-    expect(page.locator(".pane.plain .text")).to_be_visible()
-    expect(page.locator(".pane.speculative")).to_be_hidden()
+    page.set_viewport_size({"width": 720, "height": 450})  # 1440x900 at 200 %
+    for side, other in (("plain", "speculative"), ("speculative", "plain")):
+        page.locator(f".switch [value={side}]").check()
+        expect(page.locator(f".pane.{other}")).to_be_hidden()
+        assert page.locator(f".pane.{side} .text").evaluate(UNCOVERED) >= LINES / 2, side
+    answer, written = (page.locator(f".pane.speculative .turns .{name}") for name in ("answer", "written"))
+    for raw in (False, True):
+        page.locator(".as-written").evaluate("(box, raw) => box.checked === raw || box.click()", raw)
+        expect(answer).to_be_visible(visible=not raw)
+        expect(written).to_be_visible(visible=raw)
+
+
+def test_without_motion_the_end_is_shown_at_once_and_answers_can_be_copied(visit: Visit) -> None:
+    page = visit()
+    page.emulate_media(reduced_motion="reduce")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate("""() => {
+      window.shown = new Set();
+      const clock = document.querySelector(".track.plain output");
+      new MutationObserver(() => shown.add(clock.textContent)).observe(clock, { childList: true });
+    }""")
+    start(page)
+    page.wait_for_selector(".race[data-state=done]")
+    assert page.evaluate("shown.size") <= 3  # when it is played, every token is another one
+    plain = downloaded(page).plain
+    page.click(".pane.plain .answer-copy")
+    expect(page.locator(".pane.plain .answer-copy.done")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == plain.text.strip()
 
 
 def test_a_lookahead_moved_while_it_runs_is_followed_and_marked(visit: Visit) -> None:
