@@ -80,7 +80,7 @@ def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
     in_rounds = sum(len(step["committed"]) for step in data["rounds"])
     prefill = {
         "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),
-        "seconds": data["prefill_seconds"] or TICK,  # none where there is no token
+        "seconds": TICK if data["prefill_seconds"] is None else data["prefill_seconds"],  # there is no token
     }
     rounds = [  # one by one: a single call for all of a long run would stall the other threads of a server
         Round.model_validate({**step, "committed": list(islice(tokens, len(step["committed"])))})
