@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 EngineName = Literal["genai", "traced", "served"]
-AT_ONCE: tuple[EngineName, ...] = ("genai",)
+AT_ONCE: tuple[EngineName, ...] = ("genai", "served")
 """Engines that serve several requests at once."""
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
 """Servers whose answers are understood; "openai" is any other that speaks OpenAI's protocol."""

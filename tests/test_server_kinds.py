@@ -4,6 +4,7 @@ import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import repeat
 from threading import Event
 from typing import Any
 from unittest import mock
@@ -14,9 +15,11 @@ from specdemo.analysis import explain, metrics, schema
 from specdemo.analysis.figures import figures
 from specdemo.engines.served import ServedEngine, served_pair
 from specdemo.errors import ServerError, UsageError
+from specdemo.measure.load import Prompted, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.models.pairs import begun
 from specdemo.records import Comparison, Request, Run, Server, Servers
+from specdemo.ways import AsServed
 from tests.fake_server import OVMS, SGLANG, VLLM, VLLM_EVENTS, Answer, chat, fake, models
 
 WARM_UP = "specdemo.measure.race._warm_up"
@@ -96,6 +99,22 @@ def test_ovms_tells_no_rounds_but_is_told_how_to_speculate() -> None:
     assert metrics.identical(comparison)
     assert metrics.acceptance_rate(comparison.speculative) is None
     assert "burst" in " ".join(explain.notes(comparison))
+
+
+def test_a_batch_learns_of_rounds_at_the_end() -> None:
+    with engine_of(None, VLLM) as engine, closing(engine.batch(AsServed())) as batch:
+        request = Request.of("Say", begun(engine.pair.target))
+        block = serve(batch, repeat(Prompted("first", request)), 2, 2)
+    assert block is not None
+    assert (block.judged, block.accepted) == ((6, 18), (2, 2, 2))
+    assert [one.tokens for one in block.served] == [7, 7]
+
+
+def test_a_batch_fails_with_its_server() -> None:
+    with engine_of(None, {**VLLM, CHAT: BAD["429"][0]}) as engine, closing(engine.batch(AsServed())) as batch:
+        request = Request.of("Say", begun(engine.pair.target))
+        with pytest.raises(ServerError, match="too many"):
+            serve(batch, repeat(Prompted("first", request)), 1, 1)
 
 
 def test_what_is_sent() -> None:

@@ -4,7 +4,8 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import zip_longest
+from dataclasses import replace
+from itertools import repeat, zip_longest
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from specdemo.bench.methods import available
 from specdemo.cli import main
 from specdemo.engines.served import ServedEngine, served_pair
 from specdemo.errors import PromptError, SettingsError
+from specdemo.measure.load import Prompted, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import contexts_task, measure_costs
 from specdemo.measure.sweep import candidates, sweep
@@ -80,6 +82,26 @@ def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: ServedEngine
     assert point.identical
     assert point.acceptance_rate is not None
     assert list(available(served.pair, settings)) == ["served server"]
+
+
+def test_several_requests_at_once(served: ServedEngine, llama_servers: Servers) -> None:
+    settings = begun(served.pair.target, max_new_tokens=24, ignore_eos=True)
+    request, before = Request.of(PROMPT, settings), drafted(llama_servers)
+    blocks = []
+    for one in (request.plain, request):
+        with closing(served.batch(one.way)) as batch:
+            blocks.append(serve(batch, repeat(Prompted("first", one)), 3, 4))
+    plain, speculative = blocks
+    assert plain is not None
+    assert speculative is not None
+    assert [one.tokens for one in speculative.served] == [24] * 4
+    assert {one.output for one in plain.served} == {one.output for one in speculative.served}
+    assert all(0 < one.first <= one.last for one in speculative.served)
+    assert speculative.judged is not None
+    counted = [after - earlier for after, earlier in zip_longest(drafted(llama_servers), before, fillvalue=0)]
+    assert speculative.judged[1] <= counted[1], "requests that were broken off at the end count there only"
+    with closing(served.batch(request.way)) as batch, pytest.raises(PromptError):
+        batch.submit(0, replace(request, prompt=" "))
 
 
 def test_what_the_server_was_started_with_cannot_be_asked_for(served: ServedEngine) -> None:

@@ -70,7 +70,8 @@ def notes(result: Bench) -> Iterator[str]:
         step = f"; a plain step takes {costs.plain_step * 1e3:.2f} ms" if costs is not None else ""
         draft = f", a draft step {cost:.2f} times that" if cost is not None else ""
         precision = f"{where.inference_precision}, KV cache {where.kv_cache_precision}"
-        yield f"{engine}: {where.device}, {where.threads} threads, {precision}{step}{draft}."
+        told = "" if where.served else f", {where.threads} threads, {precision}{step}{draft}"
+        yield f"{engine}: {where.device}{told}."
     yield from memory_notes(result.memory)
     yield from _bound(result)
 

@@ -206,6 +206,10 @@ class ModelPair(Record):
         return "translated" if self.translated else "model"
 
 
+NOT_USED = "not used"
+"""Stands for a version of OpenVINO where a server decodes."""
+
+
 class Environment(Record):
     """What the figures were measured on. `threads` of inference are known for CPUs only.
 
@@ -224,6 +228,11 @@ class Environment(Record):
     draft_inference_precision: str = "unknown"
     dynamic_quantization: str = "unknown"
     threads: Count | None
+
+    @property
+    def served(self) -> bool:
+        """Whether servers decoded, of which only the names are known."""
+        return self.openvino_genai == NOT_USED
 
 
 class WarmUp(Record):

@@ -7,7 +7,7 @@ whatever whoever reads them does meanwhile; several answers can be under way; an
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import cache
 from queue import SimpleQueue
@@ -32,6 +32,16 @@ class Event(NamedTuple):
 
     at: float
     data: dict[str, Any]
+
+
+Hear = Callable[[Event | ServerError | None], object]
+
+
+class Sending(NamedTuple):
+    """A request that was sent `at` this time, by `perf_counter`, and how to break it off."""
+
+    at: float
+    cancel: Callable[[], object]
 
 
 class Client:
@@ -87,30 +97,34 @@ class Client:
             ServerError: as for `post`, or the answer broke off.
         """
         events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
-        task = _start(self._read(path, body, events))
+        sending = self.send(path, body, events.put)
         try:
-            yield Event(perf_counter(), {})
+            yield Event(sending.at, {})
             while (event := events.get()) is not None:
                 if isinstance(event, ServerError):
                     raise event
                 yield event
         finally:
-            task.cancel()
+            sending.cancel()
+
+    def send(self, path: str, body: dict[str, Any], hear: Hear) -> "Sending":
+        """Ask at once; `hear` each event as it arrives, in another thread, then None, or what went wrong."""
+        return Sending(perf_counter(), _start(self._read(path, body, hear)).cancel)
 
     def close(self) -> None:
         """Close all connections."""
         _wait(self._client.aclose())
 
-    async def _read(self, path: str, body: dict[str, Any], events: "SimpleQueue[Event | ServerError | None]") -> None:
+    async def _read(self, path: str, body: dict[str, Any], hear: Hear) -> None:
         ended = False
         try:
             async for event in self._told_all(path, body):
                 ended = event is None
-                events.put(event)
+                hear(event)
             if not ended:
                 raise self._broken()
         except ServerError as error:
-            events.put(error)
+            hear(error)
 
     async def _told_all(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event | None]:
         """The events of an answer, and None at its proper end."""

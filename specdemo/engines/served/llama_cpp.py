@@ -53,7 +53,7 @@ class LlamaCpp:
         """The server's build."""
         return f"llama.cpp {self._props.get('build_info', '')}".strip()
 
-    def ask(self, request: Request) -> Asked:
+    def ask(self, request: Request, *, alone: bool = True) -> Asked:
         """A completion of the prompt, to which the server's own chat template is applied first."""
         prompt, sampling = request.prompt, request.sampling
         if request.apply_chat_template and self._props.get("chat_template"):

@@ -84,7 +84,7 @@ class OpenAI:
         told = found.json().get("version", "") if found is not None and found.is_success else ""
         return f"{self._extras.name} {told}".strip()
 
-    def ask(self, request: Request) -> Asked:
+    def ask(self, request: Request, *, alone: bool = True) -> Asked:
         """A chat completion, or a completion of the prompt as it is."""
         if self._name is None:
             self.describe()
@@ -108,18 +108,18 @@ class OpenAI:
         if self._kind == "ovms":
             body |= _of_way(request)
         if not request.apply_chat_template:
-            return self._asked("/completions", {**body, "prompt": request.prompt})
+            return self._asked("/completions", {**body, "prompt": request.prompt}, alone)
         if self._extras.template:
             body["chat_template_kwargs"] = {"enable_thinking": request.enable_thinking}
-        return self._asked("/chat/completions", {**body, "messages": messages(request)})
+        return self._asked("/chat/completions", {**body, "messages": messages(request)}, alone)
 
-    def _asked(self, path: str, body: dict[str, Any]) -> Asked:
-        counted = partial(self._since, self._counted())
+    def _asked(self, path: str, body: dict[str, Any], alone: bool) -> Asked:
+        counted = partial(self._since, self._counted() if alone else None)
         return Asked(self._extras.prefix + path, body, partial(OpenAIReader, counted=counted))
 
     def _since(self, before: Proposals | None) -> Proposals | None:
         """What the server counted since then, of all its requests; None if it does not tell."""
-        now = self._counted()
+        now = self._counted() if before is not None else None
         if now is None or before is None:
             return None
         return Proposals(now.rounds - before.rounds, now.proposed - before.proposed, now.accepted - before.accepted)

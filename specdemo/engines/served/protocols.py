@@ -45,8 +45,11 @@ class Dialect(Protocol):
     def version(self) -> str:
         """The server's name and version, as far as it tells them."""
 
-    def ask(self, request: Request) -> Asked:
-        """What to send for a request. May ask the server to apply its chat template first."""
+    def ask(self, request: Request, *, alone: bool = True) -> Asked:
+        """What to send for a request. May ask the server to apply its chat template first.
+
+        Not `alone`: there are others at the same time, so the server's counters say nothing about it.
+        """
 
     def count_tokens(self, text: str) -> int:
         """Number of the model's tokens in a text."""

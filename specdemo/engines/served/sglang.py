@@ -16,10 +16,10 @@ class SGLang(OpenAI):
     def __init__(self, client: Client, model: str | None) -> None:
         super().__init__("sglang", client, model)
 
-    def ask(self, request: Request) -> Asked:
+    def ask(self, request: Request, *, alone: bool = True) -> Asked:
         """A completion by its own protocol, or a chat completion."""
         if request.apply_chat_template:
-            return super().ask(request)
+            return super().ask(request, alone=alone)
         sampling = request.sampling
         chosen: dict[str, Any] = {
             "max_new_tokens": request.max_new_tokens,
