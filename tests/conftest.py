@@ -39,9 +39,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, then those on real models, then those in a browser; the other way round in several processes.
+    """Quick tests first, then those on real models, then those in a browser.
 
-    There, whole files are handed out in this order, and short ones at the end keep all processes busy.
+    Several processes get whole files in the opposite order, so that short ones at the end keep all of them busy.
     """
     several = "PYTEST_XDIST_WORKER" in os.environ
     slow = ("browser", "openvino")
