@@ -20,7 +20,7 @@ from specdemo.ui import page
 from specdemo.ways import Auto, EngineName
 
 WRONG = range(20, 4000, 7)
-LONG = 1000  # tokens
+LONG = 200  # tokens
 
 
 class Engine(ScriptedEngine):

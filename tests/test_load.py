@@ -297,7 +297,7 @@ def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
     ]
     markdown, html = paths[1].read_text(), paths[3].read_text()
     for text in (markdown, html):
-        assert "Fastest with 8 in flight: " in text
+        assert "Fastest by requests in flight" in text
         assert "at most 41 tokens" in text
     charts = report_of(result).charts
     assert [trace.name for trace in charts["latency"].figure.data] == [PLAIN, "lookahead 2", "lookahead 4"]

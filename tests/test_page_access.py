@@ -8,7 +8,7 @@ from tests.browser import Visit, open_tab, run
 
 pytestmark = pytest.mark.browser
 
-TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Models")
+TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Load", "Models")
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes": ["violations"]}
 
 

@@ -1,6 +1,7 @@
 """The Tune and Benchmark tabs as a visitor meets them, on scripted engines in headless Chromium."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -170,4 +171,41 @@ def test_a_benchmark_and_its_reports(visit: Visit, tmp_path: Path) -> None:
     assert {row[-1] for row in found} == {"3"}
     for kind in ("json", "md", "csv", "html"):
         expect(page.locator("#reports")).to_contain_text(f".{kind}")
+    assert widest(page) <= 390
+
+
+def test_load_up_to_the_crossover_then_a_stop_that_keeps_what_is_finished(visit: Visit) -> None:
+    page = visit()
+    open_tab(page, "Load")
+    page.locator("#levels").get_by_label("2", exact=True).uncheck()
+    page.locator("#levels").get_by_label("32", exact=True).check()
+    page.locator("#lookaheads").get_by_label("1", exact=True).check()
+    set_slider(page, "load-limit", 2)
+    set_slider(page, "load-tokens", 16)
+    page.click("#run-load")
+    expect(page.locator("#load-reports")).to_be_visible()
+    expect(page.locator("#run-load")).to_have_text("Measure under load")
+    opening = page.locator("#load-board [data-place=opening]")
+    expect(opening).to_contain_text("Lookahead 4: speculation pays up to 8 at once (")
+    expect(opening).to_contain_text("at 32 it costs ")
+    found = rows(page, "load-board")
+    levels, methods = ["1", "4", "8", "32"], ["plain", "lookahead 1", "lookahead 4"]
+    assert [row[0] for row in found[:4]] == levels  # the fastest at each
+    assert [row[:2] for row in found[4:]] == [[level, method] for level in levels for method in methods]
+    assert {row[-1] for row in found[4:]} == {"identical"}
+    assert points(page, "load-board", "latency") == [4] * 3
+    assert points(page, "load-board", "speedup") == [4] * 2
+    marks = page.locator("#load-board [data-place=speedup] .annotation-text")
+    expect(marks).to_have_text(["crossover"])
+    for kind in ("json", "md", "csv", "html"):
+        expect(page.locator("#load-reports")).to_contain_text(f".{kind}")
+
+    set_slider(page, "load-tokens", 256)
+    page.click("#run-load")
+    expect(page.locator("#load-message progress")).to_have_attribute("value", re.compile("[1-9]"))
+    page.click("#stop-load")
+    expect(page.locator("#load-message")).to_contain_text("finished results are kept")
+    expect(page.locator("#load-board [data-place=notes]")).to_contain_text("Unfinished: ")
+    page.set_viewport_size({"width": 390, "height": 1000})
+    page.wait_for_timeout(300)
     assert widest(page) <= 390

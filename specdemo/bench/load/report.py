@@ -5,7 +5,7 @@ from typing import Any
 
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.intervals import FORMULA, Interval
-from specdemo.bench.files import Report
+from specdemo.bench.files import Report, Table
 from specdemo.bench.load.charts import charts
 from specdemo.bench.load.conclusion import Best, best, crossover_words, crossovers, opening
 from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
@@ -14,6 +14,7 @@ from specdemo.bench.report import memory_notes
 COLUMNS = (
     "in flight", "method", "tokens/s", "per user", "first, s", "last, s", "τ", "α", "batch", "speedup", "outputs",
 )  # fmt: skip
+_BEST_COLUMNS = ("in flight", "fastest", "speedup", "may be as fast")
 FORMULAS = {
     "tokens/s": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
     "with as many requests in flight all the time",
@@ -43,6 +44,7 @@ def report_of(result: Load) -> Report:
             "headline": headline(result),
         },
         figures=[_figures(point) for point in found],
+        more={"best": best_table(result)} if len(result.variants) > 1 else {},
     )
 
 
@@ -71,14 +73,9 @@ def table(result: Load) -> list[tuple[str, ...]]:
     return [_row(point) for point in sorted(result.points, key=lambda point: point.level)]
 
 
-def best_table(result: Load) -> list[tuple[str, ...]]:
-    """Requests in flight, the fastest way, its speedup, and what may be as fast; empty for a single way."""
-    if len(result.variants) < 2:
-        return []
-    return [_choice(each) for each in best(result.points)]
-
-
-BEST_COLUMNS = ("in flight", "fastest", "speedup", "may be as fast")
+def best_table(result: Load) -> Table:
+    """The fastest way at each number of requests in flight."""
+    return Table("Fastest by requests in flight", _BEST_COLUMNS, [_choice(each) for each in best(result.points)])
 
 
 def notes(result: Load) -> Iterator[str]:
@@ -87,9 +84,6 @@ def notes(result: Load) -> Iterator[str]:
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {result.total} blocks."
     yield from crossover_words(found)
-    for level, method, speedup, equals in best_table(result):
-        rivals = f"; may be as fast: {equals}" if equals else ""
-        yield f"Fastest with {level} in flight: {method} ({speedup}){rivals}."
     for what, formula in FORMULAS.items():
         yield f"{what.capitalize()}: {formula}."
     yield f"Speedups are shown as {FORMULA}."

@@ -18,7 +18,7 @@ from specdemo.analysis.wording import way_words
 from specdemo.bench.journal import Journal
 from specdemo.bench.load.results import PLAIN, Load, LoadHeader, LoadLine, LoadRow
 from specdemo.bench.results import Header
-from specdemo.bench.run import check_environment
+from specdemo.bench.run import check_environment, completed
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
@@ -130,12 +130,7 @@ def load_and_memory(
     load: Callable[[EngineName], Engine], *arguments: Any, stop: Callable[[], bool], **options: Any
 ) -> Iterator[Progress[Load]]:
     """`load_run`, and `with_memory` once every block is there."""
-    last = None
-    for last in load_run(load, *arguments, stop=stop, **options):
-        yield last
-    if last is not None and last.found.complete and not stop():
-        yield replace(last, doing="memory", seconds_left=None)
-        yield replace(last, found=with_memory(last.found, stop=stop))
+    yield from completed(load_run(load, *arguments, stop=stop, **options), "memory", partial(with_memory, stop=stop))
 
 
 def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Load:
