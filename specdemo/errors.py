@@ -20,7 +20,8 @@ SpecdemoError
 │   └── ConversionError   the model could not be converted to OpenVINO
 └── RunError              a run that had started could not continue
     ├── CacheError        the KV cache is too small for this run, or for this machine
-    └── EngineError       the engine failed; it is rebuilt before the next run
+    ├── EngineError       the engine failed; it is rebuilt before the next run
+    └── ServerError       a server did not answer as it should
 """
 
 from reprlib import Repr
@@ -120,3 +121,7 @@ class EngineError(RunError):
 
     def __init__(self, message: str = "The engine failed in this run and has been reset; run again.") -> None:
         super().__init__(message)
+
+
+class ServerError(RunError):
+    """A server did not answer, refused the request, or broke its answer off."""

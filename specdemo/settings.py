@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from specdemo.errors import SettingsError, quoted
 from specdemo.ways import (
     ENGINES_OF,
+    AsServed,
     Auto,
     Both,
     BothAuto,
@@ -48,7 +49,7 @@ class GenerationSettings(_Settings):
     engine: EngineName = Field(
         "genai",
         title="Engine",
-        description="GenAI's own pipelines, or specdemo's own loop, which sees every proposal",
+        description="GenAI's own pipelines, specdemo's own loop, which sees every proposal, or a server",
     )
     drafter: Drafter = Field("model", title="Drafter", description="who proposes the next tokens")
     policy: Policy = Field(
@@ -126,6 +127,8 @@ class GenerationSettings(_Settings):
         description="run plain to its end, then speculative, instead of taking turns",
     )
 
+    at_once: bool = Field(False, title="Both sides at once", description="send both servers their request together")
+
     @property
     def way(self) -> Way:
         """The way of decoding that the flat settings name."""
@@ -141,9 +144,11 @@ class GenerationSettings(_Settings):
             return Heuristic()
         if self.policy == "auto":
             return Auto(self.max_assistant_tokens)
+        if self.policy == "server":
+            return AsServed()
         if self.policy == "confidence":
             return Confidence(
-                self.assistant_confidence_threshold, None if self.engine == "genai" else self.max_assistant_tokens
+                self.assistant_confidence_threshold, self.max_assistant_tokens if self.engine == "traced" else None
             )
         return Constant(self.num_assistant_tokens)
 

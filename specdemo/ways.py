@@ -8,15 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-EngineName = Literal["genai", "traced"]
+EngineName = Literal["genai", "traced", "served"]
 AT_ONCE: tuple[EngineName, ...] = ("genai",)
 """Engines that serve several requests at once."""
+ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
+"""Servers whose answers are understood; "openai" is any other that speaks OpenAI's protocol."""
 Source = Literal["model", "lookup"]
 """What a proposal can come from: a draft model, or the text so far."""
 Drafter = Literal["model", "lookup", "both"]
-Policy = Literal["constant", "heuristic", "confidence", "auto"]
-DraftKind = Literal["model", "translated", "eagle3"]
-"""What kind of draft a pair has: one with the target's tokenizer, one with another, or an EAGLE-3 head."""
+Policy = Literal["constant", "heuristic", "confidence", "auto", "server"]
+DraftKind = Literal["model", "translated", "eagle3", "server", "request"]
+"""What kind of draft a pair has: one with the target's tokenizer, one with another, an EAGLE-3 head, or that of a
+server, which was told how to use it when it was started, or is told in each request."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,18 @@ class Tree:
 
 
 @dataclass(frozen=True)
+class AsServed:
+    """However the server was told to speculate when it was started."""
+
+
+@dataclass(frozen=True)
 class Planned:
     """A lookahead for each round, planned in advance; after the last, nothing is proposed. For experiments only."""
 
     lookaheads: tuple[int, ...]
 
 
-Way = Plain | Constant | Confidence | Heuristic | Auto | Lookup | Both | BothAuto | Tree | Planned
+Way = Plain | Constant | Confidence | Heuristic | Auto | Lookup | Both | BothAuto | Tree | AsServed | Planned
 
 
 class Kind(NamedTuple):
@@ -113,8 +121,10 @@ class Kind(NamedTuple):
 
 
 _BOTH: tuple[EngineName, ...] = ("genai", "traced")
+_ALL: tuple[EngineName, ...] = (*_BOTH, "served")
+_ANY: tuple[DraftKind, ...] = ("model", "translated", "eagle3", "request")
 KINDS: dict[type[Way], Kind] = {
-    Constant: Kind("model", "constant", ("num_assistant_tokens",), _BOTH, heads=_BOTH),
+    Constant: Kind("model", "constant", ("num_assistant_tokens",), _ALL, _ANY, heads=_BOTH),
     Tree: Kind(
         "model",
         "constant",
@@ -125,11 +135,12 @@ KINDS: dict[type[Way], Kind] = {
         sampling=False,
     ),
     Heuristic: Kind("model", "heuristic", (), ("traced",)),
-    Confidence: Kind("model", "confidence", ("assistant_confidence_threshold", "max_assistant_tokens"), _BOTH),
+    Confidence: Kind("model", "confidence", ("assistant_confidence_threshold", "max_assistant_tokens"), _ALL, _ANY),
     Auto: Kind("model", "auto", ("max_assistant_tokens",), ("traced",), costs=True),
-    Lookup: Kind("lookup", "constant", ("num_assistant_tokens", "max_ngram_size"), _BOTH, ()),
+    Lookup: Kind("lookup", "constant", ("num_assistant_tokens", "max_ngram_size"), _ALL, ()),
     Both: Kind("both", "constant", ("num_assistant_tokens", "max_ngram_size"), ("traced",), ("model",), costs=True),
     BothAuto: Kind("both", "auto", ("max_assistant_tokens", "max_ngram_size"), ("traced",), ("model",), costs=True),
+    AsServed: Kind("model", "server", (), ("served",), ("server",)),
 }
 """The table: one row for each type that settings can name."""
 
@@ -137,6 +148,8 @@ ENGINES_OF: dict[str, tuple[EngineName, ...]] = {
     "kv_cache": ("traced",),
     "alternatives": ("traced",),
     "max_assistant_tokens": ("traced",),  # GenAI has no cap
+    "sequential": _BOTH,
+    "at_once": ("served",),
 }
 """Settings that only some engines support."""
 SHAPING = frozenset(name for kind in KINDS.values() for name in kind.settings)
@@ -145,6 +158,8 @@ ENGINES_OF_DRAFTS: dict[DraftKind, tuple[EngineName, ...]] = {
     "model": _BOTH,
     "translated": ("traced",),
     "eagle3": _BOTH,
+    "server": ("served",),
+    "request": ("served",),
 }
 """The engines that can load a kind of draft."""
 
@@ -155,8 +170,12 @@ def kinds(
     """The rows that an engine supports with such a draft (None: target alone) and that these settings can name."""
     for kind in KINDS.values():
         named = drafter in (None, kind.drafter) and policy in (None, kind.policy)
-        if named and engine in kind.engines and (kind.drafter == "lookup" or _proposes(kind, engine, draft)):
+        if named and engine in kind.engines and _can_propose(kind, engine, draft):
             yield kind
+
+
+def _can_propose(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
+    return draft != "server" if kind.drafter == "lookup" else _proposes(kind, engine, draft)
 
 
 def _proposes(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
@@ -168,7 +187,7 @@ def _proposes(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
 
 def shapes(kind: Kind, engine: EngineName) -> frozenset[str]:
     """The settings that have an effect in ways of this kind, on this engine."""
-    return frozenset(name for name in kind.settings if engine in ENGINES_OF.get(name, _BOTH))
+    return frozenset(name for name in kind.settings if engine in ENGINES_OF.get(name, _ALL))
 
 
 def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: bool = True) -> str | None:

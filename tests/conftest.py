@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 from urllib.parse import urlsplit
 
 import hypothesis
@@ -13,6 +14,7 @@ from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
+from specdemo.measure import warm_up
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from tests.browser import FLAGS, WAIT, App, ColorScheme, Visit, started
 from tests.folders import add_models
@@ -26,6 +28,14 @@ PROMPTS = (
 
 hypothesis.settings.register_profile("quick", max_examples=30, deadline=None)
 hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default tries more examples
+
+
+def pytest_configure() -> None:
+    """Share the cores among the processes of pytest-xdist: OpenVINO's threads wait for the slowest of them."""
+    worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{name}") for name in ("", "_COUNT"))
+    cores = sorted(os.sched_getaffinity(0))
+    if worker and workers and len(cores) >= int(workers):
+        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: int(workers)])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,6 +53,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def default_pair() -> None:
     """Begin with the bundled pair, whatever else is installed."""
     os.environ[PAIR_VARIABLE] = "story-pair"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_warm_up() -> Iterator[None]:
+    """Warm up until a side is steady and no longer: no test is about speed."""
+    with mock.patch.object(warm_up, "COLD_SECONDS", 0.0):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from specdemo.engines import load_engine
 from specdemo.models.pairs import default_pair
@@ -21,7 +21,11 @@ from specdemo.ui.session import first_used
 from specdemo.worker import WithEngine, Worker
 from tests.browser import FLAGS, models_tab, open_tab, repeated, run, start
 
-SIZES = ((1440, 900), (1024, 768), (390, 844))
+SIZES: tuple[ViewportSize, ...] = (
+    {"width": 1440, "height": 900},
+    {"width": 1024, "height": 768},
+    {"width": 390, "height": 844},
+)
 SCHEMES = ("light", "dark")
 
 
@@ -29,13 +33,13 @@ def photograph(page: Page, folder: Path, name: str, *, whole: bool = True) -> No
     """What is shown now, at every size, light and dark; `whole`: also what is out of the window."""
     for scheme in SCHEMES:
         page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
-        for width, height in SIZES:
-            page.set_viewport_size({"width": width, "height": height})
+        for size in SIZES:
+            page.set_viewport_size(size)
             page.wait_for_timeout(1000)  # until charts have followed
-            page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")
+            page.screenshot(path=folder / f"{name}-{size['width']}-{scheme}.png")
             if whole:
-                page.screenshot(path=folder / f"{name}-{width}-{scheme}-whole.png", full_page=True)
-    page.set_viewport_size(dict(zip(("width", "height"), SIZES[0], strict=True)))
+                page.screenshot(path=folder / f"{name}-{size['width']}-{scheme}-whole.png", full_page=True)
+    page.set_viewport_size(SIZES[0])
 
 
 def take(page: Page, url: str, folder: Path) -> None:
@@ -88,7 +92,7 @@ def main() -> None:
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        page = browser.new_page(viewport=dict(zip(("width", "height"), SIZES[0], strict=True)))
+        page = browser.new_page(viewport=SIZES[0])
         page.set_default_timeout(300_000)
         take(page, url, folder)
         browser.close()

@@ -154,7 +154,7 @@ def joint(request: Request) -> dict[tuple[int, ...], float]:
     coins, result = Coins(), defaultdict[tuple[int, ...], float](float)
     while True:
         with mock.patch("numpy.random.default_rng", return_value=coins):
-            tokens = [token.id for step in rounds_of(scripted_decoder(request)) for token in step.committed]
+            tokens = [id_ for step in rounds_of(scripted_decoder(request)) for id_ in step.ids]
         result[tuple(tokens)] += 0.5**coins.used
         if not coins.next():
             return dict(result)
@@ -299,7 +299,7 @@ def deviations(engine: TracedEngine, draws: int) -> list[float]:
     for seed in range(draws):
         chosen = SETTINGS.model_copy(update={"seed": seed, "ignore_eos": True})
         decoder = engine.decoder(Request.of(PROMPT, chosen))
-        tokens = [token.id for step in rounds_of(decoder) for token in step.committed]
+        tokens = [id_ for step in rounds_of(decoder) for id_ in step.ids]
         for position, token in zip(seen, tokens, strict=True):
             position[token] += 1
     return [goodness_of_fit(*pair) for pair in zip(seen, exact(engine), strict=True)]

@@ -170,7 +170,7 @@ def test_what_genai_cannot_do_is_not_offered_for_it() -> None:
     assert not visibility(PAIR, "genai", "model", "constant")["kv_cache"]
     assert visibility(PAIR, "traced", "model", "constant")["kv_cache"]
     _, _, policy, *_ = show_valid(PAIR, "genai", "model", "heuristic")
-    assert (policy["value"], policy["elem_classes"]) == ("constant", ["no-heuristic", "no-auto"])
+    assert (policy["value"], policy["elem_classes"]) == ("constant", ["no-heuristic", "no-auto", "no-server"])
     values = START | {"kv_cache": "off", "alternatives": 3}
     assert settings_from(PAIR, values) == GenerationSettings()
 

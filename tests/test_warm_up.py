@@ -1,5 +1,7 @@
 """Warming up on scripted clocks: as long as it gains something, and not for ever."""
 
+import pytest
+
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.warm_up import warm_up
@@ -29,7 +31,8 @@ class Cold(ScriptedEngine):
         return super().decoder(request, costs)
 
 
-def test_an_engine_that_has_not_raced_takes_longer() -> None:
+def test_an_engine_that_has_not_raced_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.measure.warm_up.COLD_SECONDS", 1.5)
     engine = ScriptedEngine()
     first, again = warmed(engine)[1], warmed(engine)[1]
     for side in first:

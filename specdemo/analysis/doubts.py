@@ -46,9 +46,10 @@ def doubts(comparison: Comparison) -> Iterator[Doubt]:
             )
     if comparison.costs is not None:
         yield from _of_costs(comparison.costs)
-    found = loop(comparison.speculative.token_ids)
+    tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
+    found = loop(tokens)
     if found is not None:
-        times = (len(comparison.speculative.token_ids) - found.start) // found.period
+        times = (len(tokens) - found.start) // found.period
         what = "token" if found.period == 1 else f"{found.period} tokens"
         yield Doubt(
             "loop",

@@ -90,6 +90,12 @@ _SOURCES = {
     "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of an EAGLE-3 head "
     "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
     "only how many were accepted.",
+    "reported": "The server reported how many tokens each round proposed and how many were accepted, but not which "
+    "ones were rejected. Rounds are timed by when their tokens arrived here.",
+    "passes": "The server told which tokens came from one pass of the target, but not what had been proposed. Rounds "
+    "are timed by when their tokens arrived here.",
+    "bursts": "The server does not tell its rounds. What is shown as one is a burst of text that arrived at once; "
+    "tokens are divided among bursts by length, so only their total is exact.",
 }
 
 

@@ -18,7 +18,7 @@ class Loop(NamedTuple):
     period: int
 
 
-def loop(ids: Sequence[int]) -> Loop | None:
+def loop(ids: Sequence[int | str]) -> Loop | None:
     """The loop that the tokens end in; None if they do not.
 
     A sequence loops if its end consists of the same `period` tokens, at least four times in a row and at least 24

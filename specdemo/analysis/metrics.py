@@ -100,16 +100,32 @@ def first_divergence(comparison: Comparison) -> int | None:
     """Index of the first token in which the outputs differ; None if they agree as far as both go.
 
     Where one side ended and the other continued, the first token past the end differs, unless the shorter was
-    cancelled and might have followed.
+    cancelled and might have followed. Where a server does not tell ids, the texts are compared.
     """
     plain, speculative = comparison.plain, comparison.speculative
-    for index, (a, b) in enumerate(zip(plain.token_ids, speculative.token_ids, strict=False)):
-        if a != b:
-            return index
-    shorter, longer = sorted((plain, speculative), key=lambda run: len(run.token_ids))
-    if len(shorter.token_ids) == len(longer.token_ids) or shorter.finish_reason == "cancelled":
+    if not plain.tokens or not speculative.tokens:
         return None
-    return len(shorter.token_ids)
+    a, b = _compared(plain), _compared(speculative)
+    if not (isinstance(a, tuple) and isinstance(b, tuple)):
+        a, b = plain.text, speculative.text
+    index = next((index for index, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), None)
+    if index is None:
+        (shorter, run), (longer, _) = sorted(((a, plain), (b, speculative)), key=lambda one: len(one[0]))
+        if len(shorter) == len(longer) or run.finish_reason in ("cancelled", "failed"):
+            return None
+        index = len(shorter)
+    return index if isinstance(a, tuple) else _token_at(speculative, index)
+
+
+def _compared(run: Run) -> tuple[int, ...] | str:
+    """What outputs are compared by: ids, or the text where a server did not tell all ids."""
+    return run.token_ids if len(run.token_ids) == len(run.tokens) else run.text
+
+
+def _token_at(run: Run, character: int) -> int:
+    """Index of the token that holds this character of the text."""
+    ends = accumulate(len(token.text) for token in run.tokens)
+    return next((index for index, end in enumerate(ends) if end > character), len(run.tokens))
 
 
 def identical(comparison: Comparison) -> bool:

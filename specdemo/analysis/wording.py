@@ -1,9 +1,22 @@
 """Settings in words: every result names those that made it."""
 
 from specdemo.settings import GenerationSettings
-from specdemo.ways import Auto, Both, BothAuto, Confidence, Constant, Heuristic, Lookup, Plain, Planned, Tree, Way
+from specdemo.ways import (
+    AsServed,
+    Auto,
+    Both,
+    BothAuto,
+    Confidence,
+    Constant,
+    Heuristic,
+    Lookup,
+    Plain,
+    Planned,
+    Tree,
+    Way,
+)
 
-ENGINES = {"genai": "GenAI engine", "traced": "traced engine"}
+ENGINES = {"genai": "GenAI engine", "traced": "traced engine", "served": "served engine"}
 DRAFTERS = {"model": "draft model", "lookup": "prompt lookup", "both": "draft model and prompt lookup"}
 
 
@@ -51,6 +64,8 @@ def way_words(way: Way) -> str:
             return f"lookahead {lookahead}, n-grams of up to {ngram}"
         case Tree(depth, branching, lookahead):
             return f"tree of depth {depth}, branching {branching}, {lookahead} tokens"
+        case AsServed():
+            return "the server's own lookahead"
         case Plain() | Planned():
             return "plain"
 

@@ -1,22 +1,27 @@
 """Options that commands share: one per setting; the pair; where JSON goes."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
 
+from specdemo.engines.served import served_pair
 from specdemo.errors import UsageError, quoted
 from specdemo.models.library import resolve
 from specdemo.models.pairs import begun, default_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
-from specdemo.records import Model, ModelPair
+from specdemo.records import SILENCE_SECONDS, Model, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import KINDS, SHAPING, shapes
+from specdemo.ways import KINDS, SHAPING, ServerKind, shapes
 
+URL_VARIABLE = "SPECDEMO_URL"
+PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
 _OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
 
 N = TypeVar("N", int, float)
@@ -90,6 +95,71 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
+    add_servers(parser)
+
+
+def add_servers(parser: argparse.ArgumentParser) -> None:
+    """Options that name servers, which decode in place of a pair on this machine."""
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="server that decodes speculatively, such as http://127.0.0.1:8080; with none, it "
+        f"is not raced (default: ${URL_VARIABLE})",
+    )
+    parser.add_argument(
+        "--plain-url", metavar="URL", help=f"the same for plain decoding (default: ${PLAIN_URL_VARIABLE})"
+    )
+    parser.add_argument(
+        "--model", metavar="NAME", help="the model's name on the speculative server, if it has several"
+    )
+    parser.add_argument("--plain-model", metavar="NAME", help="the same on the plain server")
+    parser.add_argument(
+        "--server", choices=get_args(ServerKind), help="what the servers are (default: found out by asking them)"
+    )
+    parser.add_argument(
+        "--server-timeout",
+        type=positive,
+        default=SILENCE_SECONDS,
+        metavar="SECONDS",
+        help=f"how long a server may send nothing (default: {SILENCE_SECONDS:g})",
+    )
+
+
+def chosen_servers(options: argparse.Namespace) -> Servers | None:
+    """The servers that the options, or else the environment, name; None if there are none.
+
+    Raises:
+        UsageError: an address is none.
+    """
+    urls = {
+        "plain": options.plain_url or os.environ.get(PLAIN_URL_VARIABLE),
+        "speculative": options.url or os.environ.get(URL_VARIABLE),
+    }
+    models = {"plain": options.plain_model, "speculative": options.model}
+    if options.plain_model is not None and options.model is not None:  # two models of one server
+        urls = {side: url or urls["speculative"] or urls["plain"] for side, url in urls.items()}
+    if not any(urls.values()):
+        return None
+    for url in filter(None, urls.values()):
+        check_url(url)
+    return Servers(
+        **{
+            side: Server(url=url, model=models[side], kind=options.server, silence_seconds=options.server_timeout)
+            for side, url in urls.items()
+            if url
+        }
+    )
+
+
+def check_url(url: str) -> None:
+    """Check that an address is one.
+
+    Raises:
+        UsageError: it is not.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise UsageError(f"{quoted(url)} is not a server's address; write it like http://127.0.0.1:8080.")
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
@@ -114,6 +184,14 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         UsageError: the options contradict each other, or there is no such model.
         ModelError: a model is not whole.
     """
+    servers = chosen_servers(options)
+    engine = getattr(options, "engine", "served" if servers is not None and options.target is None else None)
+    if engine == "served":
+        if servers is None:
+            raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
+        if options.target is not None or options.draft is not None:
+            raise UsageError("The served engine takes its models from servers; leave --target and --draft out.")
+        return served_pair(servers)
     if options.target is None:
         if options.draft is not None:
             raise UsageError("--draft needs --target; give both.")

@@ -4,11 +4,16 @@ from collections.abc import Callable
 
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.served import ServedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.records import ModelPair, Side
 from specdemo.ways import EngineName
 
-ENGINES: dict[EngineName, Callable[[ModelPair], Engine]] = {"genai": GenAIEngine, "traced": TracedEngine}
+ENGINES: dict[EngineName, Callable[[ModelPair], Engine]] = {
+    "genai": GenAIEngine,
+    "traced": TracedEngine,
+    "served": ServedEngine,
+}
 
 
 def load_engine(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:

@@ -8,7 +8,18 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import NamedTuple, Protocol
 
-from specdemo.records import Costs, DraftRound, Environment, FinishReason, ModelPair, Request, Round, TraceSource
+from specdemo.records import (
+    Costs,
+    DraftRound,
+    Environment,
+    FinishReason,
+    ModelPair,
+    Request,
+    Round,
+    Run,
+    Side,
+    TraceSource,
+)
 from specdemo.ways import Way
 
 PREFILL_CHUNK = 512
@@ -47,6 +58,9 @@ class Decoder(Protocol):
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """The request's next rounds, in order, with everything the engine can find out about them off the clock."""
 
+    def settled(self, run: Run) -> Run:
+        """The run as it ended, with what the engine finds out only then."""
+
     def follow(self, way: Way) -> bool:
         """Decode this way from the next round on; False, and nothing changes, where that takes another request."""
 
@@ -58,7 +72,19 @@ class Decoder(Protocol):
 
 
 class Engine(Protocol):
-    """A loaded pair, which decodes one request at a time on each side."""
+    """A loaded pair, which decodes one request at a time on each side.
+
+    `remote`: it is decoded elsewhere, by servers that do not wait until a decoder is asked for its next round, so two
+    requests cannot take turns. `sides`: those that it can decode.
+    """
+
+    @property
+    def remote(self) -> bool:
+        """Whether it is decoded elsewhere."""
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The sides that it can decode."""
 
     @property
     def pair(self) -> ModelPair:

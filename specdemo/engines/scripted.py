@@ -15,6 +15,7 @@ from specdemo.engines.batch import Batch
 from specdemo.engines.scripted_batch import ScriptedBatch
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import (
+    SIDES,
     Costs,
     DraftRound,
     DraftToken,
@@ -24,6 +25,8 @@ from specdemo.records import (
     ModelPair,
     Request,
     Round,
+    Run,
+    Side,
     Token,
     TraceSource,
 )
@@ -49,6 +52,8 @@ class ScriptedEngine:
     extra: float = 0.001
     prefill: float = 0.05
     real_time: bool = False
+    remote: bool = False
+    sides: tuple[Side, ...] = SIDES
     fails_at: int | None = None
     diverges_at: int | None = None
     requests: int = field(default=0, init=False)
@@ -124,6 +129,9 @@ class _ScriptedDecoder:
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         return list(rounds)
+
+    def settled(self, run: Run) -> Run:
+        return run
 
     def follow(self, way: Way) -> bool:
         if not isinstance(way, Constant) or not isinstance(self._request.way, Constant):

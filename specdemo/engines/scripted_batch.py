@@ -65,7 +65,7 @@ class ScriptedBatch:
         flight.prefilling = False
         if flight.decoder.finish_reason is not None:
             del self._flying[number]
-        ids = tuple(token.id for token in step.committed)
+        ids = tuple(token.id for token in step.committed if token.id is not None)
         return Arrival(number, self._seconds, len(ids), ids, told, flight.decoder.finish_reason)
 
 

@@ -5,18 +5,31 @@ processor's caches. So they take turns in slices: always the side whose clock is
 `SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
-from specdemo.errors import RunError
+from specdemo.errors import RunError, ServerError
 from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, FinishReason, Move, Request, Round, Run, Side, TraceSource, Turn
+from specdemo.records import (
+    SIDES,
+    Comparison,
+    Costs,
+    FinishReason,
+    Move,
+    Request,
+    Round,
+    Run,
+    Side,
+    TraceSource,
+    Turn,
+    WarmUp,
+)
 from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
@@ -68,29 +81,32 @@ def race(
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
     """
     request = Request.of(prompt, settings, tuple(history))
+    requests: dict[Side, Request] = {"plain": request.plain, "speculative": request}
     # with prefix caching the prompt must be new when its prefill is timed
     rehearsed = (
         replace(request, prompt=WARM_UP_PROMPT, history=()) if engine.pair.runtime.enable_prefix_caching else request
     )
-    lanes = [
-        _Lane("plain", engine.decoder(request.plain)),
-        _Lane("speculative", engine.decoder(request, costs), settings, moved),
-    ]
+    lanes: dict[Side, _Lane] = {
+        side: _Lane(side, engine.decoder(requests[side], costs), settings, moved) for side in engine.sides
+    }
+    rehearsals: dict[Side, Request] = {"plain": rehearsed.plain, "speculative": rehearsed}
     with ExitStack() as opened:
-        warmed = yield from warm_up(engine, {"plain": rehearsed.plain, "speculative": rehearsed}, costs, stop)
-        load = OtherLoad()
-        for lane in lanes:
+        for lane in lanes.values():
             opened.callback(lane.rounds.close)
-            if stop():
-                return
-            for progress in lane.prefill():
-                yield progress
-                if isinstance(progress, Phase) and stop():
-                    return
-        while (unfinished := [lane for lane in lanes if lane.decoder.finish_reason is None]) and not stop():
-            ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda lane: lane.clock)
-            yield ahead.lap(slice_seconds, stop)
-        plain, speculative, other_load = lanes[0].run(), lanes[1].run(), load.share()
+        warmed = yield from _warm_up(engine, lanes, rehearsals, costs, stop)
+        load = OtherLoad()
+        apart = engine.remote and not settings.at_once
+        for group in [[lane] for lane in lanes.values()] if apart else [list(lanes.values())]:
+            yield from _prefill(group, stop, together=settings.at_once)
+            while (unfinished := [lane for lane in group if not lane.over]) and not stop():
+                ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda lane: lane.clock)
+                yield from ahead.lap(slice_seconds, stop)
+        if not all(lane.begun or lane.over for lane in lanes.values()):
+            return
+        _check_any(lanes.values())
+        other_load = None if engine.remote else load.share()
+        plain, speculative = (lanes[side].run() if side in lanes else Run.without("absent") for side in SIDES)
+        last = lanes.get("speculative") or lanes["plain"]
         yield Comparison(
             pair=engine.pair,
             prompt=prompt,
@@ -98,14 +114,53 @@ def race(
             environment=engine.environment,
             plain=plain,
             speculative=speculative,
-            trace_source=lanes[1].decoder.trace_source,
+            trace_source=last.decoder.trace_source,
             costs=costs,
-            draft_agreement=_agreement(lanes[1].decoder),
+            draft_agreement=_agreement(last.decoder),
             history=tuple(history),
             warm_up=warmed,
             other_load=other_load,
-            moves=tuple(lanes[1].moves),
+            moves=tuple(last.moves),
+            failures={side: lane.failure for side, lane in lanes.items() if lane.failure is not None},
         )
+
+
+def _warm_up(
+    engine: Engine,
+    lanes: "Mapping[Side, _Lane]",
+    requests: Mapping[Side, Request],
+    costs: Costs | None,
+    stop: Callable[[], bool],
+) -> Generator[Phase, None, dict[Side, WarmUp]]:
+    """Warm both sides up, in turns; servers one after the other, since one of them may fail."""
+    if not engine.remote:
+        return (yield from warm_up(engine, requests, costs, stop))
+    warmed: dict[Side, WarmUp] = {}
+    for side, lane in lanes.items():
+        with lane.kept():
+            warmed |= yield from warm_up(engine, {side: requests[side]}, costs, stop)
+    return warmed
+
+
+def _prefill(lanes: "Sequence[_Lane]", stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Lap]:
+    """The first token of each side, unless stopped; `together`: both requests are sent before either is answered."""
+    begun = [lane.prefill() for lane in lanes]
+    if together:
+        yield from (first for first in [next(one, None) for one in begun] if first is not None)
+    for one in begun:
+        if stop():
+            return
+        for progress in one:
+            yield progress
+            if isinstance(progress, Phase) and stop():
+                return
+
+
+def _check_any(lanes: "Collection[_Lane]") -> None:
+    """Raise what went wrong first, if no side has any token."""
+    errors = [lane.error for lane in lanes if lane.error is not None and not lane.begun]
+    if errors and len(errors) == len(lanes):
+        raise errors[0]
 
 
 def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
@@ -123,39 +178,67 @@ class _Lane:
         self,
         side: Side,
         decoder: Decoder,
-        settings: GenerationSettings | None = None,
-        moved: Callable[[], Moved | None] = lambda: None,
+        settings: GenerationSettings,
+        moved: Callable[[], Moved | None],
     ) -> None:
         self.side: Side = side
         self.decoder = decoder
         self.rounds = decoder.rounds()
         self.clock = 0.0
+        self.error: ServerError | None = None
         self.moves: list[Move] = []
         self._settings = settings
         self._moved = moved
         self._done: list[Round] = []
 
-    def prefill(self) -> Iterator[Phase | Lap]:
-        for step in self.rounds:
-            if isinstance(step, Round):
-                yield self._record([step])
-                return
-            yield Phase("prefilling", *step)
+    @property
+    def begun(self) -> bool:
+        """Whether it has a token."""
+        return bool(self._done)
 
-    def lap(self, seconds: float, stop: Callable[[], bool]) -> Lap:
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes."""
+        return self.error is not None or self.decoder.finish_reason is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Why it ended too early, if it did."""
+        return None if self.error is None else str(self.error)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep what there is if the server fails."""
+        try:
+            yield
+        except ServerError as error:
+            self.error = error
+
+    def prefill(self) -> Iterator[Phase | Lap]:
+        if self.over:
+            return
+        with self.kept():
+            for step in self.rounds:
+                if isinstance(step, Round):
+                    yield self._record([step])
+                    return
+                yield Phase("prefilling", *step)
+
+    def lap(self, seconds: float, stop: Callable[[], bool]) -> Iterator[Lap]:
         rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
-        while self.decoder.finish_reason is None and self.clock < until and not stop():
-            self._follow(len(self._done) + len(rounds))
-            step = next(self.rounds)
-            assert isinstance(step, Round), "progress of the prefill is over"
-            rounds.append(step)
-            self.clock += step.seconds
-        return replace(self._record(rounds), moves=tuple(self.moves[before:]))
+        with self.kept():
+            while not self.over and self.clock < until and not stop():
+                self._follow(len(self._done) + len(rounds))
+                step = next(self.rounds)
+                assert isinstance(step, Round), "progress of the prefill is over"
+                rounds.append(step)
+                self.clock += step.seconds
+        yield replace(self._record(rounds), moves=tuple(self.moves[before:]))
 
     def _follow(self, number: int) -> None:
         """Move the settings to where the controls are, for this round and those after it."""
         moved = self._moved()
-        if moved is None or self._settings is None:
+        if moved is None or self.side == "plain":
             return
         settings = self._settings.model_copy(update=moved._asdict())
         if settings.way == self._settings.way or not self.decoder.follow(settings.way):
@@ -165,14 +248,17 @@ class _Lane:
         self.moves.append(Move.model_validate({"round": number, effective: getattr(settings, effective)}))
 
     def run(self) -> Run:
+        reason: FinishReason = "failed" if self.error is not None else self.decoder.finish_reason or "cancelled"
+        if not self._done:
+            return Run.without("failed")
         prefill, *rounds = self._done
-        reason = self.decoder.finish_reason or "cancelled"
-        return Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason)
+        return self.decoder.settled(Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason))
 
     def _record(self, rounds: list[Round]) -> Lap:
         traced = self.decoder.trace(rounds)  # off the clock
         self._done += traced
-        return Lap(self.side, tuple(traced), self.decoder.finish_reason, self.decoder.trace_source)
+        reason = self.decoder.finish_reason or ("failed" if self.error is not None else None)
+        return Lap(self.side, tuple(traced), reason, self.decoder.trace_source)
 
 
 def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
@@ -184,4 +270,5 @@ def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bo
             if stop():
                 break
         prefill, *rest = decoder.trace(done)
-    return Run(prefill=prefill, rounds=tuple(rest), finish_reason=decoder.finish_reason or "cancelled")
+    run = Run(prefill=prefill, rounds=tuple(rest), finish_reason=decoder.finish_reason or "cancelled")
+    return decoder.settled(run)

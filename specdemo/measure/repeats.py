@@ -28,8 +28,8 @@ def repeats(
     """Repeat a finished race, speculative and plain runs in turns; yield the comparison with each further repeat.
 
     `number` of them, or as many as `REPEAT_SECONDS` allow, or as many as an interval needs if they fit into
-    `MOST_SECONDS`; none if not even one does, the race was stopped, or a setting moved in it. Once `stop` returns True,
-    the unfinished repeat is dropped.
+    `MOST_SECONDS`; none if not even one does, the race was stopped, or a setting moved in it. Once `stop` returns
+    True, the unfinished repeat is dropped.
 
     Raises:
         SpecdemoError: the engine failed.

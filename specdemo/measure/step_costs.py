@@ -61,9 +61,12 @@ def measure_contexts(
                 return
             yield Progress(index * each + done, len(texts) * each, None, _costs(finished))
             try:
-                seconds[tokens] += _seconds(engine, text, tokens, passes=_FEW)
+                found = _seconds(engine, text, tokens, passes=_FEW)
             except PromptError:  # the longer ones do not fit either
                 return
+            if not found:  # this engine cannot time them
+                return
+            seconds[tokens] += found
         rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
         draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
         first = [step.seconds for step in engine.draft_rounds(text, 1)]

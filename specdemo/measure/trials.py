@@ -71,7 +71,7 @@ def trials(
         if "cancelled" in (before.finish_reason, run.finish_reason, after.finish_reason):
             return
         first, second = (_compared(engine, prompt, settings, plain, run) for plain in (before, after))
-        yield _trial(first, second, load.share())
+        yield _trial(first, second, None if engine.remote else load.share())
         before, load = after, OtherLoad()
 
 

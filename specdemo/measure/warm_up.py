@@ -21,7 +21,7 @@ _REPETITION_SECONDS = 0.15  # on the side's own clock, or
 _LEAST_ROUNDS = 4
 _GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
 _STEADY = 2  # repetitions in a row without such a gain
-_COLD_SECONDS = 1.5  # at least, on each side's own clock, where the engine has not raced yet
+COLD_SECONDS = 1.5  # at least, on each side's own clock, where the engine has not raced yet
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
 
 raced = WeakSet[Engine]()
@@ -75,14 +75,14 @@ def warm_up(
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Repeat the beginnings of these requests alternately until each is steady or has taken three seconds.
 
-    The first warm-up of an engine lasts at least `_COLD_SECONDS` a side.
+    The first warm-up of an engine lasts at least `COLD_SECONDS` a side.
 
     Yields a phase before each repetition; returns what each side took.
 
     Raises:
         SpecdemoError: a request cannot be run, or the engine failed.
     """
-    least = 0 if engine in raced else _COLD_SECONDS
+    least = 0 if engine in raced else COLD_SECONDS
     sides = {side: _Side(request, least) for side, request in requests.items()}
     while unfinished := [one for one in sides.values() if not one.finished]:
         for one in unfinished:

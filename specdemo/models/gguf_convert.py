@@ -1,9 +1,9 @@
 """GGUF files to OpenVINO IR: each is converted once, by openvino-genai's own reader, into our cache.
 
 The reader writes beside the file it reads, so it gets a link to the file, in a hidden folder of the cache. Once
-everything is written, that folder is renamed to the file's SHA-256 digest and the version of our conversion. It runs in
-a separate process: reading can be interrupted, may need more memory than there is, and prints text that would corrupt
-JSON output.
+everything is written, that folder is renamed to the file's SHA-256 digest and the version of our conversion. It runs
+in a separate process: reading can be interrupted, may need more memory than there is, and prints text that would
+corrupt JSON output.
 """
 
 import hashlib

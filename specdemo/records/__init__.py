@@ -7,11 +7,12 @@ derives them.
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
 from specdemo.records.base import MOST as MOST
+from specdemo.records.base import TICK as TICK
 from specdemo.records.base import Count, Probability, Seconds, Share
 from specdemo.records.base import Record as Record
 from specdemo.records.costs import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
@@ -22,16 +23,21 @@ from specdemo.records.costs import StepCosts as StepCosts
 from specdemo.records.request import Request as Request
 from specdemo.records.request import Sampling as Sampling
 from specdemo.records.request import Turn as Turn
+from specdemo.records.servers import SILENCE_SECONDS as SILENCE_SECONDS
+from specdemo.records.servers import Server as Server
+from specdemo.records.servers import Servers as Servers
 from specdemo.records.trial import Trial as Trial
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import DraftKind, Source
+from specdemo.ways import DraftKind, ServerKind, Source
 
-TraceSource = Literal["measured", "replayed", "counts only"]
+TraceSource = Literal["measured", "replayed", "counts only", "reported", "passes", "bursts"]
 """How the proposals of a run are known: recorded as they were made; replayed afterwards by running the drafter
-over the committed text, off the clock; or only by their number."""
+over the committed text, off the clock; or only by their number. Of a server's: the numbers of proposed and accepted
+tokens that it reported for each round; only which tokens came from one pass; or nothing, where each round is a
+burst of text that arrived at once."""
 
-FinishReason = Literal["stop", "length", "cancelled"]
-"""End-of-text token, token limit, or the user's Stop."""
+FinishReason = Literal["stop", "length", "cancelled", "failed", "absent"]
+"""End-of-text token, token limit, the user's Stop, an error, or a side that has no server."""
 
 Side = Literal["plain", "speculative"]
 SIDES: tuple[Side, Side] = ("plain", "speculative")
@@ -59,11 +65,12 @@ class Alternative(Record):
 class Token(Record):
     """A committed token. `probability` is the target's, if the engine reports it.
 
+    `id` is None where a server does not tell it.
     `entropy` is that of the target's distribution here, in bits; `alternatives` are its likeliest tokens,
     likeliest first, if requested.
     """
 
-    id: Count
+    id: Count | None
     text: str
     probability: Probability | None = None
     entropy: float | None = Field(None, ge=-0.01, le=64)  # rounded, like a probability
@@ -95,6 +102,11 @@ class Round(Record):
     source: Source | None = None
 
     @property
+    def ids(self) -> list[int]:
+        """Ids of the committed tokens, without those that are not known."""
+        return [token.id for token in self.committed if token.id is not None]
+
+    @property
     def accepted(self) -> int:
         """Drafts that were accepted. Without a trace: all committed tokens but the target's own."""
         if self.proposed is None:
@@ -103,11 +115,19 @@ class Round(Record):
 
 
 class Run(Record):
-    """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token."""
+    """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
+
+    A side without any token has no such seconds: see `Run.without`.
+    """
 
     prefill: Round
     rounds: tuple[Round, ...] = Field((), max_length=MOST)
     finish_reason: FinishReason
+
+    @classmethod
+    def without(cls, reason: Literal["failed", "absent"]) -> Self:
+        """The run of a side that has no token, for this reason."""
+        return cls(prefill=Round(committed=(), seconds=TICK), finish_reason=reason)
 
     @property
     def tokens(self) -> tuple[Token, ...]:
@@ -116,8 +136,8 @@ class Run(Record):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Ids of every committed token."""
-        return tuple(token.id for token in self.tokens)
+        """Ids of the committed tokens: of every one, unless a server did not tell them all."""
+        return (*self.prefill.ids, *(id_ for step in self.rounds for id_ in step.ids))
 
     @property
     def text(self) -> str:
@@ -130,7 +150,8 @@ class Model(Record):
 
     `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
     propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states, is not a
-    model in its own right, and may lack some of the target's tokens. None means unknown when the record was written.
+    model in its own right, and may lack some of the target's tokens. `server`: what serves it, if it is not loaded
+    here. None means unknown when the record was written.
     """
 
     name: str
@@ -143,6 +164,7 @@ class Model(Record):
     chat_template: bool = False
     detokenizer: bool = True
     eagle3: bool = False
+    server: ServerKind | None = None
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
 
     @property
@@ -154,7 +176,8 @@ class Model(Record):
 class ModelPair(Record):
     """A target, its draft (None: prompt lookup only), and how they are loaded.
 
-    `translated`: their tokenizers differ, so the draft's proposals are re-encoded for the target.
+    `translated`: their tokenizers differ, so the draft's proposals are re-encoded for the target. `servers`: where
+    both sides are served, if they are not loaded here.
     """
 
     name: str
@@ -162,6 +185,7 @@ class ModelPair(Record):
     draft: Model | None = None
     runtime: RuntimeSettings = RuntimeSettings()
     translated: bool = False
+    servers: Servers | None = Field(None, exclude=True, repr=False)  # addresses never leave this machine
 
     @property
     def eagle3(self) -> bool:
@@ -173,6 +197,8 @@ class ModelPair(Record):
         """What kind of draft there is; None for a target alone."""
         if self.draft is None:
             return None
+        if self.target.server is not None:
+            return "request" if self.target.server == "ovms" else "server"
         if self.draft.eagle3:
             return "eagle3"
         return "translated" if self.translated else "model"
@@ -224,7 +250,8 @@ class Comparison(Record):
     speculative side's token i + 1 given the text before it. It is what an oracle needs to know.
 
     `repeats` are unwatched runs of the same request after the race; `other_load` is the share of the machine's
-    processor time that other processes took during the race, None if that is not known.
+    processor time that other processes took during the race, None if that is not known. `failures` say why a side
+    ended too early, where its server failed.
     """
 
     pair: ModelPair
@@ -241,6 +268,7 @@ class Comparison(Record):
     repeats: tuple[Trial, ...] = Field((), max_length=MOST)
     moves: tuple[Move, ...] = Field((), max_length=MOST)
     other_load: Probability | None = None
+    failures: dict[Side, str] = Field(default_factory=dict)
 
     def side(self, side: Side) -> Run:
         """The run of one side."""

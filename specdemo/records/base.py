@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 MOST = 2048
 """The most tokens of a run, and so the most rounds, and proposals per round."""
 
-Seconds = Annotated[float, Field(ge=1e-9, le=1e6)]
+TICK = 1e-9
+Seconds = Annotated[float, Field(ge=TICK, le=1e6)]
 """A duration: at least a tick of the clock, and less than two weeks."""
 Share = Annotated[float, Field(ge=0, le=1e6)]
 """Seconds of a part, possibly 0."""

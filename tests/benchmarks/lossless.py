@@ -35,7 +35,7 @@ def main() -> None:
                 chosen = settings.model_copy(update={"seed": seed})
                 request = Request.of(PROMPT, chosen)
                 decoder = engine.decoder(request.plain if what == "plain" else request)
-                tokens = [token.id for step in rounds_of(decoder) for token in step.committed]
+                tokens = [id_ for step in rounds_of(decoder) for id_ in step.ids]
                 for position, token in zip(seen, tokens, strict=True):
                     position[token] += 1
             for number, (observed, probabilities) in enumerate(zip(seen, expected, strict=True), 1):

@@ -21,7 +21,7 @@ from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer
 from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, EngineError, PromptError
-from specdemo.records import DraftToken, FinishReason, Request, Round, Token, TraceSource
+from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.ways import Constant, Way
 
 _request_ids = count(1)
@@ -111,6 +111,10 @@ class GenAIDecoder:
         if self.trace_source != "replayed":
             return list(rounds)
         return [self._traced(step, ended=self.finish_reason == "stop" and step is rounds[-1]) for step in rounds]
+
+    def settled(self, run: Run) -> Run:
+        """Nothing is found out at the end."""
+        return run
 
     def follow(self, way: Way) -> bool:
         """A request keeps the configuration it was added with."""

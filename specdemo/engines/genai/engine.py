@@ -18,7 +18,7 @@ from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.errors import EngineError
 from specdemo.models.checks import check_request, check_way
 from specdemo.models.environment import describe_environment
-from specdemo.records import Costs, DraftRound, ModelPair, Request, Sampling
+from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request, Sampling
 from specdemo.ways import Constant, Lookup, Plain, Way
 
 _MOST_TOKENS = 200  # tokens per series of passes: enough for eleven over seventeen tokens
@@ -28,6 +28,9 @@ _NGRAM = 3
 
 class GenAIEngine:
     """A loaded pair and its decoders."""
+
+    remote = False
+    sides = SIDES
 
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
         """Check that the pair can be used; load its target, unless `lazy`.

@@ -40,7 +40,7 @@ class Tracer:
         certain.
         """
         proposals = self._replay.propose(self._wanted - 1)
-        committed = [token.id for token in step.committed]
+        committed = step.ids
         verdicts = judge([token for token, _ in proposals], committed, ended=ended)
         if verdicts is not None:
             step = step.model_copy(update={"proposed": self._judged(step, proposals, verdicts)})
@@ -53,7 +53,7 @@ class Tracer:
         return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._sampling)
 
     def _follow(self, step: Round) -> Round:
-        committed = [token.id for token in step.committed]
+        committed = step.ids
         self._replay.commit(committed)
         self._context += committed
         self._wanted -= len(committed)
@@ -63,7 +63,7 @@ class Tracer:
         self, step: Round, proposals: Sequence[Replayed], verdicts: Sequence[Verdict]
     ) -> tuple[DraftToken, ...]:
         accepted = step.committed[: verdicts.count(Verdict.ACCEPTED)]
-        context = self._context + [token.id for token in accepted]
+        context = self._context + [token.id for token in accepted if token.id is not None]
         refused = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
         words = [token.text for token in accepted] + refused
         told = [token.probability for token in accepted] + [None] * len(refused)

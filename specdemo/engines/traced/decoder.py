@@ -19,7 +19,7 @@ from specdemo.engines.text import IncrementalText, texts
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
-from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Token, TraceSource
+from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.ways import Way
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
@@ -101,6 +101,10 @@ class TracedDecoder:
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """Everything is known already."""
         return list(rounds)
+
+    def settled(self, run: Run) -> Run:
+        """Nothing is found out at the end."""
+        return run
 
     def follow(self, way: Way) -> bool:
         """With the policy that is in use, if it can."""

@@ -21,7 +21,7 @@ from specdemo.models.checks import check_engine, check_request
 from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.environment import describe_environment
 from specdemo.models.gguf_convert import folder_of
-from specdemo.records import Costs, DraftRound, Model, ModelPair, Request
+from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request
 from specdemo.settings import RuntimeSettings
 from specdemo.ways import Both, BothAuto, Constant, Lookup, Plain, Way
 
@@ -35,6 +35,9 @@ _DRAFTED_TOKENS = 64  # while draft steps are timed
 
 class TracedEngine:
     """A loaded pair and its decoders."""
+
+    remote = False
+    sides = SIDES
 
     def __init__(self, pair: ModelPair) -> None:
         """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.

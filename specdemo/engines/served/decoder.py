@@ -1,0 +1,85 @@
+"""One request to one server. The server does not wait to be asked for a round: it decodes, and what arrives is read.
+
+A round's seconds are those between the arrival of its first token and that of the round before, for every kind of
+server alike, so they contain the network's delays but not this program's.
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+
+from specdemo.engines.base import Prefilling
+from specdemo.engines.served.client import Client
+from specdemo.engines.served.protocols import Dialect, Reader
+from specdemo.errors import PromptError
+from specdemo.records import FinishReason, Request, Round, Run, TraceSource
+from specdemo.ways import Way
+
+
+class ServedDecoder:
+    """One request."""
+
+    def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
+        self._client = client
+        self._dialect = dialect
+        self._request = request
+        self._reader: Reader | None = None
+        self._ended = False
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the request ended, or None while it goes on."""
+        return self._reader.finish_reason if self._reader is not None and self._ended else None
+
+    @property
+    def trace_source(self) -> TraceSource:
+        """How the proposals are known."""
+        return self._reader.trace_source if self._reader is not None else "reported"
+
+    def rounds(self) -> Generator[Prefilling | Round]:
+        """Send the request, then yield what arrives.
+
+        Raises:
+            PromptError: the prompt is empty.
+            ServerError: the server refused the request, or broke its answer off.
+        """
+        if not self._request.prompt.strip():
+            raise PromptError("The prompt is empty; enter the beginning of a text.")
+        path, body = self._dialect.ask(self._request)
+        with closing(self._client.stream(path, body)) as events:
+            self._reader = self._dialect.reader(next(events).at)
+            yield Prefilling(0, 1)  # the request is under way
+            held: Round | None = None  # so that whoever gets the last round knows that it is the last
+            for event in events:
+                for news in self._reader.hear(event):
+                    if isinstance(news, Round):
+                        if held is not None:
+                            yield held
+                        held = news
+                    else:
+                        yield news
+            for last in self._reader.end():
+                if held is not None:
+                    yield held
+                held = last
+            self._ended = True
+            if held is not None:
+                yield held
+
+    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+        """The server told what it knows with each of them."""
+        return list(rounds)
+
+    def settled(self, run: Run) -> Run:
+        """The whole run, with what the server told at its end."""
+        if self._reader is None or not run.tokens:
+            return run
+        prefill, *rounds = self._reader.settle((run.prefill, *run.rounds))
+        return run.model_copy(update={"prefill": prefill, "rounds": tuple(rounds)})
+
+    def follow(self, way: Way) -> bool:
+        """A request that was sent cannot be changed."""
+        return False
+
+    def draft_agreement(self) -> tuple[bool, ...] | None:
+        """No server tells."""
+        return None

@@ -1,0 +1,57 @@
+"""What a kind of server is asked, and how its answer is read. One class for each kind; see `PROTOCOLS`."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from specdemo.engines.base import Prefilling
+from specdemo.engines.served.client import Client, Event
+from specdemo.records import FinishReason, Model, Request, Round, TraceSource
+
+
+class Reader(Protocol):
+    """Reads one answer."""
+
+    finish_reason: FinishReason | None
+    trace_source: TraceSource
+
+    def hear(self, event: Event) -> Iterator[Prefilling | Round]:
+        """What is known now that was not before."""
+
+    def end(self) -> Iterator[Round]:
+        """What is left once the answer has ended; from then on there is a finish reason."""
+
+    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        """The rounds, prefill first, with what the server told only at the end."""
+
+
+class Dialect(Protocol):
+    """How to talk to one server."""
+
+    def describe(self) -> Model:
+        """The model that is served.
+
+        Raises:
+            ServerError: the server has no such model.
+        """
+
+    def version(self) -> str:
+        """The server's name and version, as far as it tells them."""
+
+    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a request. May ask the server to apply its chat template first."""
+
+    def reader(self, began: float) -> Reader:
+        """What reads the answer to a request that was sent then, by `perf_counter`."""
+
+    def count_tokens(self, text: str) -> int:
+        """Number of the model's tokens in a text."""
+
+
+def messages(request: Request) -> list[dict[str, str]]:
+    """A chat as these servers take it."""
+    turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
+    said = [part for turn in turns for part in turn] + [("user", request.prompt)]
+    return [{"role": role, "content": text} for role, text in said]
+
+
+__all__ = ["Client", "Dialect", "Reader", "messages"]
