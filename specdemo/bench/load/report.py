@@ -15,6 +15,7 @@ COLUMNS = (
     "in flight", "method", "tokens/s", "per user", "first, s", "last, s", "τ", "α", "batch", "speedup", "outputs",
 )  # fmt: skip
 _BEST_COLUMNS = ("in flight", "fastest", "speedup", "may be as fast")
+_FULL = 0.9  # of the requests in flight: fewer in a pass are worth a note
 FORMULAS = {
     "tokens/s": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
     "with as many requests in flight all the time",
@@ -94,6 +95,12 @@ def notes(result: Load) -> Iterator[str]:
         if point.method != PLAIN and point.per_position:
             shares = " · ".join(percent(share) for share in point.per_position)
             yield f"Acceptance by position, {point.method}, {point.level} in flight: {shares}."
+    for point in found:
+        if point.batch is not None and point.batch < _FULL * point.level:
+            yield (
+                f"{point.method.capitalize()}, {point.level} in flight: a pass advanced {point.batch:.1f} requests "
+                "on average; the others waited for their prefill, or for room in the KV cache."
+            )
     caches = [point for point in found if point.cache_bytes is not None]
     if caches:
         largest = max(caches, key=lambda point: point.cache_bytes or 0)
