@@ -286,7 +286,7 @@ def test_the_best_lookahead_by_load_names_its_rivals() -> None:
 
 
 def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
-    result = run(lookaheads=(2, 4), repeats=6)
+    result = run(lookaheads=(2, 4), levels=(1, 8))
     paths = files.write(report_of(result), tmp_path / "load.json")
     data = json.loads(paths[0].read_text())
     assert [Point.model_validate(each) for each in data["points"]] == list(result.points)

@@ -1,6 +1,6 @@
 """A load run as a report: a row for every way of decoding at every number of requests in flight."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specdemo.analysis.figures import number, percent
@@ -45,7 +45,7 @@ def report_of(result: Load) -> Report:
             "headline": headline(result),
         },
         figures=[_figures(point) for point in found],
-        more={"best": best_table(result)} if len(result.variants) > 1 else {},
+        more=dict(_more(result)),
     )
 
 
@@ -74,9 +74,28 @@ def table(result: Load) -> list[tuple[str, ...]]:
     return [_row(point) for point in sorted(result.points, key=lambda point: point.level)]
 
 
+def _more(result: Load) -> Iterator[tuple[str, Table]]:
+    if len(result.variants) > 1:
+        yield "best", best_table(result)
+    positions = position_table(result)
+    if positions.rows:
+        yield "positions", positions
+
+
 def best_table(result: Load) -> Table:
     """The fastest way at each number of requests in flight."""
     return Table("Fastest by requests in flight", _BEST_COLUMNS, [_choice(each) for each in best(result.points)])
+
+
+def position_table(result: Load) -> Table:
+    """The share of rounds that accepted at least so many proposals, where rounds can be seen."""
+    seen = [point for point in result.points if point.method != PLAIN and point.per_position]
+    positions = range(max((len(point.per_position) for point in seen), default=0))
+    rows = [
+        (str(point.level), point.method, *(percent(share) for share in _padded(point.per_position, len(positions))))
+        for point in sorted(seen, key=lambda point: point.level)
+    ]
+    return Table("Acceptance by position", ("in flight", "method", *(str(i + 1) for i in positions)), rows)
 
 
 def notes(result: Load) -> Iterator[str]:
@@ -91,10 +110,6 @@ def notes(result: Load) -> Iterator[str]:
     yield "Outputs are compared with those of plain decoding of one request at a time."
     if any(point.mean_accepted_length is None for point in found if point.method != PLAIN):
         yield "τ and α are missing where the engine does not tell of rounds."
-    for point in found:
-        if point.method != PLAIN and point.per_position:
-            shares = " · ".join(percent(share) for share in point.per_position)
-            yield f"Acceptance by position, {point.method}, {point.level} in flight: {shares}."
     for point in found:
         if point.batch is not None and point.batch < _FULL * point.level:
             yield (
@@ -135,6 +150,10 @@ def _speedup(speedup: Interval | None) -> str:
     if speedup is None:
         return "–"
     return f"{speedup.middle:.2f}×" + (f" ({speedup.low:.2f}–{speedup.high:.2f})" if speedup.known else "")
+
+
+def _padded(shares: Sequence[float], length: int) -> list[float]:
+    return [*shares, *[0.0] * (length - len(shares))]
 
 
 def _both(seconds: Percentiles) -> str:
