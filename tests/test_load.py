@@ -35,7 +35,7 @@ from tests.conftest import PROMPTS
 SETTINGS = GenerationSettings(engine="genai", num_assistant_tokens=4, max_new_tokens=41, ignore_eos=True)
 TASKS = [Task(name=f"tales {n}", task="tales", prompt=f"Say {n}") for n in (1, 2, 3)]
 PAIR = ScriptedEngine().pair
-LEVELS = (1, 2, 4, 8)
+LEVELS = (1, 4)
 WRONG = range(7, 4000, 5)
 
 
@@ -44,7 +44,7 @@ def engine(name: EngineName = "genai", **options: Any) -> ScriptedEngine:
 
 
 def states(load: Callable[[EngineName], ScriptedEngine] = engine, **options: Any) -> list[Progress[Load]]:
-    return list(load_run(load, PAIR, TASKS, SETTINGS, **{"levels": LEVELS, "repeats": 6, **options}))
+    return list(load_run(load, PAIR, TASKS, SETTINGS, **{"levels": LEVELS, "repeats": 2, **options}))
 
 
 def run(**options: Any) -> Load:
@@ -100,10 +100,10 @@ def test_a_run_measures_every_side_at_every_level_on_the_same_requests() -> None
     done = states()
     result = done[-1].found
     assert result.complete
-    assert (done[-1].done, done[-1].total, done[-1].seconds_left) == (48, 48, 0)
+    assert (done[-1].done, done[-1].total, done[-1].seconds_left) == (8, 8, 0)
     assert Load.model_validate_json(result.model_dump_json()) == result
     blocks = {row.key: row.block for row in result.rows}
-    for repeat_ in range(6):
+    for repeat_ in range(2):
         for level in LEVELS:
             plain, speculative = (blocks[repeat_, level, method] for method in result.header.methods)
             assert [each.prompt for each in plain.served] == [each.prompt for each in speculative.served]
@@ -114,10 +114,10 @@ def test_a_run_measures_every_side_at_every_level_on_the_same_requests() -> None
 
 def test_figures_are_what_the_script_says() -> None:
     found = {(point.method, point.level): point for point in run().points}
-    alone, crowd = found[PLAIN, 1], found[PLAIN, 8]
+    alone, crowd = found[PLAIN, 1], found[PLAIN, 4]
     assert alone.tokens_per_second.middle == pytest.approx(41 / 0.41)
-    assert crowd.tokens_per_second.middle == pytest.approx(8 * 41 / (40 * 0.024 + 8 * 0.01))
-    assert crowd.user_tokens_per_second == pytest.approx(1 / 0.024)
+    assert crowd.tokens_per_second.middle == pytest.approx(4 * 41 / (40 * 0.016 + 4 * 0.01))
+    assert crowd.user_tokens_per_second == pytest.approx(1 / 0.016)
     assert (alone.mean_accepted_length, alone.per_position, alone.speedup) == (1, (), None)
     speculative = found["lookahead 4", 1]
     assert speculative.speedup is not None
@@ -148,8 +148,8 @@ def journal(tmp_path: Path) -> Journal:
 
 def test_a_stopped_run_goes_on_in_the_orders_it_would_have_had(journal: Journal) -> None:
     asked = count()
-    whole, cut = run(), run(journal=journal, stop=lambda: next(asked) > 900)
-    assert 0 < len(cut.rows) < 48
+    whole, cut = run(), run(journal=journal, stop=lambda: next(asked) > 300)
+    assert 0 < len(cut.rows) < 8
     resumed = run(journal=journal)
     assert resumed.complete
     measured = [[row.key for row in each.rows] for each in (whole, cut, resumed)]
@@ -286,7 +286,7 @@ def test_the_best_lookahead_by_load_names_its_rivals() -> None:
 
 
 def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
-    result = run(lookaheads=(2, 4), levels=(1, 8))
+    result = run(lookaheads=(2, 4), repeats=6)
     paths = files.write(report_of(result), tmp_path / "load.json")
     data = json.loads(paths[0].read_text())
     assert [Point.model_validate(each) for each in data["points"]] == list(result.points)
@@ -311,7 +311,7 @@ def test_an_unfinished_run_says_so_and_shows_nothing_false() -> None:
     assert report_of(begun.found).rows == []
     assert next(opening(begun.found)) == "Nothing could be compared yet."
     cut = last.found.model_copy(update={"rows": last.found.rows[:1]})
-    assert "Unfinished: 1 of 8 blocks." in report_of(cut).notes
+    assert "Unfinished: 1 of 4 blocks." in report_of(cut).notes
     assert "speedup" not in report_of(cut).charts
 
 
