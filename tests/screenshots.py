@@ -40,6 +40,7 @@ def photograph(page: Page, folder: Path, name: str, *, whole: bool = True) -> No
             if whole:
                 page.screenshot(path=folder / f"{name}-{size['width']}-{scheme}-whole.png", full_page=True)
     page.set_viewport_size(SIZES[0])
+    page.wait_for_timeout(1000)
 
 
 def take(page: Page, url: str, folder: Path) -> None:

@@ -17,9 +17,11 @@ from specdemo.models.download import cached_folders, download, local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import NEEDED
 from specdemo.models.memory import in_units
-from specdemo.models.pairs import BUNDLED
+from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.models.places import hub_cache
 from specdemo.progress import Progress
+from specdemo.ui.shelf import Shelf
+from specdemo.ui.visitors import Visitors
 from tests.hub import Hub
 
 NAME = "tiny/story"
@@ -128,6 +130,23 @@ def test_damage_on_the_way_is_found(hub: Hub) -> None:
         list(download(NAME))
     hub.damaged = set()
     assert last(download(NAME)).found == local_folder(SOURCE)
+
+
+def test_the_page_tells_the_size_then_fetches_and_only_where_downloads_are_allowed(hub: Hub) -> None:
+    shelf, closed = Shelf(bundled_pair(), Visitors()), Shelf(bundled_pair(), Visitors(), downloads=False)
+    assert 'data-action="select"' in shelf.offer(NAME)
+    assert closed.offer(NAME) == shelf.offer("../../etc") == ""
+    assert [*closed.look(NAME), *shelf.look("../../etc")] == []
+    assert "off" in "".join(closed.download("somebody", NAME))
+    assert "does not show you tiny/other" in list(shelf.look("tiny/other"))[-1]
+    assert NAME not in shelf.models()
+    size = sum(file.stat().st_size for file in (BUNDLED / "draft").iterdir())
+    offered = list(shelf.look(NAME))[-1]
+    assert f"Download {NAME}, {in_units(size)}" in offered
+    assert 'data-action="download"' in offered
+    assert WEIGHTS not in hub.served
+    assert f"{NAME} is on this machine" in list(shelf.download("somebody", NAME))[-1]
+    assert NAME in shelf.models()
 
 
 def test_an_older_model_will_do_while_a_newer_one_is_fetched(hub: Hub) -> None:

@@ -27,8 +27,8 @@ def test_headings_bold_text_and_code_are_told_apart() -> None:
     assert found["strong"] == "both"
     assert found["code"] == "a"
     assert found["block"] == "# add\nsum(a, b)\n"
-    assert found["mark"] == "#****``" + "```python```"
-    assert found["text"].endswith("\nDone, # 1.")
+    assert found["mark"] == "#****``" + "```python```\n"
+    assert found["text"].endswith("Done, # 1.")
 
 
 def test_it_does_not_matter_where_tokens_end() -> None:
@@ -54,7 +54,31 @@ def test_it_does_not_matter_where_tokens_end() -> None:
     assert styled(*words) == styled(ANSWER)
 
 
-@given(st.lists(st.text("ab#*` \n<", max_size=6)))
+def test_bold_text_and_code_may_go_on_in_the_next_line_but_not_in_the_next_paragraph() -> None:
+    assert styled("**two\nlines** and `more\ncode`") == {
+        "mark": "****``",
+        "strong": "twolines",
+        "code": "morecode",
+        "text": "\n and \n",
+    }
+    for end in ("\n\nNext", "\n- Next", "\n# Next", "\n```\nNext", "\n| Next"):
+        found = styled(f"2 **3{end}")
+        assert found["strong"] == "3"
+        assert "Next" not in found["strong"]
+    assert styled("an open ` and\n```\nblock\n```")["block"] == "block\n"
+
+
+def test_rows_of_a_table_are_told_from_lines_that_hold_a_bar() -> None:
+    table = "| a | `b` |\n|---|:-:|\n| **c** | d |"
+    for tokens in ([table], ["|", " a", " |", " `", "b", "`", " |\n", "|--", "-|:-:|\n| ", "**c", "** | d |"]):
+        found = styled(*tokens)
+        assert (found["code"], found["strong"]) == ("b", "c")
+        assert found["row"].split() == ["a", "d"]
+        assert "---" in found["rule"]
+    assert set(styled("a | b\nx|y")) == {"text"}
+
+
+@given(st.lists(st.text("ab#*`|- \n<", max_size=6)))
 def test_nothing_is_left_out(tokens: list[str]) -> None:
     assert "".join(piece.text for piece in pieces(*tokens)) == "".join(tokens)
 

@@ -27,6 +27,7 @@ from tests.browser import (
     repeated,
     run,
     set_slider,
+    start,
     started,
 )
 from tests.folders import FIXTURES
@@ -44,7 +45,8 @@ LLAMA = "/#target=llama/target&draft=llama/draft&max_new_tokens=32&ignore_eos=tr
 def hub() -> Iterator[Hub]:
     """A Hub with tiny models under the names of the entry's."""
     names = [str(source.repository) for source in ENTRY.sources]
-    with Hub({name: FIXTURES / "qwen3" / role for name, role in zip(names, ("target", "draft"), strict=True)}) as hub:
+    there = {name: FIXTURES / "qwen3" / role for name, role in zip(names, ("target", "draft"), strict=True)}
+    with Hub(there | {"somebody/model": FIXTURES / "qwen3" / "target"}) as hub:
         yield hub
 
 
@@ -100,7 +102,7 @@ def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) 
     page = visit("/?ignore_eos=true")
     run(page)
     set_slider(page, "max_new_tokens", 1900)
-    page.click("#run")
+    start(page)
     page.wait_for_selector(".race[data-state=playing]")
     app.engine().kill()
     expect(page.locator("#message [role=alert]")).to_contain_text("process died", timeout=WAIT)
@@ -171,6 +173,20 @@ def test_a_download_is_stopped_gone_on_with_and_used(visit: Visit, hub: Hub) -> 
     open_tab(page, "Compare")
     run(page)
     assert downloaded(page).pair.name == name
+
+
+def test_a_model_of_the_hub_is_looked_for_fetched_and_listed(visit: Visit) -> None:
+    page, fetch = models_tab(visit()), ("Look for it on the Hub", re.compile(r"Download somebody/model, \d+ kB"))
+    page.fill("#target input", "somebody/model")
+    page.keyboard.press("Enter")
+    expect(page.locator("#use")).to_be_disabled()
+    for text in fetch:
+        expect(page.locator("#offer button")).to_have_text(text)
+        page.click("#offer button")
+    expect(page.locator("#download")).to_have_text("somebody/model is on this machine.")
+    expect(page.locator("#use")).to_be_enabled()
+    expect(page.locator("#offer button")).to_have_count(0)
+    choose(page, target="somebody/model")
 
 
 def test_a_pair_that_cannot_be_loaded_leaves_the_one_before_in_use(visit: Visit) -> None:

@@ -23,7 +23,7 @@ from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, pair_from_folders
-from specdemo.records import Comparison, Costs, Request, Run, Spread, StepCosts, Verdict
+from specdemo.records import Comparison, Costs, Request, Round, Run, Spread, StepCosts, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import Planned
 from tests.conftest import PROMPTS
@@ -83,6 +83,25 @@ def test_greedy_outputs_are_identical(
     speculative = speculate(traced, prompt, **drafter, **more, **few)
     assert speculative.token_ids == expected.token_ids
     assert speculative.finish_reason == "length"
+
+
+def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEngine) -> None:
+    def moved(round_: int, before: dict[str, Any], after: dict[str, Any]) -> list[Round]:
+        decoder, done = traced.decoder(Request.of(PROMPTS[0], settings(**before)), COSTS), []
+        for step in rounds_of(decoder):
+            done.append(step)
+            if len(done) == round_:  # of which one is the prefill
+                assert decoder.follow(settings(**before | after).way)
+        assert [token.id for step in done for token in step.committed] == list(greedy(traced).token_ids)
+        return done[1:]
+
+    done = moved(4, {"num_assistant_tokens": 2}, {"num_assistant_tokens": 6})
+    assert [len(proposals(step)) for step in done[:8]] == [2] * 3 + [6] * 5
+    strict = {"policy": "confidence", "assistant_confidence_threshold": 0.95}
+    done = moved(3, strict | {"assistant_confidence_threshold": 0.05}, strict)
+    going_on = [[draft.draft_probability or 0 for draft in proposals(step)[:-1]] for step in done]
+    assert min(min(row, default=1) for row in going_on[:2]) < 0.95
+    assert min(min(row, default=1) for row in going_on[2:]) >= 0.95
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.2])

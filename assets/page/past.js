@@ -33,25 +33,24 @@ class Past {
     for (let kept = runs.slice(0, MOST_RUNS); ; kept = kept.slice(0, -1)) {
       try {
         localStorage.setItem(RUNS, JSON.stringify(kept));
-        break;
       } catch {
-        if (!kept.length) break;
+        if (kept.length) continue;
       }
+      return this.draw(kept);
     }
-    this.draw();
   }
 
   async keep(lines, result) {
     const { run, prompt } = JSON.parse(lines[0]);
     const { headline, made_by, words } = result;
     const events = await pack(lines.join("\n"));
-    const others = this.read().filter((other) => other.run !== run);
-    const when = this.read().find((other) => other.run === run)?.when ?? Date.now();
+    const runs = this.read();
+    const others = runs.filter((other) => other.run !== run);
+    const when = runs.find((other) => other.run === run)?.when ?? Date.now();
     this.write([{ run, when, prompt, headline, made_by, words, events }, ...others].sort((a, b) => b.when - a.when));
   }
 
-  draw() {
-    const runs = this.read();
+  draw(runs = this.read()) {
     const wanted = this.search.value.trim().toLowerCase();
     const found = runs.filter(({ prompt, headline, made_by }) => `${prompt} ${headline} ${made_by}`.toLowerCase().includes(wanted));
     this.element.hidden = !runs.length;

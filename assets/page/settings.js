@@ -33,6 +33,7 @@ const settings = {
   // What to start with: the address if it says anything, else what was last used here.
   recall(names) {
     this.tellIfItTakesLong();
+    this.tellOfTheQueue();
     const linked = this.linked();
     const source = names.some((name) => linked.has(name))
       ? linked
@@ -56,6 +57,20 @@ const settings = {
       note.remove();
       clearInterval(timer);
     }, 500);
+  },
+
+  // What Gradio says of the queue, such as "queue: 2/3 | 4.0/13.6s", in words.
+  tellOfTheQueue() {
+    const message = document.querySelector("#message");
+    const tell = () => {
+      const told = message.querySelector(".progress-text");
+      const [, place, passed, whole] = told?.textContent.match(/queue: (\d+)\/\d* \|\s*([\d.]+)?(?:\/([\d.]+))?/) ?? [];
+      if (!place) return told?.removeAttribute("data-words");
+      const left = whole && Math.round(whole - passed);
+      const turn = place === "1" ? "You are next" : `${place - 1} before you`;
+      told.dataset.words = left > 0 ? `${turn}, about ${left} s` : turn;
+    };
+    new MutationObserver(tell).observe(message, { childList: true, characterData: true, subtree: true });
   },
 
   copyLink() {

@@ -1,5 +1,6 @@
 """Settings in words: every result names those that made it."""
 
+from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ways import (
     AsServed,
@@ -45,6 +46,11 @@ def common_words(settings: GenerationSettings) -> str:
             f"at most {settings.max_new_tokens} tokens",
         ]
     )
+
+
+def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
+    """Whether prompts are messages of a chat."""
+    return pair.target.chat_template and settings.apply_chat_template
 
 
 def way_words(way: Way) -> str:

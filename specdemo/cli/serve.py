@@ -27,7 +27,7 @@ def add_to(commands: Commands) -> None:
         "--downloads",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="let visitors download models from the catalogue (default: yes, but not on a Hugging Face Space)",
+        help="let visitors download models (default: yes, but not on a Hugging Face Space)",
     )
     parser.add_argument(
         "--allowed-host",

@@ -6,7 +6,7 @@ arrive last.
 
 import glob
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 from time import perf_counter
@@ -26,7 +26,7 @@ from specdemo.resources import ASSETS
 
 def download(
     repository: str, *, revision: str | None = None, stop: Callable[[], bool] = lambda: False
-) -> Iterator[Progress[Path | None]]:
+) -> Generator[Progress[Path | None], None, None]:
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
     A name such as ORGANISATION/MODEL:FILE.gguf stands for that file, and progress ends with the file.

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic import ValidationError
 
+from specdemo.analysis.wording import is_chat
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.records import ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
@@ -27,7 +28,6 @@ from specdemo.ui.controls import (
     visibility,
 )
 from specdemo.ui.entrance import is_text
-from specdemo.ui.feed import is_chat
 from specdemo.ui.gate import FILE_BYTES
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.session import Finished, Sessions, Update

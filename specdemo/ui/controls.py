@@ -14,7 +14,7 @@ from specdemo.ways import ENGINES_OF, ENGINES_OF_DRAFTS, SHAPING, Drafter, Engin
 
 _CHOICES = {
     "genai": "OpenVINO GenAI",
-    "traced": "Traced: every proposal visible",
+    "traced": "Traced: specdemo's own loop",
     "heuristic": "Heuristic",
     "on": "On",
     "off": "Off",

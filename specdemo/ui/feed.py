@@ -13,10 +13,10 @@ from uuid import uuid4
 
 from specdemo.analysis import conclusion, explain, metrics, schema
 from specdemo.analysis.doubts import doubts
-from specdemo.analysis.wording import in_words
+from specdemo.analysis.wording import in_words, is_chat
 from specdemo.measure.race import Lap
 from specdemo.output import json_text
-from specdemo.records import SIDES, Comparison, ModelPair, Round, Side, Turn
+from specdemo.records import SIDES, Comparison, Round, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.html.markdown import Markdown
@@ -98,11 +98,6 @@ class Feed:
             }
             for index, step in enumerate(lap.rounds, number)
         ]
-
-
-def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
-    """Whether prompts are messages of a chat."""
-    return pair.target.chat_template and settings.apply_chat_template
 
 
 def recorded(comparison: Comparison) -> Feed:

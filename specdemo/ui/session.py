@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Self
 
 from specdemo.analysis import schema
+from specdemo.analysis.wording import is_chat
 from specdemo.engines.base import Engine
 from specdemo.errors import SpecdemoError
 from specdemo.measure.race import Moved
@@ -18,7 +19,7 @@ from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.feed import Feed, ending, is_chat
+from specdemo.ui.feed import Feed, ending
 from specdemo.ui.html.messages import alert, describe, notice
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.visitors import Visitors

@@ -1,20 +1,21 @@
 """The models a visitor may choose from. The browser sends names; they are looked up, never turned into paths."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import devices, draft_device
-from specdemo.models.download import download_source, local_folder
+from specdemo.models.download import download, download_source, local_folder
 from specdemo.models.library import distinct, entry_folders, library
 from specdemo.models.pairs import pair_of, suited
 from specdemo.progress import Progress
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.html.catalogue import card_html, cards_html, download_html
+from specdemo.ui.html.catalogue import card_html, cards_html, download_html, offer_html
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.visitors import Visitors
 
@@ -41,12 +42,9 @@ def runtime_of(target: Model | None) -> RuntimeSettings:
     return suited(target) if target is not None else RuntimeSettings()
 
 
-def elsewhere(name: str) -> str:
-    """Of a name that no model on this machine has: what to do."""
-    missing = f"There is no model {quoted(name)} on this machine"
-    if re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name):
-        return f"{missing}; whoever runs this page can get it with: specdemo models download {name}"
-    return f"{missing}; choose one from the list."
+def of_hub(name: str) -> bool:
+    """Whether a name may be that of a model, or of a GGUF file, on the Hub."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
 
 
 class Shelf:
@@ -77,6 +75,15 @@ class Shelf:
         rest = (model for model in library(self._directory).models if model.path not in first)
         return {model.name: model for model in distinct([*first.values(), *rest])}
 
+    def elsewhere(self, name: str) -> str:
+        """Of a name that no model on this machine has: what to do."""
+        missing = f"There is no model {quoted(name)} on this machine"
+        if not of_hub(name):
+            return f"{missing}; choose one from the list."
+        if self.downloads:
+            return f"{missing}; look for it on the Hub, in the Models tab."
+        return f"{missing}; whoever runs this page can get it with: specdemo models download {name}"
+
     def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
         """The pair of these names with these runtime settings.
 
@@ -86,7 +93,7 @@ class Shelf:
         models = self.models()
         for name in (names.target, *filter(None, [names.draft])):
             if name not in models:
-                raise UnknownNameError(elsewhere(name))
+                raise UnknownNameError(self.elsewhere(name))
         settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
         offered = self.devices()
         unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)
@@ -126,24 +133,54 @@ class Shelf:
         here = [local_folder(source, self._directory) is not None for source in entry.sources]
         return card_html(entry, here, downloads=self.downloads, own_directory=self.own_directory)
 
-    def download(self, visitor: str, entry_name: str) -> Iterator[str]:
-        """Download what is missing of an entry, yielding messages; what was downloaded is kept when it is stopped."""
+    def offer(self, name: str) -> str:
+        """What to do about a model that is not on this machine, as HTML; empty if the page cannot fetch it."""
+        return offer_html(name) if self.downloads and of_hub(name) else ""
+
+    def look(self, name: str) -> Iterator[str]:
+        """Look for a model on the Hub; yields messages, and at last the offer to download what is missing."""
+        if not self.offer(name):
+            return
+        yield notice("Contacting the Hub …")
+        try:
+            with closing(download(name)) as steps:  # which begin with what there is to fetch
+                first = next(steps)
+            yield offer_html(name, first.total - first.done)
+        except SpecdemoError as error:
+            yield alert(error)
+
+    def download(self, visitor: str, name: str) -> Iterator[str]:
+        """Download a model of the Hub, or what is missing of the catalogue's entry of this name, yielding messages.
+
+        What was downloaded is kept when it is stopped.
+        """
         if not self.downloads:
             yield notice("Downloads from this page are off; whoever runs it can download in a terminal.")
             return
         try:
-            entry = find(entry_name)
             with self._visitors.busy(visitor, "download") as cancelled:
                 yield notice("Contacting the Hub …")
-                for source in entry.sources:
-                    if source.repository is None or source.format == "convert" or local_folder(source):
-                        continue
+                for address, steps in _downloads(name, cancelled.is_set):
                     last: Progress[Path | None] | None = None
-                    for last in download_source(source, cancelled.is_set):
-                        yield download_html(source.address, last)
+                    for last in steps:
+                        yield download_html(address, last)
                     if last is None or last.found is None:
                         yield notice("Stopped. What was downloaded is kept; download again to resume.")
                         return
-            yield notice(f"{entry.title} is on this machine.")
+            yield notice(f"{name if of_hub(name) else find(name).title} is on this machine.")
         except SpecdemoError as error:
             yield alert(error)
+
+
+def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:
+    """Whence, and the progress of each download that is needed.
+
+    Raises:
+        UnknownNameError: the catalogue has no such entry.
+    """
+    if of_hub(name):
+        yield name, download(name, stop=stop)
+        return
+    for source in find(name).sources:
+        if source.repository is not None and source.format != "convert" and not local_folder(source):
+            yield source.address, download_source(source, stop)

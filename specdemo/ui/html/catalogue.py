@@ -24,6 +24,7 @@ _MODEL = Markup("<div><dt>{role}</dt><dd>{name}<small>{facts}</small></dd></div>
 _NOTE = Markup("<p>{}</p>")
 _PUBLISHED = Markup('<p class="published">{text} (<a href="{url}" target="_blank" rel="noreferrer">source</a>).</p>')
 _BUTTON = Markup('<button type="button" data-action="{action}">{text}</button>')
+_OFFER = Markup('<div class="offer" data-name="{name}">{action}</div>')
 _COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
 
 
@@ -109,6 +110,14 @@ def _which(entry: Entry, sources: Sequence[Source]) -> str:
     if len(sources) == len(entry.sources):
         return ""
     return f"the {'target' if sources[0] is entry.target else 'draft'}, "
+
+
+def offer_html(name: str, size: int | None = None) -> str:
+    """A model that is not on this machine: a button that looks for it or, if its size is known, fetches it."""
+    if size is None:
+        return str(_OFFER.format(name=name, action=_BUTTON.format(action="select", text="Look for it on the Hub")))
+    text = f"Download {name}, {in_units(size)}"
+    return str(_OFFER.format(name=name, action=_BUTTON.format(action="download", text=text)))
 
 
 def download_html(repository: str, progress: Progress[Path | None]) -> str:

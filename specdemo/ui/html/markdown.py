@@ -1,8 +1,11 @@
 """Markdown as a text arrives, token by token, so that each token keeps its colour while its text is set as Markdown.
 
-What is told apart are headings, bold text and code, in lines and in blocks, as chat models write them. Nothing is
-left out: marks such as `**` are pieces of their own, which the style sheet hides or shows. Earlier turns, which need
-no colours, are rendered as a whole.
+What is told apart are headings, bold text, code, in lines and in blocks, and rows of tables, as chat models write
+them. Nothing is left out: marks such as `**` are pieces of their own, which the style sheet hides or shows. Earlier
+turns, which need no colours, are rendered as a whole.
+
+Nothing that was sent is taken back: bold text and code that are never closed end with their paragraph, and rows of a
+table do not line up unless the model lined them up.
 """
 
 import re
@@ -14,9 +17,11 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
-Style = Literal["text", "mark", "heading", "strong", "code", "block"]
+Style = Literal["text", "mark", "heading", "strong", "code", "block", "row", "rule"]
 
-_PARTS = re.compile(r"(```|\*\*|`|\n|(?<![^\n])#{1,6}(?=\s|$))")
+_PARTS = re.compile(r"(```|\*\*|`|\||\n|(?<![^\n])#{1,6}(?=\s|$))")
+_ITEM = re.compile(r"\s*([-+*]|\d+[.)])(\s|$)")
+_DASHES = re.compile(r"[-:\s]+")
 _COPY = '<button type="button" class="copy" aria-label="Copy this code"></button>'
 
 
@@ -34,7 +39,7 @@ class Markdown:
 
     def __init__(self) -> None:
         self._blocks = 0
-        self._fenced = self._info = self._code = self._strong = self._heading = False
+        self._fenced = self._info = self._code = self._strong = self._heading = self._row = self._closed = False
         self._at_start = True  # of a line
 
     def pieces(self, text: str) -> Iterator[Piece]:
@@ -44,12 +49,15 @@ class Markdown:
             self._at_start = part == "\n" or (self._at_start and part.isspace())
 
     def _piece(self, part: str) -> Piece:
-        if part == "```" and not self._code:
+        if part == "```" and (self._at_start or not self._code):
             return self._fence()
         if part == "\n":
             return self._line_end()
+        self._closed = False
         if self._fenced:
             return Piece(part, "mark" if self._info else "block", self._blocks)
+        if self._at_start:
+            self._begin_line(part)
         if part == "`":
             self._code = not self._code
             return Piece(part, "mark")
@@ -58,19 +66,34 @@ class Markdown:
         if part == "**":
             self._strong = not self._strong
             return Piece(part, "mark")
-        if part.startswith("#") and not part.strip("#") and self._at_start:
-            self._heading = True
+        if self._row and (part == "|" or _DASHES.fullmatch(part)):
+            return Piece(part, "rule")
+        if self._heading and not part.strip("#"):
             return Piece(part, "mark")
-        return Piece(part, "heading" if self._heading else "strong" if self._strong else "text")
+        style: Style = "row" if self._row else "text"
+        return Piece(part, "heading" if self._heading else "strong" if self._strong else style)
+
+    def _begin_line(self, part: str) -> None:
+        heading = part.startswith("#") and not part.strip("#")
+        if heading or part == "|" or _ITEM.match(part):  # what ends a paragraph without a blank line
+            self._strong = self._code = False
+        self._heading, self._row = heading, part == "|"
 
     def _fence(self) -> Piece:
         self._fenced = self._info = not self._fenced
+        self._strong = self._code = False
+        self._closed = not self._fenced
         self._blocks += self._fenced
         return Piece("```", "mark", self._blocks, opens=self._fenced)
 
     def _line_end(self) -> Piece:
         inside = self._fenced and not self._info
-        self._info = self._code = self._heading = self._strong = False
+        if self._at_start:  # a blank line
+            self._strong = self._code = False
+        closed = self._closed  # the line is only a mark, and leaves no line where marks are hidden
+        self._info = self._heading = self._row = self._closed = False
+        if closed:
+            return Piece("\n", "mark")
         return Piece("\n", "block" if inside else "text", self._blocks if inside else 0)
 
 

@@ -1,34 +1,27 @@
 """The Models tab: the catalogue, what is on this machine, and which pair to use, where and how."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import gradio as gr
 from gradio.components import Component
 
 from specdemo.errors import SpecdemoError, UnknownNameError
-from specdemo.models.checks import check_pair, drafts_for
-from specdemo.models.devices import devices
+from specdemo.models.checks import check_pair
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
-from specdemo.ui.controls import RUNTIME, Control, control, start_values
+from specdemo.ui.controls import RUNTIME, Control, start_values
 from specdemo.ui.html.catalogue import report_html
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.session import Sessions
-from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, elsewhere, runtime_of, values_of
+from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, runtime_of, values_of
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, Stop
+from specdemo.ui.tabs.pair import Choices, model_choices, pair_controls
 from specdemo.ui.views import view
 
 _SUITED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
-_TYPED = ("cache_size", "inference_num_threads")
-_SAME = "Same as the target"
-_NO_DRAFT = "None: prompt lookup only"
-_WHENCE = (
-    "Lists every model of your models folder, the Hugging Face cache, LM Studio, llama.cpp and Ollama; "
-    "<code>specdemo models list</code> prints where the first two are."
-)
 
 
 class ModelsTab(NamedTuple):
@@ -47,6 +40,7 @@ class _Shown(NamedTuple):
     header: gr.HTML
     message: gr.HTML
     report: gr.HTML
+    offer: gr.HTML
     use: gr.Button
     cancel: gr.Button
     in_use: gr.Textbox
@@ -59,8 +53,6 @@ class _Shown(NamedTuple):
     """The lists as they were last sent: one that is sent again closes under the visitor's mouse."""
 
 
-Choices = list[tuple[str, str]]
-"""What a list offers: labels, and the names that they stand for."""
 Updates = dict[Component, Any]
 """Updates by component; components that are not named stay as they are."""
 
@@ -137,7 +129,7 @@ class _Callbacks:
     def fetch(
         self, event: gr.EventData, request: gr.Request, target: str, listed: tuple[Choices, Choices]
     ) -> Iterator[Updates]:
-        """Download an entry's models."""
+        """Download an entry's models, or the one that was looked for."""
         shown = self._shown
         for message in self._shelf.download(str(request.session_hash), _name(event)):
             yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
@@ -159,27 +151,32 @@ class _Callbacks:
         """The drafts that fit a target, and its default runtime settings, except for the devices."""
         controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._shelf.models()
         drafts = model_choices(models, target)[1]
-        kept = draft if draft in dict(drafts).values() else ""
+        fits = draft in dict(drafts).values()  # if so it is not sent: the visitor may have chosen another by now
         news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
         return news | {
-            controls["draft"]: gr.update(choices=drafts, value=kept),
+            controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=""),
             self._shown.listed: (listed[0], drafts),
         }
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
         """What is known of a pair without loading it; one that cannot run cannot be chosen."""
         shown, models, fits = self._shown, self._shelf.models(), False
-        told = ""
+        told = offer = ""
         try:
             for name in filter(None, (target, draft)):
                 if name not in models:
-                    raise UnknownNameError(elsewhere(name))
+                    offer = self._shelf.offer(name)
+                    raise UnknownNameError(self._shelf.elsewhere(name))
             if target:
                 found = check_pair(models[target], models.get(draft), int(cache_size or 1))
                 told, fits = report_html(found, own_directory=self._shelf.own_directory), found.fits
         except SpecdemoError as error:
             told = alert(error)
-        return {shown.report: told, shown.use: gr.update(interactive=fits)}
+        return {shown.report: told, shown.offer: offer, shown.use: gr.update(interactive=fits)}
+
+    def look(self, event: gr.EventData) -> Iterator[str]:
+        """Look on the Hub for the model that was typed."""
+        yield from self._shelf.look(_name(event))
 
 
 def _defaults(target: Model | None) -> dict[str, Any]:
@@ -205,14 +202,14 @@ def models_tab(
     with gr.Tab("Models") as tab:
         in_use = gr.Textbox(visible=False)
         with gr.Column(elem_id="pair"):
-            values = values_of(shelf.default)
-            first = model_choices(shelf.models(), values["target"])
-            controls, listed = _controls(shelf, values, *first), gr.State(first)
+            first = model_choices(shelf.models(), shelf.default.target.name)
+            controls, listed = pair_controls(shelf, *first), gr.State(first)
             with gr.Row(elem_id="pair-actions"):
                 use = gr.Button("Use this pair", variant="primary", elem_id="use", scale=0, min_width=180)
                 cancel = gr.Button("Cancel", variant="stop", elem_id="cancel-load", visible=False, scale=0)
             message = gr.HTML(elem_id="pair-message", elem_classes="message")
             report = gr.HTML(elem_id="report")
+            offer = view("offer.html", "new Catalogue(element, trigger)", elem_id="offer")
         progress = gr.HTML(elem_id="download", elem_classes="message")
         cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
         catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
@@ -221,6 +218,7 @@ def models_tab(
         header=header,
         message=message,
         report=report,
+        offer=offer,
         use=use,
         cancel=cancel,
         in_use=in_use,
@@ -240,67 +238,26 @@ def models_tab(
     use.click(callbacks.use, inputs, [*outputs, *controls], **loading)
     used = catalogue.select(callbacks.use_entry, inputs, [*outputs, *controls], **loading)
     cancel.click(stop("load"), **PRIVATE)
-    catalogue.download(
+    fetching: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_id": "download"}
+    offer.select(callbacks.look, outputs=offer, show_progress="hidden", api_visibility="private")
+    fetched = gr.on(
+        [catalogue.download, offer.download],
         callbacks.fetch,
         seen,
         [progress, cancel_download, catalogue, *lists],
-        show_progress="hidden",
-        api_visibility="private",
-        concurrency_id="download",
         concurrency_limit=1,
+        **fetching,
     )
     cancel_download.click(stop("download"), **PRIVATE)
     tab.select(callbacks.refreshed, seen, [catalogue, *lists], **PRIVATE)
     controls[0].input(callbacks.suited, lists, [*controls[1:], listed], **PRIVATE)
     named = [controls[0], controls[1], controls[PAIR_NAMES.index("cache_size")]]
     changes = [tab.select, *(part.change for part in named)]
-    gr.on(changes, callbacks.report, named, [report, use], trigger_mode="always_last", **PRIVATE)
+    gr.on(changes, callbacks.report, named, [report, offer, use], trigger_mode="always_last", **PRIVATE)
+    fetched.then(callbacks.report, named, [report, offer, use], **PRIVATE)
 
     def list_after(event: Any) -> Any:
         return event.then(callbacks.relisted, seen, lists, **PRIVATE)
 
     list_after(used)
     return ModelsTab(controls, in_use, list_after)
-
-
-def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:
-    """The choices of a target, and of a draft for this one."""
-    targets = [(name, name) for name, model in models.items() if model.detokenizer]
-    drafts = drafts_for(models[target], models.values()) if target in models else list(models.values())
-    return targets, [(_NO_DRAFT, ""), *((model.name, model.name) for model in drafts)]
-
-
-def _controls(shelf: Shelf, values: dict[str, Any], targets: Choices, drafts: Choices) -> list[Control]:
-    usable = [(f"{name}: {title}", name) for name, title in shelf.devices().items()]
-    choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
-    titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
-    made: dict[str, Control] = {}
-
-    def add(name: str) -> None:
-        if name in choices:
-            title, info = titles.get(name) or (RUNTIME[name].title, RUNTIME[name].description)
-            made[name] = gr.Dropdown(
-                choices[name],
-                value=values[name],
-                label=title,
-                info=info,
-                # models differ between visitors, and the shelf looks them up in any case
-                allow_custom_value=name in titles,
-                filterable=name in titles,
-                elem_id=name,
-            )
-        else:
-            made[name] = control(name, typed=name in _TYPED, value=values[name], min_width=200)
-
-    with gr.Row(elem_classes="controls"):
-        for name in choices:
-            add(name)
-    gr.HTML(f"<p>{_WHENCE}</p>", elem_id="whence")
-    for device in devices():
-        if device.reason is not None:
-            gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")
-    with gr.Accordion("Runtime", open=False, elem_id="runtime"), gr.Row(elem_classes="controls"):
-        for name in RUNTIME:
-            if name not in made:
-                add(name)
-    return [made[name] for name in PAIR_NAMES]
