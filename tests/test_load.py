@@ -23,7 +23,7 @@ from specdemo.bench.load.run import load_run, variants
 from specdemo.bench.suites import Task
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import EngineError, FileError, SettingsError
+from specdemo.errors import EngineError, FileError, PairError, SettingsError
 from specdemo.measure.load import Prompted, decode_at_once, serve, shuffled
 from specdemo.progress import Progress
 from specdemo.records import Request
@@ -199,6 +199,12 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_loaded(
     settings = GenerationSettings.checked(**dict(SETTINGS) | changes)
     with pytest.raises(SettingsError, match=message):
         next(load_run(pytest.fail, PAIR, TASKS, settings, levels=levels))
+
+
+def test_a_pair_that_cannot_be_decoded_so_is_refused_before_anything_is_loaded() -> None:
+    alone = PAIR.model_copy(update={"draft": None})
+    with pytest.raises(PairError, match="draft"):
+        next(load_run(pytest.fail, alone, TASKS, SETTINGS))
 
 
 def test_only_a_constant_lookahead_can_be_varied() -> None:
