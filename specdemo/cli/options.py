@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
 
+from specdemo.cli.numbers import positive
 from specdemo.engines.served import served_pair
 from specdemo.errors import UsageError, quoted
 from specdemo.models.library import resolve
