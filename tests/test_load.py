@@ -21,6 +21,7 @@ from specdemo.bench.load.report import COLUMNS, report_of
 from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
 from specdemo.bench.load.run import load_run, variants
 from specdemo.bench.suites import Task
+from specdemo.engines.batch import Arrival
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, PairError, SettingsError
@@ -88,6 +89,52 @@ def test_rounds_are_counted() -> None:
     accepted, proposed = found.judged
     assert accepted == sum(k * rounds for k, rounds in enumerate(found.accepted))
     assert 0 < accepted < proposed <= 4 * sum(found.accepted)
+
+
+class Distant:
+    """A batch as of a server that tells nothing but text, in pieces of its own choosing, one second apart."""
+
+    in_passes = False
+
+    def __init__(self, *pieces: str) -> None:
+        self._pieces = pieces
+        self._flying: dict[int, int] = {}
+        self._clock = 0
+
+    def now(self) -> float:
+        return self._clock
+
+    def submit(self, number: int, request: Request) -> None:
+        self._flying[number] = 0
+
+    def receive(self) -> list[Arrival]:
+        self._clock += 1
+        if self._clock % 3 == 0:
+            return []
+        number = min(self._flying, key=lambda each: self._flying[each])
+        piece = self._pieces[self._flying[number]]
+        self._flying[number] += 1
+        ended = self._flying[number] == len(self._pieces)
+        if ended:
+            del self._flying[number]
+        return [Arrival(number, self.now(), len(piece.split()), piece, None, "stop" if ended else None)]
+
+    def cache_bytes(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self._flying = {}
+
+
+def test_where_only_text_arrives_the_rest_is_unknown() -> None:
+    requests = repeat(Prompted("Say", Request("Say", Plain())))
+    whole, pieces = (serve(Distant(*told), requests, 2, 3) for told in (("a b c d",), ("a b", " c d")))
+    assert whole is not None
+    assert pieces is not None
+    assert {served.output for served in (*whole.served, *pieces.served)} == {whole.served[0].output}
+    assert (pieces.accepted, pieces.judged, pieces.batch, pieces.cache_bytes) == (None, None, None, None)
+    assert whole.served[0].tokens_per_second is None  # all of it came at once
+    assert [(served.first, served.last) for served in pieces.served] == [(1, 4), (2, 7), (1, 6)]
 
 
 def test_every_prompt_comes_before_any_comes_again() -> None:
