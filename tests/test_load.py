@@ -363,7 +363,10 @@ def test_an_unfinished_run_says_so_and_shows_nothing_false() -> None:
     begun, *_, last = states(repeats=1)
     assert report_of(begun.found).rows == []
     assert next(opening(begun.found)) == "Nothing could be compared yet."
+    complete = report_of(last.found)
     cut = last.found.model_copy(update={"rows": last.found.rows[:1]})
+    assert len(complete.rows) == 4
+    assert len(report_of(cut).rows) == 1
     assert "Unfinished: 1 of 4 blocks." in report_of(cut).notes
     assert "speedup" not in report_of(cut).charts
 
