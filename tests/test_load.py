@@ -352,6 +352,9 @@ def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
     for text in (markdown, html):
         assert "Fastest by requests in flight" in text
         assert "at most 41 tokens" in text
+    positions = report_of(result).more["positions"]
+    assert positions.columns == ("in flight", "method", "1", "2", "3", "4")
+    assert [row[4:] == ("", "") for row in positions.rows] == [True, False] * 2  # at lookaheads 2 and 4
     charts = report_of(result).charts
     assert [trace.name for trace in charts["latency"].figure.data] == [PLAIN, "lookahead 2", "lookahead 4"]
     latency = charts["latency"].figure.data[0]

@@ -90,9 +90,13 @@ def best_table(result: Load) -> Table:
 def position_table(result: Load) -> Table:
     """The share of rounds that accepted at least so many proposals, where rounds can be seen."""
     seen = [point for point in result.points if point.method != PLAIN and point.per_position]
-    positions = range(max((len(point.per_position) for point in seen), default=0))
+    most = {
+        point.method: max(len(point.per_position), getattr(result.variants[point.method].way, "lookahead", 0))
+        for point in seen
+    }
+    positions = range(max(most.values(), default=0))
     rows = [
-        (str(point.level), point.method, *(percent(share) for share in _padded(point.per_position, len(positions))))
+        (str(point.level), point.method, *_shares(point.per_position, most[point.method], len(positions)))
         for point in sorted(seen, key=lambda point: point.level)
     ]
     return Table("Acceptance by position", ("in flight", "method", *(str(i + 1) for i in positions)), rows)
@@ -152,8 +156,10 @@ def _speedup(speedup: Interval | None) -> str:
     return f"{speedup.middle:.2f}×" + (f" ({speedup.low:.2f}–{speedup.high:.2f})" if speedup.known else "")
 
 
-def _padded(shares: Sequence[float], length: int) -> list[float]:
-    return [*shares, *[0.0] * (length - len(shares))]
+def _shares(shares: Sequence[float], proposed: int, columns: int) -> list[str]:
+    """Shares by position, 0 where one was proposed but never accepted, empty where none was."""
+    known = [percent(share) for share in (*shares, *[0.0] * (proposed - len(shares)))]
+    return [*known, *[""] * (columns - len(known))]
 
 
 def _both(seconds: Percentiles) -> str:
