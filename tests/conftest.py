@@ -41,8 +41,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, then those on real models, then those in a browser."""
-    items.sort(key=lambda item: [item.get_closest_marker(slow) is not None for slow in ("browser", "openvino")])
+    """Quick tests first, then those on real models, then those in a browser.
+
+    Several processes get whole files in the opposite order, so that short ones at the end keep all of them busy.
+    """
+    several = "PYTEST_XDIST_WORKER" in os.environ
+    slow = ("browser", "openvino")
+    items.sort(key=lambda item: [item.get_closest_marker(mark) is not None for mark in slow], reverse=several)
 
 
 @pytest.fixture(scope="session", autouse=True)

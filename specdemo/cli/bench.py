@@ -14,6 +14,7 @@ from specdemo.bench.results import Bench, headline
 from specdemo.bench.run import REPEATS, bench, with_hardware
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.cli import terminal
+from specdemo.cli.numbers import positive
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -22,7 +23,6 @@ from specdemo.cli.options import (
     check_json,
     chosen_pair,
     chosen_settings,
-    positive,
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from specdemo.analysis import schema
 from specdemo.analysis.intervals import ENOUGH
+from specdemo.cli.numbers import count
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -17,7 +18,6 @@ from specdemo.cli.options import (
     check_file,
     check_json,
     chosen_pair,
-    count,
     raced_settings,
 )
 from specdemo.cli.progress import show_conversion

@@ -29,6 +29,7 @@ from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.tabs.benchmark import bench_tab
 from specdemo.ui.tabs.compare import ANATOMY, ENGINE, PRIVATE, CompareTab, compare_tab
 from specdemo.ui.tabs.find import connect_find
+from specdemo.ui.tabs.load import load_tab
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
@@ -118,6 +119,7 @@ def build_page(
             connect_find(sessions, known, used, compare, stop)
             tune_tab(sessions, known, used, pair, compare, stop)
             bench_tab(sessions, known, used, pair, stop)
+            load_tab(sessions, known, used, pair, stop)
             models = models_tab(sessions, shelf, used, header, compare, stop)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         _remember(page, shelf, known, used, header, compare, models)

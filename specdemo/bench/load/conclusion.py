@@ -54,7 +54,7 @@ def opening(result: Load) -> Iterator[str]:
     for method in methods:
         sentence = conclusion([point for point in found if point.method == method])
         if sentence:
-            yield sentence if len(methods) == 1 else f"{method.capitalize()}: {sentence}"
+            yield sentence if len(methods) == 1 else f"{method.capitalize()}: {sentence[0].lower()}{sentence[1:]}"
     yield from _doubts(found)
     yield from where(result.date, [result.environment] if result.environment is not None else [])
     prompts, repeats = len(result.tasks), result.repeats

@@ -18,7 +18,7 @@ from specdemo.analysis.wording import way_words
 from specdemo.bench.journal import Journal
 from specdemo.bench.load.results import PLAIN, Load, LoadHeader, LoadLine, LoadRow
 from specdemo.bench.results import Header
-from specdemo.bench.run import check_environment
+from specdemo.bench.run import check_environment, completed
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
@@ -26,6 +26,7 @@ from specdemo.engines.batch import BatchEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.hardware import Loader, measure_memory
 from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffled
+from specdemo.models.checks import check_way, compared
 from specdemo.progress import Progress
 from specdemo.records import SIDES, ModelPair, Request
 from specdemo.records.load import MOST_IN_FLIGHT, Block
@@ -85,11 +86,13 @@ def load_run(
 
     Raises:
         FileError: the journal holds a different run, or one from another machine.
-        SettingsError: the engine serves one request at a time, or a setting cannot be used for load.
+        PairError, SettingsError: the pair cannot be decoded so, or the engine serves one request at a time.
         SpecdemoError: a prompt cannot be run, or the engine failed.
     """
     _check(settings, levels)
     ways = variants(settings, lookaheads)
+    for each in ways.values():
+        check_way(compared(pair), each.engine, each.way, Request.of("", each).sampling)
     header = header_of(pair, settings, tuple(ways), levels, requests, tasks)
     entries = journal.open(header, LoadLine) if journal is not None else []
     rows = {entry.row.key: entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats}
@@ -130,12 +133,7 @@ def load_and_memory(
     load: Callable[[EngineName], Engine], *arguments: Any, stop: Callable[[], bool], **options: Any
 ) -> Iterator[Progress[Load]]:
     """`load_run`, and `with_memory` once every block is there."""
-    last = None
-    for last in load_run(load, *arguments, stop=stop, **options):
-        yield last
-    if last is not None and last.found.complete and not stop():
-        yield replace(last, doing="memory", seconds_left=None)
-        yield replace(last, found=with_memory(last.found, stop=stop))
+    yield from completed(load_run(load, *arguments, stop=stop, **options), "memory", partial(with_memory, stop=stop))
 
 
 def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Load:
