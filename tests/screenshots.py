@@ -50,7 +50,7 @@ def take(page: Page, url: str, folder: Path) -> None:
     photograph(page, folder, "0-before")
     page.select_option(".speed", "20")
     start(page)
-    page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 60")
+    page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 60", timeout=120_000)
     page.click(".toggle")
     photograph(page, folder, "1-playing", whole=False)
     page.select_option(".speed", "")
@@ -80,7 +80,7 @@ def measure(page: Page, button: str, stop: str) -> None:
     """Press a button, and wait until there is nothing to stop."""
     page.click(button)
     page.wait_for_selector(stop)
-    page.wait_for_selector(stop, state="hidden")
+    page.wait_for_selector(stop, state="hidden", timeout=300_000)
 
 
 def main() -> None:
@@ -94,7 +94,6 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport=SIZES[0])
-        page.set_default_timeout(300_000)
         take(page, url, folder)
         browser.close()
     app.close()
