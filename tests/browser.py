@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Literal, Protocol
+from typing import Protocol
 from urllib.request import urlopen
 
 import psutil
@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 WAIT = 60_000
+TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Models")
 expect.set_options(timeout=WAIT)
-ColorScheme = Literal["light", "dark"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class App:
 class Visit(Protocol):
     """Opens the page as a new visitor."""
 
-    def __call__(self, path: str = "/", width: int = 1440, color_scheme: ColorScheme = "light") -> Page: ...
+    def __call__(self, path: str = "/", width: int = 1440) -> Page: ...
 
 
 @contextmanager
@@ -179,6 +179,12 @@ def choose(page: Page, **names: str) -> None:
         page.click(f"#{control} input")
         page.get_by_role("option", name=name, exact=True).click()
         expect(page.get_by_role("listbox")).to_have_count(0)
+
+
+def settled(page: Page) -> None:
+    """Wait until layout and charts have followed the window."""
+    page.wait_for_function("""() => [...document.querySelectorAll('.screen .chart')].every(chart => !chart.offsetWidth
+        || Math.abs(chart.querySelector('.main-svg').clientWidth - chart.clientWidth) < 2)""")
 
 
 def is_no_wider_than(page: Page, width: int) -> bool:

@@ -16,7 +16,7 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure import warm_up
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
-from tests.browser import FLAGS, WAIT, App, ColorScheme, Visit, started
+from tests.browser import FLAGS, WAIT, App, Visit, started
 from tests.folders import add_models
 
 PROMPTS = (
@@ -135,12 +135,12 @@ def visit(browser: BrowserContext, app: App) -> Iterator[Visit]:
     def foreign(url: str) -> bool:
         return urlsplit(url).scheme in ("http", "https", "ws", "wss") and not url.startswith(app.url)
 
-    def open_page(path: str = "/", width: int = 1440, color_scheme: ColorScheme = "light") -> Page:
+    def open_page(path: str = "/", width: int = 1440) -> Page:
         page = browser.new_page()
         pages.append(page)
         page.set_default_timeout(WAIT)
         page.set_viewport_size({"width": width, "height": 1000})
-        page.emulate_media(color_scheme=color_scheme)
+        page.emulate_media(color_scheme="light")
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(f"dialog: {dialog.message}"))

@@ -3,8 +3,8 @@
 python -m tests.scripted_app MODELS_DIR
 
 Seconds are arithmetic, and sums of powers of two, so that a sweep finds the same every time. Those of long runs are
-slept, so that they can be watched and stopped. The draft is right until the 20th token, so that short runs are exact,
-and wrong now and then after it.
+slept, so that they can be watched and stopped. Runs are repeated no more often than an interval needs. The draft is
+right until the 20th token, so that short runs are exact, and wrong now and then after it.
 """
 
 import sys
@@ -14,11 +14,14 @@ from unittest import mock
 
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure import repeats, warm_up
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.ui import page
 from specdemo.ways import Auto, EngineName
 
+repeats.MOST = 6
+warm_up.COLD_SECONDS = 0
 WRONG = range(20, 4000, 7)
 LONG = 1000  # tokens
 

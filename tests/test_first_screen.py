@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import Visit, downloaded, open_tab, repeated, run, set_slider, start
+from tests.browser import Visit, downloaded, repeated, run, set_slider, settled, start
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.browser
@@ -38,12 +38,6 @@ def lines(page: Page, side: str) -> float:
     """Lines of text that a pane has room for."""
     size = "e => e.clientHeight / parseFloat(getComputedStyle(e).lineHeight)"
     return float(page.locator(f".pane.{side} .text").evaluate(size))
-
-
-def settled(page: Page) -> None:
-    """Wait until layout and charts have followed the window."""
-    page.wait_for_function("""() => [...document.querySelectorAll('.screen .chart')].every(chart => !chart.offsetWidth
-        || Math.abs(chart.querySelector('.main-svg').clientWidth - chart.clientWidth) < 2)""")
 
 
 def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
@@ -111,43 +105,6 @@ def test_without_motion_the_end_is_shown_at_once_and_answers_can_be_copied(visit
     page.click(".pane.plain .answer-copy")
     expect(page.locator(".pane.plain .answer-copy.done")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == plain.text.strip()
-
-
-def test_bars_show_tokens_of_the_limit_and_end_at_the_finish_line(visit: Visit) -> None:
-    page = visit()
-    page.select_option(".speed", "100")
-    start(page)
-    page.wait_for_function("document.querySelector('.pane.speculative .text [data-index=\"40\"]')")
-    page.click(".toggle")
-    expect(page.locator(".toggle")).to_have_text("Play")
-    counts = {side: page.locator(f".pane.{side} .text [data-index]").count() for side in ("plain", "speculative")}
-    expect(page.locator(".headline")).to_have_text(f"+{counts['speculative'] - counts['plain']} tokens")
-    for side, count in counts.items():
-        expect(page.locator(f".track.{side} output")).to_contain_text(f"{count} of 128")
-        share = page.locator(f".track.{side} i").evaluate("e => e.clientWidth / e.parentElement.clientWidth")
-        assert share == pytest.approx(count / 128, abs=0.01)
-    page.click(".skip")
-    page.wait_for_selector(".race[data-state=done]")
-    for side in counts:
-        share = page.locator(f".track.{side} i").evaluate("e => e.clientWidth / e.parentElement.clientWidth")
-        assert share == pytest.approx(1, abs=0.01)
-    assert len(downloaded(page).plain.token_ids) == 128
-
-
-def test_no_tab_is_wider_than_another(visit: Visit) -> None:
-    page = visit()
-    widths = set()
-    for name in ("Compare", "Anatomy", "Tune", "Benchmark", "Models"):
-        open_tab(page, name)
-        widths.add(
-            page.evaluate(
-                "(({left, width}) => `${left} ${width}`)(document.querySelector('#header').getBoundingClientRect())"
-            )
-        )
-        shown = page.locator(".tabitem:visible").bounding_box()
-        assert shown is not None
-        widths.add((shown["x"], shown["width"]))
-    assert len(widths) == 2
 
 
 def test_a_lookahead_moved_while_it_runs_is_followed_and_marked(visit: Visit) -> None:

@@ -27,6 +27,7 @@ from tests.browser import (
     repeated,
     run,
     set_slider,
+    start,
     started,
 )
 from tests.folders import FIXTURES
@@ -101,7 +102,7 @@ def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) 
     page = visit("/?ignore_eos=true")
     run(page)
     set_slider(page, "max_new_tokens", 1900)
-    page.click("#run")
+    start(page)
     page.wait_for_selector(".race[data-state=playing]")
     app.engine().kill()
     expect(page.locator("#message [role=alert]")).to_contain_text("process died", timeout=WAIT)

@@ -58,15 +58,12 @@ def assert_restored(page: Page, header: str) -> None:
     expect(page.locator("#draft input")).to_have_value("llama/draft")
 
 
-def test_a_link_to_what_is_not_here_says_so_and_starts_with_the_default(visit: Visit) -> None:
+def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_command(visit: Visit) -> None:
     page = visit("/#target=../../etc")
     alert = page.locator("#message [role=alert]")
     expect(alert).to_contain_text("The link's pair cannot be used. There is no model '../../etc' on this machine")
     expect(page.locator("#header")).to_contain_text("story-pair ·")
-
-
-def test_where_downloads_are_off_there_is_a_command_and_no_way_around(visit: Visit) -> None:
-    page = models_tab(visit())
+    models_tab(page)
     expect(page.locator("button[data-action=download]")).to_have_count(0)
     command = f"python -m specdemo models download {ENTRY.name}"
     expect(card(page, ENTRY.name).locator("code")).to_have_text(command)
@@ -75,9 +72,6 @@ def test_where_downloads_are_off_there_is_a_command_and_no_way_around(visit: Vis
     card(page, ENTRY.name).locator("button").click()
     expect(page.locator("#download")).to_contain_text("Downloads from this page are off")
 
-
-def test_only_a_pair_that_can_run_can_be_used_and_drafts_that_cannot_are_left_out(visit: Visit) -> None:
-    page = models_tab(visit())
     expect(page.locator("#use")).to_be_enabled()
     page.locator("#draft input").click()
     offered = page.locator("#draft [role=option]").all_text_contents()

@@ -15,7 +15,7 @@ from specdemo.records import Comparison, Costs
 REPEAT_SECONDS = 2.0
 """What repeats may take where their number is not given; a slow pair takes longer, for enough of an interval."""
 MOST_SECONDS = 15.0
-_MOST = 20  # more hardly narrow the interval
+MOST = 20  # more hardly narrow the interval
 
 
 def repeats(
@@ -44,7 +44,7 @@ def repeats(
         return
     enough = min(plain + ENOUGH * (plain + speculative), MOST_SECONDS)
     until = None if number is not None else perf_counter() + max(REPEAT_SECONDS, enough)
-    settings = [comparison.settings] * (_MOST if number is None else number)
+    settings = [comparison.settings] * (MOST if number is None else number)
     costs: Costs | None = comparison.costs
     for trial in trials(engine, comparison.prompt, settings, costs, stop, comparison.history):
         if trial is None:
