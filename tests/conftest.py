@@ -39,8 +39,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, then those on real models, then those in a browser."""
-    items.sort(key=lambda item: [item.get_closest_marker(slow) is not None for slow in ("browser", "openvino")])
+    """Quick tests first, then those on real models, then those in a browser; the other way round in several processes.
+
+    There, whole files are handed out in this order, and short ones at the end keep all processes busy.
+    """
+    several = "PYTEST_XDIST_WORKER" in os.environ
+    slow = ("browser", "openvino")
+    items.sort(key=lambda item: [item.get_closest_marker(mark) is not None for mark in slow], reverse=several)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -52,7 +52,7 @@ measured_once = cache(measure_costs)
 
 @pytest.mark.openvino
 def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) -> None:
-    options = "--max-new-tokens 128 --ignore-eos --num-assistant-tokens 4 --json -"
+    options = "--max-new-tokens 128 --ignore-eos --num-assistant-tokens 4 --repeats 1 --json -"
     command = [sys.executable, "-W", "error", "-m", "specdemo", "compare", PROMPTS[0], *options.split()]
     variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)

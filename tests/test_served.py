@@ -110,8 +110,8 @@ def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page
 def test_memory_does_not_grow_with_visitors(page: Served, running: App) -> None:
     server, resident = psutil.Process(running.process.pid), []
     for _ in range(4):
-        for _ in range(30):
+        for _ in range(12):
             assert Visitor(page).opens()["success"]
         resident.append(server.memory_info().rss)
     growth = [after - before for before, after in pairwise(resident)]
-    assert min(growth) < 30 * 0.1e6  # a visitor whose state is kept takes 0.4 MB, and would so each time
+    assert min(growth) < 12 * 0.1e6  # a visitor whose state is kept takes 0.4 MB, and would so each time

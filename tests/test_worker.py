@@ -247,14 +247,14 @@ def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) 
 
 
 @pytest.mark.openvino
-def test_memory_does_not_grow_over_eight_switches() -> None:
+def test_memory_does_not_grow_over_switches() -> None:
     pairs = [bundled_pair(inference_num_threads=threads) for threads in (1, 2)]
     worker = Worker(load_engine)
     resident = []
-    for switch in range(8):
+    for switch in range(6):
         list(worker.run(WithEngine("genai", pairs[switch % 2])))
         resident.append(psutil.Process(worker.process_id).memory_info().rss)
     assert phases(worker, pairs[1]) == ["warming up"]
-    # 50 MB of weights on each side, so four leaks would be 400 MB
-    assert resident[-1] - resident[3] < 100e6, [size // 10**6 for size in resident]
+    # 50 MB of weights on each side, so three leaks would be 300 MB
+    assert resident[-1] - resident[2] < 100e6, [size // 10**6 for size in resident]
     worker.close()
