@@ -19,7 +19,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.ui.session import first_used
 from specdemo.worker import WithEngine, Worker
-from tests.browser import FLAGS, models_tab, open_tab, repeated, run, start
+from tests.browser import FLAGS, models_tab, open_tab, repeated, run, set_slider, start
 
 SIZES: tuple[ViewportSize, ...] = (
     {"width": 1440, "height": 900},
@@ -63,12 +63,16 @@ def take(page: Page, url: str, folder: Path) -> None:
         page.click(".anatomy .forward")
     photograph(page, folder, "3-anatomy")
     open_tab(page, "Tune")
-    page.fill("#longest input[type=number]", "6")
+    page.fill("#sweep-prompts textarea", "Why is the sky blue?")
+    for slider, value in (("longest", 4), ("repeats", 1)):
+        set_slider(page, slider, value)
+    page.uncheck("#thresholds input")
     measure(page, "#sweep", "#stop-sweep")
     measure(page, "#measure", "#stop-costs")
     photograph(page, folder, "4-tune")
     open_tab(page, "Benchmark")
-    page.fill("#limit input[type=number]", "3")
+    for slider, value in (("limit", 2), ("bench-repeats", 1), ("bench-tokens", 32)):
+        set_slider(page, slider, value)
     measure(page, "#run-bench", "#stop-bench")
     photograph(page, folder, "5-benchmark")
     models_tab(page)

@@ -92,8 +92,10 @@ class Chart {
   }
 
   repaint() {
+    const shapes = this.element.layout?.shapes; // such as the anatomy's current round, which the figure does not hold
     this.flush();
     this.redraw();
+    if (shapes && !this.marks.length) Plotly.relayout(this.element, { shapes });
   }
 
   // To its element's size; one in a hidden tab has none.
