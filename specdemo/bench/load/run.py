@@ -144,6 +144,8 @@ def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], 
     Raises:
         SpecdemoError: a model cannot be loaded, or a child process died.
     """
+    if result.header.pair.target.server is not None:  # nothing of it is on this machine
+        return result
     level, prompt = max(result.header.levels), result.tasks[0].prompt
     settings, work = next(iter(result.variants.values())), partial(decode_at_once, level=level)
     uses = [
