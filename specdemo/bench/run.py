@@ -145,6 +145,8 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
         SpecdemoError: a model cannot be loaded, or a child process died.
     """
     pair, uses = result.header.pair, []
+    if pair.target.server is not None:  # nothing of it is on this machine
+        return result
     drafter = "model" if pair.draft is not None else "lookup"
     ran = {row.prompt for row in result.rows if row.trial is not None}
     prompt = next((task.prompt for task in result.tasks if task.name in ran), WARM_UP_PROMPT)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
-from specdemo.bench.methods import ENGINES, METHODS
+from specdemo.bench.methods import ENGINES, METHODS, widest
 from specdemo.bench.report import report_of
 from specdemo.bench.results import Bench, headline
 from specdemo.bench.run import REPEATS, bench, with_hardware
@@ -52,7 +52,7 @@ def add_to(commands: Commands) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
-    settings = chosen_settings(options, pair, engine="traced")  # which can do more
+    settings = chosen_settings(options, pair, engine=widest(pair))
     check_json(options.json)
     path = None if options.json in (None, "-") else Path(options.json)
     journal = None if path is None else Journal(files.beside(path, ".rows.jsonl"))

@@ -1,6 +1,7 @@
 """`compare`: one prompt, with plain and speculative decoding."""
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -64,7 +65,7 @@ def _compare(options: argparse.Namespace) -> None:
     with status.status("loading"):
         engine = load_engine(settings.engine, pair)
     comparison = None
-    with status.status("measuring step costs") as busy:
+    with closing(engine), status.status("measuring step costs") as busy:
         varying = settings.policy != "constant" or KINDS[type(settings.way)].costs
         costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):

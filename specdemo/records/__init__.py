@@ -117,12 +117,14 @@ class Round(Record):
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
+    Not `passes_known`: a server did not tell which tokens came from one pass, so rounds are what arrived together.
     A side without any token has no such seconds: see `Run.without`.
     """
 
     prefill: Round
     rounds: tuple[Round, ...] = Field((), max_length=MOST)
     finish_reason: FinishReason
+    passes_known: bool = True
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent"]) -> Self:
@@ -204,6 +206,10 @@ class ModelPair(Record):
         return "translated" if self.translated else "model"
 
 
+NOT_USED = "not used"
+"""Stands for a version of OpenVINO where a server decodes."""
+
+
 class Environment(Record):
     """What the figures were measured on. `threads` of inference are known for CPUs only.
 
@@ -222,6 +228,11 @@ class Environment(Record):
     draft_inference_precision: str = "unknown"
     dynamic_quantization: str = "unknown"
     threads: Count | None
+
+    @property
+    def served(self) -> bool:
+        """Whether servers decoded, of which only the names are known."""
+        return self.openvino_genai == NOT_USED
 
 
 class WarmUp(Record):
@@ -269,6 +280,11 @@ class Comparison(Record):
     moves: tuple[Move, ...] = Field((), max_length=MOST)
     other_load: Probability | None = None
     failures: dict[Side, str] = Field(default_factory=dict)
+
+    @property
+    def both(self) -> bool:
+        """Whether both sides have any token, so that they can be compared."""
+        return bool(self.plain.tokens and self.speculative.tokens)
 
     def side(self, side: Side) -> Run:
         """The run of one side."""

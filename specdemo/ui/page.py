@@ -15,9 +15,8 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
-from specdemo.models.pairs import bundled_prompts
+from specdemo.models.pairs import begun, bundled_prompts
 from specdemo.records import ModelPair
-from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
 from specdemo.ui.entrance import Page, Readable
@@ -64,7 +63,7 @@ def serve(
     # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
+    worker = Worker(load_engine, WithEngine(begun(pair.target).engine, first_used(pair)))
     try:
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)

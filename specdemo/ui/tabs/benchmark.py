@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.bench.methods import available
+from specdemo.bench.methods import available, widest
 from specdemo.bench.report import report_of
 from specdemo.bench.results import Header
 from specdemo.bench.run import REPEATS, bench, bench_and_hardware
@@ -48,7 +48,7 @@ class Callbacks:
         """Benchmark; updates of message, board, files and buttons."""
         check_known(known)
         try:
-            settings = begun(pair.target, engine="traced", max_new_tokens=tokens)
+            settings = begun(pair.target, engine=widest(pair), max_new_tokens=tokens)
             tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(pair.target.prompts), int(limit))
             if not methods:
                 yield refused(notice("Choose at least one method."), _START)
@@ -134,7 +134,7 @@ def bench_tab(
 
 
 def _ways(pair: ModelPair) -> list[str]:
-    return list(available(pair, begun(pair.target, engine="traced")))
+    return list(available(pair, begun(pair.target, engine=widest(pair))))
 
 
 def _chosen(pair: ModelPair) -> list[str]:
