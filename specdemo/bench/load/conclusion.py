@@ -155,7 +155,7 @@ def best(found: Sequence[Point]) -> list[Best]:
 
 def fastest_words(chosen: Sequence[Best]) -> str:
     """Which method is fastest at which levels, by the medians."""
-    parts = []
+    parts: list[str] = []
     for method, group in groupby(chosen, attrgetter("method")):
         levels = [each.level for each in group]
         span = str(levels[0]) if len(levels) == 1 else f"{levels[0]} to {levels[-1]}"
