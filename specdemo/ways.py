@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 EngineName = Literal["genai", "traced", "served"]
-AT_ONCE: tuple[EngineName, ...] = ("genai",)
+AT_ONCE: tuple[EngineName, ...] = ("genai", "served")
 """Engines that serve several requests at once."""
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
 """Servers whose answers are understood; "openai" is any other that speaks OpenAI's protocol."""
@@ -218,7 +218,13 @@ def pair_refusal(
     With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and silently ignores it
     when stepped. It ignores a repetition penalty in trees; in chains it fails on prompt tokens that the head lacks.
     """
-    if isinstance(way, Plain | Planned | Lookup) or draft is None:
+    if isinstance(way, Plain | Planned) or draft is None:
+        return None
+    if draft == "server" and not isinstance(way, AsServed):
+        return "This server was told how to speculate when it was started; choose policy server."
+    if isinstance(way, AsServed) and draft != "server":
+        return "Policy server is for servers that are not told in a request how to speculate; choose policy constant."
+    if isinstance(way, Lookup):
         return None
     if draft == "translated" and sampling:
         return "A draft with a different tokenizer works in greedy decoding only; switch sampling off."

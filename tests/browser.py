@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 WAIT = 60_000
-TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Models")
+TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Load", "Models")
 expect.set_options(timeout=WAIT)
 
 

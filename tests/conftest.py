@@ -16,6 +16,8 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure import warm_up
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
+from specdemo.records import Server, Servers
+from tests import llama
 from tests.browser import FLAGS, WAIT, App, Visit, started
 from tests.folders import add_models
 
@@ -39,9 +41,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, then those on real models, then those in a browser; the other way round in several processes.
+    """Quick tests first, then those on real models, then those in a browser.
 
-    There, whole files are handed out in this order, and short ones at the end keep all processes busy.
+    Several processes get whole files in the opposite order, so that short ones at the end keep all of them busy.
     """
     several = "PYTEST_XDIST_WORKER" in os.environ
     slow = ("browser", "openvino")
@@ -87,6 +89,14 @@ def traced() -> Iterator[TracedEngine]:
     engine = TracedEngine(bundled_pair())
     yield engine
     engine.close()
+
+
+@pytest.fixture(scope="session")
+def llama_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """llama.cpp's own servers with a tiny model, one of them with a draft."""
+    target, draft = llama.write_pair(tmp_path_factory.mktemp("gguf"))
+    with llama.started(target) as plain, llama.started(target, draft) as speculative:
+        yield Servers(plain=Server(url=plain), speculative=Server(url=speculative))
 
 
 @pytest.fixture(scope="session")

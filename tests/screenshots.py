@@ -3,8 +3,8 @@
     python -m tests.screenshots FOLDER
 
 The page on the default pair: in the middle of a run and after it, the run's anatomy, a sweep with step costs, a
-benchmark, and the models; each at three sizes, light and dark. What lies below the window is on pictures of the whole
-page. The README's moving picture is made by `specdemo compare --gif`.
+benchmark, a load run, and the models; each at three sizes, light and dark. What lies below the window is on pictures
+of the whole page. The README's moving picture is made by `specdemo compare --gif`.
 """
 
 import shutil
@@ -75,9 +75,13 @@ def take(page: Page, url: str, folder: Path) -> None:
         set_slider(page, slider, value)
     measure(page, "#run-bench", "#stop-bench")
     photograph(page, folder, "5-benchmark")
+    open_tab(page, "Load")
+    page.fill("#load-limit input[type=number]", "4")
+    measure(page, "#run-load", "#stop-load")
+    photograph(page, folder, "6-load")
     models_tab(page)
     page.wait_for_selector("#report table")
-    photograph(page, folder, "6-models")
+    photograph(page, folder, "7-models")
 
 
 def measure(page: Page, button: str, stop: str) -> None:

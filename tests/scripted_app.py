@@ -23,7 +23,7 @@ from specdemo.ways import Auto, EngineName
 repeats.MOST = 6
 warm_up.COLD_SECONDS = 0
 WRONG = range(20, 4000, 7)
-LONG = 1000  # tokens
+LONG = 200  # tokens
 
 
 class Engine(ScriptedEngine):

@@ -16,6 +16,7 @@ from specdemo.analysis import schema
 from specdemo.bench.results import Bench
 from specdemo.cli import bench as bench_module
 from specdemo.cli import compare as compare_module
+from specdemo.cli import load as load_module
 from specdemo.cli import main
 from specdemo.cli import sweep as sweep_module
 from specdemo.cli.commands import build_parser
@@ -332,7 +333,7 @@ def test_a_sweep_that_fails_keeps_what_is_finished(
     assert "run again" in captured.err
 
 
-@pytest.mark.parametrize("module", [sweep_module, bench_module], ids=["sweep", "bench"])
+@pytest.mark.parametrize("module", [sweep_module, bench_module, load_module], ids=["sweep", "bench", "load"])
 def test_what_was_written_before_is_not_replaced_by_nothing(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,8 +341,8 @@ def test_what_was_written_before_is_not_replaced_by_nothing(
         signal.raise_signal(signal.SIGINT)
         return scripted(name, pair)
 
-    command = SWEEP if module is sweep_module else [*BENCH, "--no-hardware"]
-    command = [*command, "--json", str(tmp_path / "out.json")]
+    commands = {sweep_module: SWEEP, bench_module: [*BENCH, "--no-hardware"], load_module: LOAD}
+    command = [*commands[module], "--json", str(tmp_path / "out.json")]
     monkeypatch.setattr(module, "load_engine", scripted)
     assert main(command) == 0
     written = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -352,11 +353,23 @@ def test_what_was_written_before_is_not_replaced_by_nothing(
     assert capsys.readouterr().out == ""
 
 
+LOAD = ["load", "--levels", "1,2", "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--no-memory"]
 BENCH = ["bench", "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--methods", "traced auto"]
 
 
 def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     return ScriptedEngine()
+
+
+def test_load_prints_one_object_of_json_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(load_module, "load_engine", scripted)
+    assert main([*LOAD, "--lookaheads", "2,4", "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    found = [(point["method"], point["level"]) for point in data["points"]]
+    assert found == [(method, level) for method in ("plain", "lookahead 2", "lookahead 4") for level in (1, 2)]
+    assert len(data["headline"]["crossover"]) == 2
 
 
 def out_of_memory(result: Bench) -> Bench:
@@ -415,6 +428,9 @@ def test_a_benchmark_that_fails_shows_what_is_finished(
         (("sweep", "x", "--lookaheads", "few"), "'few' is not a list of numbers"),
         (("sweep", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
         (("sweep", "x", "--lookaheads", "none", "--thresholds", "none"), "There is nothing to try"),
+        (("load", "--levels", "1,x"), "'1,x' is not a list of numbers"),
+        (("load", "--levels", "0"), "Requests in flight are from 1 to 256"),
+        (("load", "--engine", "traced"), "The traced engine serves one request at a time"),
         (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
         (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
         (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),

@@ -17,10 +17,10 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.ui.callbacks import Callbacks, kept_chat
 from specdemo.ui.entrance import Readable
 from specdemo.ui.page import build_page
+from specdemo.ui.reports import suite_name
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions
 from specdemo.ui.shelf import Shelf
-from specdemo.ui.tabs.benchmark import _suite_name
 from specdemo.ui.tabs.models import _name
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import Worker
@@ -155,8 +155,8 @@ def test_what_gradios_routes_stumble_over_is_refused_and_nothing_else_is_hidden(
 
 
 def test_no_upload_means_the_bundled_suite() -> None:
-    assert "the bundled suite" in _suite_name(None)
-    assert "/" not in _suite_name("/tmp/gradio/0123/mine.jsonl").replace("</", "")
+    assert "the bundled suite" in suite_name(None)
+    assert "/" not in suite_name("/tmp/gradio/0123/mine.jsonl").replace("</", "")
 
 
 @pytest.mark.parametrize("prompt", ["\ud800", None, ["a"]], ids=repr)

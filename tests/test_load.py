@@ -16,14 +16,15 @@ from specdemo.analysis.intervals import Interval
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.load import run as load_runs
-from specdemo.bench.load.conclusion import best, conclusion, crossovers, opening
+from specdemo.bench.load.conclusion import best, conclusion, crossovers, fastest_words, opening
 from specdemo.bench.load.report import COLUMNS, report_of
 from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
 from specdemo.bench.load.run import load_run, variants
 from specdemo.bench.suites import Task
+from specdemo.engines.batch import Arrival
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import EngineError, FileError, SettingsError
+from specdemo.errors import EngineError, FileError, PairError, SettingsError
 from specdemo.measure.load import Prompted, decode_at_once, serve, shuffled
 from specdemo.progress import Progress
 from specdemo.records import Request
@@ -35,7 +36,7 @@ from tests.conftest import PROMPTS
 SETTINGS = GenerationSettings(engine="genai", num_assistant_tokens=4, max_new_tokens=41, ignore_eos=True)
 TASKS = [Task(name=f"tales {n}", task="tales", prompt=f"Say {n}") for n in (1, 2, 3)]
 PAIR = ScriptedEngine().pair
-LEVELS = (1, 2, 4, 8)
+LEVELS = (1, 4)
 WRONG = range(7, 4000, 5)
 
 
@@ -44,7 +45,7 @@ def engine(name: EngineName = "genai", **options: Any) -> ScriptedEngine:
 
 
 def states(load: Callable[[EngineName], ScriptedEngine] = engine, **options: Any) -> list[Progress[Load]]:
-    return list(load_run(load, PAIR, TASKS, SETTINGS, **{"levels": LEVELS, "repeats": 6, **options}))
+    return list(load_run(load, PAIR, TASKS, SETTINGS, **{"levels": LEVELS, "repeats": 2, **options}))
 
 
 def run(**options: Any) -> Load:
@@ -90,6 +91,52 @@ def test_rounds_are_counted() -> None:
     assert 0 < accepted < proposed <= 4 * sum(found.accepted)
 
 
+class Distant:
+    """A batch as of a server that tells nothing but text, in pieces of its own choosing, one second apart."""
+
+    in_passes = False
+
+    def __init__(self, *pieces: str) -> None:
+        self._pieces = pieces
+        self._flying: dict[int, int] = {}
+        self._clock = 0
+
+    def now(self) -> float:
+        return self._clock
+
+    def submit(self, number: int, request: Request) -> None:
+        self._flying[number] = 0
+
+    def receive(self) -> list[Arrival]:
+        self._clock += 1
+        if self._clock % 3 == 0:
+            return []
+        number = min(self._flying, key=lambda each: self._flying[each])
+        piece = self._pieces[self._flying[number]]
+        self._flying[number] += 1
+        ended = self._flying[number] == len(self._pieces)
+        if ended:
+            del self._flying[number]
+        return [Arrival(number, self.now(), len(piece.split()), piece, None, "stop" if ended else None)]
+
+    def cache_bytes(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self._flying = {}
+
+
+def test_where_only_text_arrives_the_rest_is_unknown() -> None:
+    requests = repeat(Prompted("Say", Request("Say", Plain())))
+    whole, pieces = (serve(Distant(*told), requests, 2, 3) for told in (("a b c d",), ("a b", " c d")))
+    assert whole is not None
+    assert pieces is not None
+    assert {served.output for served in (*whole.served, *pieces.served)} == {whole.served[0].output}
+    assert (pieces.accepted, pieces.judged, pieces.batch, pieces.cache_bytes) == (None, None, None, None)
+    assert whole.served[0].tokens_per_second is None  # all of it came at once
+    assert [(served.first, served.last) for served in pieces.served] == [(1, 4), (2, 7), (1, 6)]
+
+
 def test_every_prompt_comes_before_any_comes_again() -> None:
     names = shuffled(["a", "b", "c"], "seed")
     first, second = ([next(names) for _ in range(3)] for _ in range(2))
@@ -100,10 +147,10 @@ def test_a_run_measures_every_side_at_every_level_on_the_same_requests() -> None
     done = states()
     result = done[-1].found
     assert result.complete
-    assert (done[-1].done, done[-1].total, done[-1].seconds_left) == (48, 48, 0)
+    assert (done[-1].done, done[-1].total, done[-1].seconds_left) == (8, 8, 0)
     assert Load.model_validate_json(result.model_dump_json()) == result
     blocks = {row.key: row.block for row in result.rows}
-    for repeat_ in range(6):
+    for repeat_ in range(2):
         for level in LEVELS:
             plain, speculative = (blocks[repeat_, level, method] for method in result.header.methods)
             assert [each.prompt for each in plain.served] == [each.prompt for each in speculative.served]
@@ -114,10 +161,10 @@ def test_a_run_measures_every_side_at_every_level_on_the_same_requests() -> None
 
 def test_figures_are_what_the_script_says() -> None:
     found = {(point.method, point.level): point for point in run().points}
-    alone, crowd = found[PLAIN, 1], found[PLAIN, 8]
+    alone, crowd = found[PLAIN, 1], found[PLAIN, 4]
     assert alone.tokens_per_second.middle == pytest.approx(41 / 0.41)
-    assert crowd.tokens_per_second.middle == pytest.approx(8 * 41 / (40 * 0.024 + 8 * 0.01))
-    assert crowd.user_tokens_per_second == pytest.approx(1 / 0.024)
+    assert crowd.tokens_per_second.middle == pytest.approx(4 * 41 / (40 * 0.016 + 4 * 0.01))
+    assert crowd.user_tokens_per_second == pytest.approx(1 / 0.016)
     assert (alone.mean_accepted_length, alone.per_position, alone.speedup) == (1, (), None)
     speculative = found["lookahead 4", 1]
     assert speculative.speedup is not None
@@ -148,8 +195,8 @@ def journal(tmp_path: Path) -> Journal:
 
 def test_a_stopped_run_goes_on_in_the_orders_it_would_have_had(journal: Journal) -> None:
     asked = count()
-    whole, cut = run(), run(journal=journal, stop=lambda: next(asked) > 900)
-    assert 0 < len(cut.rows) < 48
+    whole, cut = run(), run(journal=journal, stop=lambda: next(asked) > 300)
+    assert 0 < len(cut.rows) < 8
     resumed = run(journal=journal)
     assert resumed.complete
     measured = [[row.key for row in each.rows] for each in (whole, cut, resumed)]
@@ -199,6 +246,12 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_loaded(
     settings = GenerationSettings.checked(**dict(SETTINGS) | changes)
     with pytest.raises(SettingsError, match=message):
         next(load_run(pytest.fail, PAIR, TASKS, settings, levels=levels))
+
+
+def test_a_pair_that_cannot_be_decoded_so_is_refused_before_anything_is_loaded() -> None:
+    alone = PAIR.model_copy(update={"draft": None})
+    with pytest.raises(PairError, match="draft"):
+        next(load_run(pytest.fail, alone, TASKS, SETTINGS))
 
 
 def test_only_a_constant_lookahead_can_be_varied() -> None:
@@ -285,6 +338,13 @@ def test_the_best_lookahead_by_load_names_its_rivals() -> None:
     ]
 
 
+def test_the_fastest_ways_are_told_by_ranges_of_levels() -> None:
+    found = [point(1, 1.8), point(2, 1.5), point(4, 0.9), point(4, 1.2, method="lookahead 2"), point(8, 0.7)]
+    assert fastest_words(best(found)) == (
+        "Fastest, by the medians: lookahead 4 with 1 to 2 in flight, lookahead 2 with 4, plain with 8."
+    )
+
+
 def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
     result = run(lookaheads=(2, 4), repeats=6)
     paths = files.write(report_of(result), tmp_path / "load.json")
@@ -297,8 +357,11 @@ def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
     ]
     markdown, html = paths[1].read_text(), paths[3].read_text()
     for text in (markdown, html):
-        assert "Fastest with 8 in flight: " in text
+        assert "Fastest by requests in flight" in text
         assert "at most 41 tokens" in text
+    positions = report_of(result).more["positions"]
+    assert positions.columns == ("in flight", "method", "1", "2", "3", "4")
+    assert [row[4:] == ("", "") for row in positions.rows] == [True, False] * 2  # at lookaheads 2 and 4
     charts = report_of(result).charts
     assert [trace.name for trace in charts["latency"].figure.data] == [PLAIN, "lookahead 2", "lookahead 4"]
     latency = charts["latency"].figure.data[0]
@@ -310,8 +373,11 @@ def test_an_unfinished_run_says_so_and_shows_nothing_false() -> None:
     begun, *_, last = states(repeats=1)
     assert report_of(begun.found).rows == []
     assert next(opening(begun.found)) == "Nothing could be compared yet."
+    complete = report_of(last.found)
     cut = last.found.model_copy(update={"rows": last.found.rows[:1]})
-    assert "Unfinished: 1 of 8 blocks." in report_of(cut).notes
+    assert len(complete.rows) == 4
+    assert len(report_of(cut).rows) == 1
+    assert "Unfinished: 1 of 4 blocks." in report_of(cut).notes
     assert "speedup" not in report_of(cut).charts
 
 
@@ -346,4 +412,5 @@ def test_requests_in_flight_decode_as_they_do_alone(engine: GenAIEngine) -> None
             assert 1 < each.mean_accepted_length <= 5
             assert len(each.per_position) <= 4
     assert found[PLAIN, 3].mean_accepted_length == 1
-    decode_at_once(engine, Request(PROMPTS[0], Constant(2), max_new_tokens=8), 2)  # after what was dropped
+    assert not engine.pipelines.get("model").has_non_finished_requests()  # what was dropped is gone
+    decode_at_once(engine, Request(PROMPTS[0], Constant(2), max_new_tokens=8), 2)

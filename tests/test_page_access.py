@@ -22,9 +22,9 @@ def test_axe_finds_nothing_on_any_tab_light_or_dark(visit: Visit) -> None:
     run(page)
     for name in TABS:
         open_tab(page, name)
-        page.wait_for_timeout(400)  # until the tab has faded in
         for scheme in ("light", "dark"):
             page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
+            page.wait_for_timeout(400)  # until tab and colours have faded in
             assert faults(page) == [], f"{name}, {scheme}"
 
 

@@ -1,6 +1,7 @@
-"""The Tune and Benchmark tabs as a visitor meets them, on scripted engines in headless Chromium."""
+"""The Tune, Benchmark and Load tabs as a visitor meets them, on scripted engines in headless Chromium."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -170,4 +171,44 @@ def test_a_benchmark_and_its_reports(visit: Visit, tmp_path: Path) -> None:
     assert {row[-1] for row in found} == {"3"}
     for kind in ("json", "md", "csv", "html"):
         expect(page.locator("#reports")).to_contain_text(f".{kind}")
+    assert widest(page) <= 390
+
+
+def test_load_up_to_the_crossover_then_a_stop_that_keeps_what_is_finished(visit: Visit) -> None:
+    page = visit()
+    open_tab(page, "Load")
+    for group, label, chosen in (
+        ("levels", 2, False),
+        ("levels", 4, False),
+        ("levels", 32, True),
+        ("lookaheads", 1, True),
+    ):
+        page.locator(f"#{group}").get_by_label(str(label), exact=True).set_checked(chosen)
+    for name, value in (("limit", 2), ("repeats", 2), ("tokens", 96)):
+        set_slider(page, f"load-{name}", value)
+    page.click("#run-load")
+    expect(page.locator("#load-reports")).to_be_visible()
+    expect(page.locator("#run-load")).to_have_text("Measure under load")
+    opening = page.locator("#load-board [data-place=opening]")
+    expect(opening).to_contain_text(re.compile("Lookahead 4: .* pays up to 8 at once .*; at 32 it costs .* % of the"))
+    levels, methods = ["1", "8", "32"], ["plain", "lookahead 1", "lookahead 4"]
+    fastest, found = (rows(page, f"load-board [data-place={place}]") for place in ("best", "table"))
+    assert [row[:2] for row in fastest] == [["1", "lookahead 4"], ["8", "lookahead 1"], ["32", "plain"]]
+    assert [row[:2] for row in found] == [[level, method] for level in levels for method in methods]
+    assert {row[-1] for row in found} == {"identical"}
+    assert points(page, "load-board", "latency") == [3] * 3
+    assert points(page, "load-board", "speedup") == [3] * 2
+    marks = page.locator("#load-board [data-place=speedup] .annotation-text")
+    expect(marks).to_have_text(["crossover", "crossover"])
+    for kind in ("json", "md", "csv", "html"):
+        expect(page.locator("#load-reports")).to_contain_text(f".{kind}")
+
+    set_slider(page, "load-tokens", 256)
+    page.click("#run-load")
+    expect(page.locator("#load-message progress")).to_have_attribute("value", re.compile("[1-9]"))
+    page.click("#stop-load")
+    expect(page.locator("#load-message")).to_contain_text("finished results are kept")
+    expect(page.locator("#load-board [data-place=notes]")).to_contain_text("Unfinished: ")
+    page.set_viewport_size({"width": 390, "height": 1000})
+    page.wait_for_timeout(300)
     assert widest(page) <= 390

@@ -222,5 +222,7 @@ def test_the_bundled_pair_is_swept(traced: TracedEngine) -> None:
     assert names == ["lookahead 2", "lookahead 6", "threshold 0.4", "policy heuristic", "policy auto"]
     assert all(point.identical and point.speedup.middle > 0 for point in last.found.points)
     two, six = last.found.points[:2]
+    assert two.mean_accepted_length is not None
+    assert six.mean_accepted_length is not None
     assert 1 < two.mean_accepted_length < six.mean_accepted_length < 7
     assert last.found.prediction is not None

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from specdemo.bench import run as bench_run
+from specdemo.bench.report import report_of
 from specdemo.bench.run import bench, bench_and_hardware
 from specdemo.bench.suites import Task
 from specdemo.cli.terminal import print_sweep
@@ -25,7 +26,7 @@ from specdemo.measure.sweep import Sweep, candidates, sweep
 from specdemo.progress import Phase, Progress
 from specdemo.records import Costs, StepCosts
 from specdemo.settings import GenerationSettings
-from specdemo.ui.boards.benchmark import bench_board
+from specdemo.ui.boards.report import report_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.jobs import measured
@@ -193,11 +194,11 @@ def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
     tasks = [Task(name="one", task="tales", prompt="Say"), Task(name="two", task="<b>", prompt="Say more")]
     states = list(bench(lambda name: ENGINE, ENGINE.pair, tasks, SETTINGS, methods=["traced constant"], repeats=2))
     assert isinstance(states[-1], Progress)
-    shown = json.loads(bench_board(states[-1].found))
+    shown = json.loads(report_board(report_of(states[-1].found)))
     assert "identical" in shown["html"]["table"]
     assert "&lt;b&gt;" in shown["html"]["table"]
     assert shown["charts"]["speedup"]["data"][0]["name"] == "traced constant"
-    assert json.loads(bench_board(states[0].found)) == {"html": {}, "charts": {}, "whole": True}
+    assert json.loads(report_board(None)) == {"html": {}, "charts": {}, "whole": True}
 
 
 class Sessions:

@@ -64,7 +64,7 @@ class Chart {
     if (legend) this.legend();
     data.forEach((trace, index) => { if (trace.type === "bar") this.bars(trace, index); });
     data.forEach((trace, index) => { if (trace.type !== "bar") this.line(trace, this.traces[index].filter(([, y]) => y !== null)); });
-    for (const { y0, line } of layout.shapes ?? []) this.stroke(line, [this.place(0, y0), this.place(this.most.x, y0)]);
+    for (const shape of layout.shapes ?? []) this.mark(shape);
   }
 
   // What the axes span; names on the x axis stand at 0.5, 1.5, …
@@ -113,13 +113,25 @@ class Chart {
     });
   }
 
-  line({ line, marker, mode = "lines", yaxis }, points) {
+  // A line across the whole chart; where names stand on the x axis, its x counts them from 0.
+  mark({ x0, x1, y0, y1, line }) {
+    if (x0 !== x1) return this.stroke(line, [this.place(0, y0), this.place(this.most.x, y0)]);
+    const x = this.names ? x0 + 0.5 : x0;
+    this.stroke(line, [y0, y1].map((share) => this.place(x, share * this.most.y)));
+  }
+
+  line({ line, marker, mode = "lines", yaxis, error_y: spread, text }, points) {
     const corners = points.flatMap(([x, y], index) => {
       const here = this.place(x, y, yaxis);
       return index && line?.shape === "hv" ? [[here[0], this.place(x, points[index - 1][1], yaxis)[1]], here] : [here];
     });
     if (mode.includes("lines")) this.stroke(line, corners);
     if (!mode.includes("markers")) return;
+    points.forEach(([x, y], index) => {
+      const { array, arrayminus = array, color } = spread ?? {};
+      if (array) this.stroke({ color, width: 1.5 }, [y - arrayminus[index], y + array[index]].map((end) => this.place(x, end)));
+      if (mode.includes("text")) this.write(text[index], corners[index][0], corners[index][1] - 8, "center");
+    });
     this.pen.fillStyle = this.resolve(line?.color ?? marker.color);
     for (const [x, y] of corners) {
       this.pen.beginPath();

@@ -28,6 +28,8 @@ def runs_of(comparison: Comparison) -> int:
 def headline(comparison: Comparison) -> str:
     """The outcome in a few words, such as "1.8× faster"."""
     speedup = speedup_of(comparison)
+    if not comparison.both:
+        return "Nothing to compare"
     if speedup is None:
         return "Too short to compare"
     if speedup.includes_one:

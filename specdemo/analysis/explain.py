@@ -6,7 +6,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.conclusion import evidence
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.wording import in_words
-from specdemo.records import Comparison, Move, Round, Run, Verdict
+from specdemo.records import SIDES, Comparison, Move, Round, Run, Verdict
 from specdemo.ways import Drafter, Source
 
 
@@ -15,7 +15,18 @@ def reason(comparison: Comparison) -> str:
 
     If speculation had nothing to work with, that comes first.
     """
+    missing = [*_missing(comparison)]
+    if missing or not comparison.both:
+        return " ".join(missing)
     return " ".join(filter(None, (_nothing(comparison), evidence(comparison), _why(comparison))))
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    """Why a side is missing, or ended too early."""
+    yield from comparison.failures.values()
+    for side in SIDES:
+        if comparison.side(side).finish_reason == "absent":
+            yield f"There is no {side} server, so there is nothing to compare with."
 
 
 def _nothing(comparison: Comparison) -> str:
@@ -33,6 +44,8 @@ def _nothing(comparison: Comparison) -> str:
 
 def _why(comparison: Comparison) -> str:
     length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
+    if not comparison.speculative.passes_known:
+        return ""
     if length is None or cost is None:
         return "Ask for more tokens to see a difference."
     if cost > length:
@@ -44,7 +57,9 @@ def _why(comparison: Comparison) -> str:
 
 def agreement(comparison: Comparison) -> str:
     """Whether the outputs are identical, and how many tokens were compared."""
-    compared = min(len(comparison.plain.token_ids), len(comparison.speculative.token_ids))
+    if not comparison.both:
+        return "one side only"
+    compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
     index = metrics.first_divergence(comparison)
     if index is None:
         return f"identical output, {compared} tokens compared"
@@ -111,6 +126,8 @@ def divergence_reason(comparison: Comparison) -> str:
             "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
             "Both are drawn from the same distribution."
         )
+    if settings.engine == "served":
+        return _SERVED_DIVERGENCE
     precision, weights = comparison.environment, comparison.pair.target.weights
     quantized = weights not in UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
     return (
@@ -122,6 +139,10 @@ def divergence_reason(comparison: Comparison) -> str:
     )
 
 
+_SERVED_DIVERGENCE = (
+    "If both servers hold the same weights in the same precision, this is rounding: a pass over several tokens runs "
+    "different kernels than a pass over one, which decides where two tokens are almost equally likely."
+)
 UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
 """Stored precisions of weights, of folders and of GGUF files, with which activations are not quantized."""
 _EXACT = (

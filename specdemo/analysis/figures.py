@@ -31,7 +31,10 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
         formulas["time_per_token"],
     )
     yield Figure(
-        "prefill", milliseconds(plain.prefill.seconds), milliseconds(speculative.prefill.seconds), formulas["prefill"]
+        "prefill",
+        milliseconds(metrics.prefill_seconds(plain)),
+        milliseconds(metrics.prefill_seconds(speculative)),
+        formulas["prefill"],
     )
     yield Figure("acceptance rate α", "", number(metrics.acceptance_rate(speculative)), formulas["acceptance_rate"])
     yield Figure(

@@ -82,7 +82,7 @@ class Summary(Record):
     speedup: Interval
     speedups: tuple[float, ...]
     identical: bool
-    mean_accepted_length: float
+    mean_accepted_length: float | None
     acceptance_rate: float | None
     token_acceptance: float | None
     draft_share: float | None
@@ -99,12 +99,13 @@ def summarise(done: Sequence[Trial]) -> Summary:
     verify = _total([trial.verify_seconds for trial in done])
     accepted = _total([trial.accepted for trial in done])
     proposed, judged = (_total([getattr(trial, name) for trial in done]) for name in ("proposed", "judged"))
+    rounds = _total([trial.rounds for trial in done])
     loads = [trial.other_load for trial in done if trial.other_load is not None]
     return Summary(
         speedup=median_interval(speedups),
         speedups=speedups,
         identical=all(trial.identical for trial in done),
-        mean_accepted_length=sum(trial.run_tokens for trial in done) / sum(trial.rounds for trial in done),
+        mean_accepted_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
         acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
         token_acceptance=accepted / judged if accepted is not None and judged else None,
         draft_share=draft / seconds if draft is not None else None,

@@ -21,6 +21,11 @@ FORMULAS = {
 }
 
 
+def prefill_seconds(run: Run) -> float | None:
+    """Seconds to the first token; None if there is none."""
+    return run.prefill.seconds if run.tokens else None
+
+
 def decode_seconds(run: Run) -> float:
     """Seconds of all rounds, prefill excluded."""
     return sum(step.seconds for step in run.rounds)
@@ -85,13 +90,13 @@ def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
 
 
 def mean_accepted_length(run: Run) -> float | None:
-    """τ: committed tokens per target pass, prefill excluded."""
-    return decoded_tokens(run) / len(run.rounds) if run.rounds else None
+    """τ: committed tokens per target pass, prefill excluded; None if there are no passes, or they are not known."""
+    return decoded_tokens(run) / len(run.rounds) if run.rounds and run.passes_known else None
 
 
 def per_position_acceptance(run: Run) -> list[float]:
     """For i = 1, 2, …: rounds that accepted at least i drafts / rounds, up to the longest proposal."""
-    longest = max((len(step.proposed or ()) for step in run.rounds), default=0)
+    longest = max((len(step.proposed or ()) for step in run.rounds), default=0) if run.passes_known else 0
     accepted = [step.accepted for step in run.rounds]
     return [sum(count >= i for count in accepted) / len(accepted) for i in range(1, longest + 1)]
 
@@ -188,5 +193,6 @@ def verify_cost(costs: Costs, tokens: int) -> float | None:
 def round_cost(comparison: Comparison) -> float | None:
     """Mean duration of a speculative round in plain steps, both from this run."""
     plain = time_per_token(comparison.plain)
-    rounds = comparison.speculative.rounds
-    return decode_seconds(comparison.speculative) / len(rounds) / plain if plain and rounds else None
+    run = comparison.speculative
+    known = plain and run.rounds and run.passes_known
+    return decode_seconds(run) / len(run.rounds) / plain if plain and known else None

@@ -12,7 +12,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.conclusion import runs_of, speedup_of
 from specdemo.analysis.doubts import doubts
 from specdemo.output import READABLE, SCHEMA
-from specdemo.records import SIDES, Comparison, Round, Run
+from specdemo.records import SIDES, TICK, Comparison, Round, Run
 
 _COLUMNS = {
     "token_ids": "id",
@@ -21,7 +21,7 @@ _COLUMNS = {
     "token_entropies": "entropy",
     "token_alternatives": "alternatives",
 }
-_REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load", "moves")
+_REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load", "moves", "failures")
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             "runs": runs_of(comparison),
             "acceptance_rate": metrics.acceptance_rate(comparison.speculative),
             "mean_accepted_length": metrics.mean_accepted_length(comparison.speculative),
-            "identical": metrics.identical(comparison),
+            "identical": metrics.identical(comparison) if comparison.both else None,
             "first_divergence": metrics.first_divergence(comparison),
             "doubts": [doubt._asdict() for doubt in doubts(comparison)],
         },
@@ -61,10 +61,11 @@ def _run_to_json(run: Run) -> dict[str, Any]:
     return {
         "text": run.text,
         **{column: [token[name] for token in tokens] for column, name in _COLUMNS.items()},
-        "prefill_seconds": run.prefill.seconds,
+        "prefill_seconds": metrics.prefill_seconds(run),
         "decode_seconds": metrics.decode_seconds(run),
         "tokens_per_second": metrics.tokens_per_second(run),
         "finish_reason": run.finish_reason,
+        "passes_known": run.passes_known,
         "rounds": [
             {**step.model_dump(mode="json"), "committed": [token.id for token in step.committed]}
             for step in run.rounds
@@ -79,10 +80,11 @@ def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
     in_rounds = sum(len(step["committed"]) for step in data["rounds"])
     prefill = {
         "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),
-        "seconds": data["prefill_seconds"],
+        "seconds": TICK if data["prefill_seconds"] is None else data["prefill_seconds"],  # there is no token
     }
     rounds = [  # one by one: a single call for all of a long run would stall the other threads of a server
         Round.model_validate({**step, "committed": list(islice(tokens, len(step["committed"])))})
         for step in data["rounds"]
     ]
-    return {"prefill": prefill, "rounds": rounds, "finish_reason": data["finish_reason"]}
+    known = {"finish_reason": data["finish_reason"], "passes_known": data.get("passes_known", True)}
+    return {"prefill": prefill, "rounds": rounds, **known}

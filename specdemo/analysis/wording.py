@@ -13,11 +13,19 @@ from specdemo.ways import (
     Lookup,
     Plain,
     Planned,
+    ServerKind,
     Tree,
     Way,
 )
 
 ENGINES = {"genai": "GenAI engine", "traced": "traced engine", "served": "served engine"}
+SERVERS: dict[ServerKind, str] = {
+    "llama.cpp": "llama.cpp",
+    "vllm": "vLLM",
+    "ovms": "OpenVINO Model Server",
+    "sglang": "SGLang",
+    "openai": "an OpenAI-compatible server",
+}
 DRAFTERS = {"model": "draft model", "lookup": "prompt lookup", "both": "draft model and prompt lookup"}
 
 

@@ -50,7 +50,8 @@ def where(begun: str, environments: Sequence[Environment]) -> Iterator[str]:
         threads = (
             "" if environment.threads is None else f", {environment.threads} thread{'s' * (environment.threads != 1)}"
         )
-        yield f"{date} on {environment.device}{threads}, with OpenVINO GenAI {environment.openvino_genai}."
+        version = "" if environment.served else f", with OpenVINO GenAI {environment.openvino_genai}"
+        yield f"{date} on {environment.device}{threads}{version}."
 
 
 def _name(cell: Cell) -> str:

@@ -3,8 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,12 +27,21 @@ class Chart(NamedTuple):
     figure: go.Figure
 
 
+class Table(NamedTuple):
+    """A further table."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, ...]]
+
+
 @dataclass(frozen=True)
 class Report:
     """What a measurement found, in words, figures and charts, for every kind of file and for the terminal.
 
     `opening` are the sentences above the table, `notes` those below it. `data` makes everything measured and derived,
-    JSON-serialisable; `figures` are the table's rows unrounded, all with the same keys.
+    JSON-serialisable; `figures` are the table's rows unrounded, all with the same keys; `more` are further
+    tables by the place that a page has for them.
     """
 
     title: str
@@ -43,6 +52,7 @@ class Report:
     notes: Sequence[str]
     data: Callable[[], Mapping[str, Any]]
     figures: Sequence[Mapping[str, Any]]
+    more: Mapping[str, Table] = field(default_factory=dict)
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -52,10 +62,17 @@ def to_json(report: Report) -> dict[str, Any]:
 
 def to_markdown(report: Report) -> str:
     """The table, and what else was measured, in sentences."""
-    lines = ["| " + " | ".join(report.columns) + " |", "|---" * len(report.columns) + "|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in report.rows]
     begin = "\n\n".join(report.opening)
-    return "\n".join([f"# {report.title}", "", begin, "", *lines, "", *report.notes]) + "\n"
+    more = [line for each in report.more.values() for line in (f"## {each.title}", "", *_table(each), "")]
+    lines = [*_table(Table(report.title, report.columns, report.rows)), "", *more]
+    return "\n".join([f"# {report.title}", "", begin, "", *lines, *report.notes]) + "\n"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield "| " + " | ".join(table.columns) + " |"
+    yield "|---" * len(table.columns) + "|"
+    for row in table.rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
 
 
 def to_csv(report: Report) -> str:
@@ -77,8 +94,7 @@ def to_html(report: Report) -> str:
         script=Markup((ASSETS / "page" / "sketch.js").read_text(encoding="utf-8")),
         opening=report.opening,
         plots=[(chart.title, name, _plot(chart.figure)) for name, chart in report.charts.items()],
-        columns=report.columns,
-        rows=report.rows,
+        tables=[Table("", report.columns, report.rows), *report.more.values()],
         notes=filter(None, report.notes),
     )
 

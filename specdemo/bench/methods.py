@@ -16,7 +16,12 @@ def name_of(kind: Kind) -> str:
 
 METHODS = {name_of(kind): kind for way, kind in KINDS.items() if way is not Tree}
 """Every way of decoding by a short name, except trees, which have their own settings to try."""
-ENGINES: tuple[EngineName, ...] = ("genai", "traced")
+ENGINES: tuple[EngineName, ...] = ("genai", "traced", "served")
+
+
+def widest(pair: ModelPair) -> EngineName:
+    """The engine that supports most ways of decoding with this pair."""
+    return "served" if pair.target.server is not None else "traced"
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:

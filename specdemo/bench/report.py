@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specdemo.analysis import metrics
-from specdemo.analysis.figures import percent
+from specdemo.analysis.figures import number, percent
 from specdemo.bench.charts import charts
 from specdemo.bench.conclusion import opening
 from specdemo.bench.files import Report
@@ -70,7 +70,8 @@ def notes(result: Bench) -> Iterator[str]:
         step = f"; a plain step takes {costs.plain_step * 1e3:.2f} ms" if costs is not None else ""
         draft = f", a draft step {cost:.2f} times that" if cost is not None else ""
         precision = f"{where.inference_precision}, KV cache {where.kv_cache_precision}"
-        yield f"{engine}: {where.device}, {where.threads} threads, {precision}{step}{draft}."
+        told = "" if where.served else f", {where.threads} threads, {precision}{step}{draft}"
+        yield f"{engine}: {where.device}{told}."
     yield from memory_notes(result.memory)
     yield from _bound(result)
 
@@ -89,7 +90,7 @@ def _row(cell: Cell) -> Sequence[str]:
     outputs = "identical" if cell.identical else f"{cell.identical_runs} of {cell.runs} identical"
     rate = "–" if cell.acceptance_rate is None else f"{cell.acceptance_rate:.2f}"
     speed = f"{cell.tokens_per_second:.0f}"
-    length = f"{cell.mean_accepted_length:.2f}"
+    length = number(cell.mean_accepted_length)
     return (
         cell.task, cell.engine, cell.method, f"{cell.mean:.2f}{spread}", outputs, length, rate, speed, str(cell.runs)
     )  # fmt: skip

@@ -158,7 +158,7 @@ def headline(result: Bench) -> dict[str, Any]:
                 "mean": round(cell.mean, 3),
                 "deviation": None if cell.deviation is None else round(cell.deviation, 3),
                 "identical": cell.identical,
-                "tau": round(cell.mean_accepted_length, 2),
+                "tau": cell.mean_accepted_length and round(cell.mean_accepted_length, 2),
             }
             for cell in overall
         },

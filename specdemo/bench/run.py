@@ -6,6 +6,7 @@ Finished rows are kept in a journal beside the output, so that a run that was st
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 from time import perf_counter
 from typing import Any
@@ -107,12 +108,19 @@ def bench_and_hardware(
     load: Callable[[EngineName], Engine], *arguments: Any, stop: Callable[[], bool], **options: Any
 ) -> Iterator[Progress[Bench]]:
     """`bench`, and `with_hardware` once every row is there."""
+    yield from completed(
+        bench(load, *arguments, stop=stop, **options), "memory and bandwidth", partial(with_hardware, stop=stop)
+    )
+
+
+def completed(steps: Iterator[Progress[Any]], doing: str, more: Callable[[Any], Any]) -> Iterator[Progress[Any]]:
+    """These steps, and `more` of what they found if that is complete."""
     last = None
-    for last in bench(load, *arguments, stop=stop, **options):
+    for last in steps:
         yield last
     if last is not None and last.found.complete:
-        yield replace(last, doing="memory and bandwidth", seconds_left=None)
-        yield replace(last, found=with_hardware(last.found, stop=stop))
+        yield replace(last, doing=doing, seconds_left=None)
+        yield replace(last, found=more(last.found))
 
 
 def check_environment(begun: Environment | None, here: Environment) -> None:
@@ -137,6 +145,8 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
         SpecdemoError: a model cannot be loaded, or a child process died.
     """
     pair, uses = result.header.pair, []
+    if pair.target.server is not None:  # nothing of it is on this machine
+        return result
     drafter = "model" if pair.draft is not None else "lookup"
     ran = {row.prompt for row in result.rows if row.trial is not None}
     prompt = next((task.prompt for task in result.tasks if task.name in ran), WARM_UP_PROMPT)

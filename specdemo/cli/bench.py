@@ -8,12 +8,13 @@ from rich.console import Console
 
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
-from specdemo.bench.methods import ENGINES, METHODS
+from specdemo.bench.methods import ENGINES, METHODS, widest
 from specdemo.bench.report import report_of
 from specdemo.bench.results import Bench, headline
 from specdemo.bench.run import REPEATS, bench, with_hardware
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.cli import terminal
+from specdemo.cli.numbers import positive
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -22,7 +23,6 @@ from specdemo.cli.options import (
     check_json,
     chosen_pair,
     chosen_settings,
-    positive,
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
@@ -52,7 +52,7 @@ def add_to(commands: Commands) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
-    settings = chosen_settings(options, pair, engine="traced")  # which can do more
+    settings = chosen_settings(options, pair, engine=widest(pair))
     check_json(options.json)
     path = None if options.json in (None, "-") else Path(options.json)
     journal = None if path is None else Journal(files.beside(path, ".rows.jsonl"))

@@ -1,12 +1,14 @@
 """`compare`: one prompt, with plain and speculative decoding."""
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
 
 from specdemo.analysis import schema
 from specdemo.analysis.intervals import ENOUGH
+from specdemo.cli.numbers import count
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -16,7 +18,6 @@ from specdemo.cli.options import (
     check_file,
     check_json,
     chosen_pair,
-    count,
     raced_settings,
 )
 from specdemo.cli.progress import show_conversion
@@ -64,7 +65,7 @@ def _compare(options: argparse.Namespace) -> None:
     with status.status("loading"):
         engine = load_engine(settings.engine, pair)
     comparison = None
-    with status.status("measuring step costs") as busy:
+    with closing(engine), status.status("measuring step costs") as busy:
         varying = settings.policy != "constant" or KINDS[type(settings.way)].costs
         costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):

@@ -13,6 +13,7 @@ from specdemo.bench.load.results import Load
 from specdemo.bench.load.run import LEVELS, REPEATS, load_and_memory, load_run
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.cli import terminal
+from specdemo.cli.numbers import count, numbers, positive
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -20,9 +21,6 @@ from specdemo.cli.options import (
     add_settings,
     check_json,
     chosen_pair,
-    count,
-    numbers,
-    positive,
     raced_settings,
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion

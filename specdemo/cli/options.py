@@ -3,14 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
 
+from specdemo.cli.numbers import positive
 from specdemo.engines.served import served_pair
 from specdemo.errors import UsageError, quoted
 from specdemo.models.library import resolve
@@ -24,43 +25,8 @@ URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
 _OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
 
-N = TypeVar("N", int, float)
 Commands = Any
 """What `ArgumentParser.add_subparsers` returns; its type is private to argparse."""
-
-
-def positive(text: str) -> int:
-    """A whole number above 0, as argparse takes it."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not positive")
-    return value
-
-
-def count(text: str) -> int:
-    """A whole number from 0 on, as argparse takes it."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
-    return value
-
-
-def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
-    """The numbers in a list such as `1-4,8`; `none` is an empty list.
-
-    Raises:
-        UsageError: it is not such a list.
-    """
-    if text == "none":
-        return []
-    found: list[N] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            found += [kind(str(n)) for n in range(int(first), int(last) + 1)] if dash else [kind(part)]
-    except ValueError as error:
-        raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
-    return list(dict.fromkeys(found))
 
 
 def add_settings(

@@ -6,6 +6,7 @@ from contextlib import closing
 from rich.console import Console
 
 from specdemo.cli import terminal
+from specdemo.cli.numbers import numbers, positive
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -14,8 +15,6 @@ from specdemo.cli.options import (
     check_effect,
     check_json,
     chosen_pair,
-    numbers,
-    positive,
     raced_settings,
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion

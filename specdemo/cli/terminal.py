@@ -12,6 +12,7 @@ from specdemo.analysis.pieces import PieceKind, pieces_of
 from specdemo.analysis.predict import FORMULAS
 from specdemo.analysis.wording import prompt_of
 from specdemo.bench.files import Report
+from specdemo.bench.files import Table as Listed
 from specdemo.measure import sweep as sweeps
 from specdemo.measure.sweep import Sweep
 from specdemo.records import Comparison, Costs, Run
@@ -88,16 +89,22 @@ def _steps(costs: Costs) -> str:
 
 def print_report(console: Console, report: Report) -> None:
     """The table of a benchmark or a load run, and what else was measured."""
-    shown = [index for index, column in enumerate(report.columns) if column not in _SAME]
-    columns = [Column(report.columns[index], overflow="fold") for index in shown]
-    rows = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=report.title)
-    for row in report.rows:
-        rows.add_row(*(Text(row[index]) for index in shown))
     for sentence in report.opening:
         console.print(sentence)
-    console.print(rows)
+    shown = [index for index, column in enumerate(report.columns) if column not in _SAME]
+    rows = [tuple(row[index] for index in shown) for row in report.rows]
+    for each in (Listed(report.title, [report.columns[index] for index in shown], rows), *report.more.values()):
+        console.print(_table(each))
     for note in report.notes:
         console.print(Text(note, "dim"))
+
+
+def _table(listed: Listed) -> Table:
+    columns = [Column(name, overflow="fold") for name in listed.columns]
+    rows = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=listed.title)
+    for row in listed.rows:
+        rows.add_row(*map(Text, row))
+    return rows
 
 
 def table(comparison: Comparison) -> Table:

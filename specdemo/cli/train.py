@@ -5,7 +5,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from specdemo.cli.options import Commands, add_models_dir, chosen_model, positive
+from specdemo.cli.numbers import positive
+from specdemo.cli.options import Commands, add_models_dir, chosen_model
 from specdemo.cli.progress import show_conversion
 from specdemo.errors import FileError, UsageError
 from specdemo.models.gguf_convert import folder_of

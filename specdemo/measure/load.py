@@ -137,7 +137,7 @@ def serve(
         judged=rounds.judged,
         batch=advanced / passes if batch.in_passes else None,
         cache_bytes=cache or None,
-        other_load=load.share(),
+        other_load=load.share() if batch.in_passes else None,  # a server may be one of those others
     )
 
 

@@ -84,7 +84,9 @@ def race(
     requests: dict[Side, Request] = {"plain": request.plain, "speculative": request}
     # with prefix caching the prompt must be new when its prefill is timed
     rehearsed = (
-        replace(request, prompt=WARM_UP_PROMPT, history=()) if engine.pair.runtime.enable_prefix_caching else request
+        replace(request, prompt=WARM_UP_PROMPT, history=())
+        if engine.remote or engine.pair.runtime.enable_prefix_caching
+        else request
     )
     lanes: dict[Side, _Lane] = {
         side: _Lane(side, engine.decoder(requests[side], costs), settings, moved) for side in engine.sides

@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from specdemo.engines.base import Engine
-from specdemo.errors import PromptError
+from specdemo.errors import PromptError, SettingsError
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.progress import Progress
 from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
@@ -86,7 +86,15 @@ def measure_contexts(
 def contexts_task(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None
 ) -> Iterator[Progress[Costs | None]]:
-    """The same as a worker's task, which needs no earlier costs."""
+    """The same as a worker's task, which needs no earlier costs.
+
+    Raises:
+        SettingsError: servers decode, and do not tell.
+    """
+    if engine.remote:
+        raise SettingsError(
+            "A server does not tell what its steps cost; choose a pair on this machine to measure them."
+        )
     return measure_contexts(engine, stop=stop)
 
 

@@ -25,7 +25,7 @@ from specdemo.measure.trials import can_run, trials, warm_up
 from specdemo.progress import Progress
 from specdemo.records import Costs, Environment, ModelPair, Record, Request, Trial
 from specdemo.settings import GenerationSettings
-from specdemo.ways import kinds
+from specdemo.ways import DraftKind, kinds
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
@@ -75,7 +75,8 @@ def candidates(
     for threshold in thresholds if settings.drafter == "model" else ():
         values = {"policy": "confidence", "assistant_confidence_threshold": threshold}
         found.append(_candidate(settings, "threshold", f"threshold {threshold:g}", threshold, **values))
-    others = [kind for kind in kinds(settings.engine, "model", settings.drafter) if not _TRIED & set(kind.settings)]
+    draft: DraftKind = "server" if settings.engine == "served" else "model"
+    others = [kind for kind in kinds(settings.engine, draft, settings.drafter) if not _TRIED & set(kind.settings)]
     others = [kind for kind in others if settings.kv_cache == "on" or not kind.costs]
     found += [_candidate(settings, "policy", f"policy {kind.policy}", None, policy=kind.policy) for kind in others]
     return found

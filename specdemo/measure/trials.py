@@ -101,7 +101,7 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         seconds=seconds,
         plain_seconds=(metrics.seconds_to(before.plain, tokens) + metrics.seconds_to(after.plain, tokens)) / 2,
         identical=metrics.identical(before) and metrics.identical(after),
-        rounds=len(run.rounds),
+        rounds=len(run.rounds) if run.passes_known else None,
         run_tokens=metrics.decoded_tokens(run),
         run_seconds=metrics.decode_seconds(run),
         draft_seconds=_total([step.draft_seconds for step in run.rounds]),

@@ -16,6 +16,8 @@ from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Tree, Wa
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
 )
+_SERVED = "This model is on a server; choose the served engine."
+_NOT_SERVED = "The served engine decodes only what servers have; choose the genai engine."
 
 
 class EngineReport(Record):
@@ -65,10 +67,13 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
         LoadError: OpenVINO refused a tokenizer.
     """
     check_target(target)
+    free = memory_free()
+    if target.server is not None:
+        served = EngineReport(engine="served", can_run=True, memory_needed=0)
+        return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(served,), memory_free=free)
     unread = next((model for model in (target, draft) if model is not None and awaits_conversion(model)), None)
     comparable = draft if draft is not None and not draft.eagle3 and unread is None else None
     difference = _difference(target, comparable) if comparable is not None else None
-    free = memory_free()
     engines = []
     names: tuple[EngineName, ...] = ("genai", "traced")
     for name in names:
@@ -109,6 +114,8 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     Raises:
         PairError: it cannot.
     """
+    if (pair.target.server is not None) != (engine == "served"):
+        raise PairError(_SERVED if engine != "served" else _NOT_SERVED)
     refusal = _cannot(engine, pair.draft, _TRANSLATED if pair.translated else None)
     if refusal is not None:
         raise PairError(refusal)
@@ -130,7 +137,7 @@ def check_way(pair: ModelPair, engine: EngineName, way: Way, sampling: Sampling)
         PairError, SettingsError: it cannot.
     """
     check_engine(pair, engine)
-    if isinstance(way, Plain | Lookup):
+    if isinstance(way, Plain | Lookup) and pair.draft_kind != "server":
         return
     require_draft(pair)
     lacking = isinstance(way, Tree) or (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary

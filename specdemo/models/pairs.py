@@ -17,7 +17,6 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
 BUNDLED = ASSETS / "story-pair"
 PAIR_VARIABLE = "SPECDEMO_PAIR"
 _FIRST_CHOICE = "smollm2"
-_SERVED = Beginning(generation={"engine": "served", "policy": "server"})
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:
@@ -46,7 +45,10 @@ def suited(target: Model) -> RuntimeSettings:
 def beginning(target: Model) -> Beginning:
     """The default settings for a target: the catalogue's, if it is one of its own."""
     if target.server is not None:
-        return _SERVED
+        # only this one is told in each request how to speculate
+        return Beginning(
+            generation={"engine": "served", "policy": "constant" if target.server == "ovms" else "server"}
+        )
     if target.path is None:
         return Beginning()
     listed = (entry for entry in catalogue() if local_folder(entry.target) == target.path)

@@ -8,15 +8,15 @@ class Trial(Record):
 
     `seconds` and `plain_seconds`, the mean of both neighbours, are for the same number of new `tokens`, prefill
     excluded. `draft_seconds` and `verify_seconds` are None where the engine does not report them; `accepted`
-    and `proposed` where it does not report proposals. `other_load` is the share of the machine's processor time
-    that other processes took meanwhile, None if that is not known.
+    and `proposed` where it does not report proposals; `rounds` where it does not tell them. `other_load` is the share
+    of the machine's processor time that other processes took meanwhile, None if that is not known.
     """
 
     tokens: Count
     seconds: Seconds
     plain_seconds: Seconds
     identical: bool
-    rounds: Count
+    rounds: Count | None
     run_tokens: Count
     run_seconds: Seconds
     draft_seconds: Share | None = None

@@ -21,6 +21,7 @@ from specdemo.ui.controls import (
     drafters,
     engines_for,
     first_drafter,
+    first_policy,
     hiding,
     policies,
     settings_from,
@@ -182,7 +183,7 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
     if drafter not in drafters(pair, engine):
         values["drafter"] = drafter = first_drafter(pair)
     if policy not in policies(pair, engine, drafter):
-        values["policy"] = policy = "constant"
+        values["policy"] = policy = first_policy(policies(pair, engine, drafter))
     updates: dict[str, dict[str, Any]] = {
         name: {"visible": shown} for name, shown in visibility(pair, engine, drafter, policy).items()
     }

@@ -15,6 +15,7 @@ from specdemo.ways import ENGINES_OF, ENGINES_OF_DRAFTS, SHAPING, Drafter, Engin
 _CHOICES = {
     "genai": "OpenVINO GenAI",
     "traced": "Traced: specdemo's own loop",
+    "served": "A server",
     "heuristic": "Heuristic",
     "on": "On",
     "off": "Off",
@@ -24,6 +25,7 @@ _CHOICES = {
     "constant": "Constant",
     "confidence": "Confidence threshold",
     "auto": "Automatic",
+    "server": "As the server was started",
 }
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
@@ -64,11 +66,11 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
     """Which controls have an effect for this pair, engine, drafter and policy."""
     able = list(kinds(engine, pair.draft_kind, drafter))
     known = {kind.policy for kind in able}
-    chosen = policy if policy in known else "constant"  # a hidden control keeps its value
+    chosen = policy if policy in known else first_policy(known)  # a hidden control keeps its value
     shaping = {name for kind in able if kind.policy == chosen for name in shapes(kind, engine)}
     return {
         "engine": len(engines_for(pair)) > 1,
-        "drafter": pair.draft is not None,
+        "drafter": pair.draft is not None and len(drafters(pair, engine)) > 1,
         "policy": len(known) > 1,
         **{name: name in shaping for name in NAMES if name in SHAPING},
         **{name: engine in engines for name, engines in ENGINES_OF.items() if name not in SHAPING},
@@ -115,12 +117,18 @@ def _no(all_: Iterable[str], able: Collection[str]) -> list[str]:
 
 def initially(pair: ModelPair) -> dict[str, bool]:
     """Which controls a new visitor sees."""
-    return visibility(pair, FIELDS["engine"].default, first_drafter(pair), FIELDS["policy"].default)
+    start = start_values(pair)
+    return visibility(pair, start["engine"], start["drafter"], start["policy"])
 
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
     """The values that the controls of a pair begin with."""
     return begun(pair.target, drafter=first_drafter(pair)).model_dump()
+
+
+def first_policy(able: Collection[Policy]) -> Policy:
+    """The default among policies."""
+    return "constant" if "constant" in able or not able else next(iter(able))
 
 
 def first_drafter(pair: ModelPair) -> Drafter:

@@ -63,6 +63,15 @@ class Feed:
         else:
             self._lines.append(ending(self.run, len(self), progress))
 
+    def after(self, progress: Lap | Comparison) -> "Feed":
+        """This feed with what happened; another one where a server told more of its rounds at the end."""
+        if isinstance(progress, Comparison):
+            runs = {side: progress.side(side) for side in SIDES}
+            if any([run.prefill, *run.rounds] != self._rounds[side] for side, run in runs.items() if run.tokens):
+                return recorded(progress)
+        self.add(progress)
+        return self
+
     def fail(self, message: str) -> None:
         """Append that the run ended in an error; what was sent before stays."""
         self._append("error", text=message)
@@ -108,7 +117,8 @@ def recorded(comparison: Comparison) -> Feed:
         run = comparison.side(side)
         source = comparison.trace_source if side == "speculative" else "measured"
         moves = comparison.moves if side == "speculative" else ()
-        feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source, moves))
+        if run.tokens:
+            feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source, moves))
     feed.add(comparison)
     return feed
 

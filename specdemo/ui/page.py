@@ -15,9 +15,8 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
-from specdemo.models.pairs import bundled_prompts
+from specdemo.models.pairs import begun, bundled_prompts
 from specdemo.records import ModelPair
-from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
 from specdemo.ui.entrance import Page, Readable
@@ -30,6 +29,7 @@ from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.tabs.benchmark import bench_tab
 from specdemo.ui.tabs.compare import ANATOMY, ENGINE, PRIVATE, CompareTab, compare_tab
 from specdemo.ui.tabs.find import connect_find
+from specdemo.ui.tabs.load import load_tab
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
@@ -63,7 +63,7 @@ def serve(
     # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
+    worker = Worker(load_engine, WithEngine(begun(pair.target).engine, first_used(pair)))
     try:
         with visitors_files():
             page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
@@ -119,6 +119,7 @@ def build_page(
             connect_find(sessions, known, used, compare, stop)
             tune_tab(sessions, known, used, pair, compare, stop)
             bench_tab(sessions, known, used, pair, stop)
+            load_tab(sessions, known, used, pair, stop)
             models = models_tab(sessions, shelf, used, header, compare, stop)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         _remember(page, shelf, known, used, header, compare, models)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from specdemo.analysis import schema
 from specdemo.analysis.wording import is_chat
 from specdemo.engines.base import Engine
-from specdemo.errors import SpecdemoError
+from specdemo.errors import ServerError, SpecdemoError
 from specdemo.measure.race import Moved
 from specdemo.measure.repeats import repeats
 from specdemo.output import json_text
@@ -94,12 +94,13 @@ class Sessions:
                         message = describe(progress)
                         yield Update(None, message)
                         continue
-                    feed.add(progress)
+                    feed = feed.after(progress)
                     begun, message = True, ""
                     if isinstance(progress, Comparison):
+                        message = "".join(alert(ServerError(text)) for text in progress.failures.values())
                         turn = _turn(prompt, progress) if chat else None
                         finished = Finished.of(feed.run, len(feed), progress)
-                        yield Update(feed.everything, "", anatomy(progress), turn, finished)
+                        yield Update(feed.everything, message, anatomy(progress), turn, finished)
                     elif monotonic() >= due:
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
@@ -195,6 +196,11 @@ def first_used(pair: ModelPair) -> ModelPair:
 
 
 def keeping_prefixes(pair: ModelPair) -> ModelPair:
-    """The pair with prefix caching, so that a chat's next turn reads only what is new, on both sides."""
+    """The pair with prefix caching, so that a chat's next turn reads only what is new, on both sides.
+
+    A server has its own, or none.
+    """
+    if pair.servers is not None:
+        return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})

@@ -71,9 +71,10 @@ class Shelf:
 
     def models(self) -> dict[str, Model]:
         """Every model by its name, the default pair's first."""
-        first = {model.path: model for model in (self.default.target, self.default.draft) if model is not None}
-        rest = (model for model in library(self._directory).models if model.path not in first)
-        return {model.name: model for model in distinct([*first.values(), *rest])}
+        first = [model for model in (self.default.target, self.default.draft) if model is not None]
+        paths = {model.path for model in first}
+        rest = (model for model in library(self._directory).models if model.path not in paths)
+        return {model.name: model for model in distinct([*first, *rest])}
 
     def elsewhere(self, name: str) -> str:
         """Of a name that no model on this machine has: what to do."""
@@ -94,6 +95,8 @@ class Shelf:
         for name in (names.target, *filter(None, [names.draft])):
             if name not in models:
                 raise UnknownNameError(self.elsewhere(name))
+        if names.target == self.default.target.name and self.default.servers is not None:
+            return self.default
         settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
         offered = self.devices()
         unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)

@@ -29,7 +29,7 @@ def _throughput(found: Sequence[Point]) -> go.Figure:
             text=[str(point.level) for point in mine],
             name=method,
             mode="lines+markers+text",
-            textposition="top center",
+            textposition="bottom right" if method == PLAIN else "top left",
             line={"color": _colour(found, method)},
             hovertemplate="%{text} in flight: %{y:.0f} tokens/s, last token after %{x:.2f} s",
         )

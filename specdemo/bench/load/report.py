@@ -1,11 +1,11 @@
 """A load run as a report: a row for every way of decoding at every number of requests in flight."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.intervals import FORMULA, Interval
-from specdemo.bench.files import Report
+from specdemo.bench.files import Report, Table
 from specdemo.bench.load.charts import charts
 from specdemo.bench.load.conclusion import Best, best, crossover_words, crossovers, opening
 from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
@@ -14,6 +14,8 @@ from specdemo.bench.report import memory_notes
 COLUMNS = (
     "in flight", "method", "tokens/s", "per user", "first, s", "last, s", "τ", "α", "batch", "speedup", "outputs",
 )  # fmt: skip
+_BEST_COLUMNS = ("in flight", "fastest", "speedup", "may be as fast")
+_FULL = 0.9  # of the requests in flight: fewer in a pass are worth a note
 FORMULAS = {
     "tokens/s": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
     "with as many requests in flight all the time",
@@ -43,6 +45,7 @@ def report_of(result: Load) -> Report:
             "headline": headline(result),
         },
         figures=[_figures(point) for point in found],
+        more=dict(_more(result)),
     )
 
 
@@ -71,14 +74,32 @@ def table(result: Load) -> list[tuple[str, ...]]:
     return [_row(point) for point in sorted(result.points, key=lambda point: point.level)]
 
 
-def best_table(result: Load) -> list[tuple[str, ...]]:
-    """Requests in flight, the fastest way, its speedup, and what may be as fast; empty for a single way."""
-    if len(result.variants) < 2:
-        return []
-    return [_choice(each) for each in best(result.points)]
+def _more(result: Load) -> Iterator[tuple[str, Table]]:
+    if len(result.variants) > 1:
+        yield "best", best_table(result)
+    positions = position_table(result)
+    if positions.rows:
+        yield "positions", positions
 
 
-BEST_COLUMNS = ("in flight", "fastest", "speedup", "may be as fast")
+def best_table(result: Load) -> Table:
+    """The fastest way at each number of requests in flight."""
+    return Table("Fastest by requests in flight", _BEST_COLUMNS, [_choice(each) for each in best(result.points)])
+
+
+def position_table(result: Load) -> Table:
+    """The share of rounds that accepted at least so many proposals, where rounds can be seen."""
+    seen = [point for point in result.points if point.method != PLAIN and point.per_position]
+    most = {
+        point.method: max(len(point.per_position), getattr(result.variants[point.method].way, "lookahead", 0))
+        for point in seen
+    }
+    positions = range(max(most.values(), default=0))
+    rows = [
+        (str(point.level), point.method, *_shares(point.per_position, most[point.method], len(positions)))
+        for point in sorted(seen, key=lambda point: point.level)
+    ]
+    return Table("Acceptance by position", ("in flight", "method", *(str(i + 1) for i in positions)), rows)
 
 
 def notes(result: Load) -> Iterator[str]:
@@ -87,9 +108,6 @@ def notes(result: Load) -> Iterator[str]:
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {result.total} blocks."
     yield from crossover_words(found)
-    for level, method, speedup, equals in best_table(result):
-        rivals = f"; may be as fast: {equals}" if equals else ""
-        yield f"Fastest with {level} in flight: {method} ({speedup}){rivals}."
     for what, formula in FORMULAS.items():
         yield f"{what.capitalize()}: {formula}."
     yield f"Speedups are shown as {FORMULA}."
@@ -97,9 +115,11 @@ def notes(result: Load) -> Iterator[str]:
     if any(point.mean_accepted_length is None for point in found if point.method != PLAIN):
         yield "τ and α are missing where the engine does not tell of rounds."
     for point in found:
-        if point.method != PLAIN and point.per_position:
-            shares = " · ".join(percent(share) for share in point.per_position)
-            yield f"Acceptance by position, {point.method}, {point.level} in flight: {shares}."
+        if point.batch is not None and point.batch < _FULL * point.level:
+            yield (
+                f"{point.method.capitalize()}, {point.level} in flight: a pass advanced {point.batch:.1f} requests "
+                "on average; the others waited for their prefill, or for room in the KV cache."
+            )
     caches = [point for point in found if point.cache_bytes is not None]
     if caches:
         largest = max(caches, key=lambda point: point.cache_bytes or 0)
@@ -134,6 +154,12 @@ def _speedup(speedup: Interval | None) -> str:
     if speedup is None:
         return "–"
     return f"{speedup.middle:.2f}×" + (f" ({speedup.low:.2f}–{speedup.high:.2f})" if speedup.known else "")
+
+
+def _shares(shares: Sequence[float], proposed: int, columns: int) -> list[str]:
+    """Shares by position, 0 where one was proposed but never accepted, empty where none was."""
+    known = [percent(share) for share in (*shares, *[0.0] * (proposed - len(shares)))]
+    return [*known, *[""] * (columns - len(known))]
 
 
 def _both(seconds: Percentiles) -> str:

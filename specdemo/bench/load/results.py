@@ -4,9 +4,9 @@ A row is one block. Speedups are of neighbours: a speculative block is compared 
 and level, so that drift of the machine cancels out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field
@@ -122,6 +122,12 @@ class Load(Record):
     def complete(self) -> bool:
         """Whether every method ran at every level in every repeat."""
         return len(self.rows) == self.total
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, without the points that were derived from this."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("points", None)
+        return copy
 
     @cached_property
     def points(self) -> tuple[Point, ...]:

@@ -18,7 +18,7 @@ from specdemo.analysis.wording import way_words
 from specdemo.bench.journal import Journal
 from specdemo.bench.load.results import PLAIN, Load, LoadHeader, LoadLine, LoadRow
 from specdemo.bench.results import Header
-from specdemo.bench.run import check_environment
+from specdemo.bench.run import check_environment, completed
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
@@ -26,6 +26,7 @@ from specdemo.engines.batch import BatchEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.hardware import Loader, measure_memory
 from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffled
+from specdemo.models.checks import check_way, compared
 from specdemo.progress import Progress
 from specdemo.records import SIDES, ModelPair, Request
 from specdemo.records.load import MOST_IN_FLIGHT, Block
@@ -43,12 +44,17 @@ def variants(settings: GenerationSettings, lookaheads: Sequence[int] = ()) -> di
     Raises:
         SettingsError: a lookahead is out of its range, or has no effect with these settings.
     """
-    if lookaheads and "num_assistant_tokens" not in KINDS[type(settings.way)].settings:
+    if lookaheads and not has_lookahead(settings):
         raise SettingsError("Only a constant policy has a lookahead to vary; choose that, or leave lookaheads out.")
     tried = [
         GenerationSettings.checked(**dict(settings) | {"num_assistant_tokens": lookahead}) for lookahead in lookaheads
     ]
     return {way_words(each.way): each for each in tried or [settings]}
+
+
+def has_lookahead(settings: GenerationSettings) -> bool:
+    """Whether these settings decode with a lookahead that can be varied."""
+    return "num_assistant_tokens" in KINDS[type(settings.way)].settings
 
 
 def header_of(
@@ -85,11 +91,13 @@ def load_run(
 
     Raises:
         FileError: the journal holds a different run, or one from another machine.
-        SettingsError: the engine serves one request at a time, or a setting cannot be used for load.
+        PairError, SettingsError: the pair cannot be decoded so, or the engine serves one request at a time.
         SpecdemoError: a prompt cannot be run, or the engine failed.
     """
     _check(settings, levels)
     ways = variants(settings, lookaheads)
+    for each in ways.values():
+        check_way(compared(pair), each.engine, each.way, Request.of("", each).sampling)
     header = header_of(pair, settings, tuple(ways), levels, requests, tasks)
     entries = journal.open(header, LoadLine) if journal is not None else []
     rows = {entry.row.key: entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats}
@@ -130,12 +138,7 @@ def load_and_memory(
     load: Callable[[EngineName], Engine], *arguments: Any, stop: Callable[[], bool], **options: Any
 ) -> Iterator[Progress[Load]]:
     """`load_run`, and `with_memory` once every block is there."""
-    last = None
-    for last in load_run(load, *arguments, stop=stop, **options):
-        yield last
-    if last is not None and last.found.complete and not stop():
-        yield replace(last, doing="memory", seconds_left=None)
-        yield replace(last, found=with_memory(last.found, stop=stop))
+    yield from completed(load_run(load, *arguments, stop=stop, **options), "memory", partial(with_memory, stop=stop))
 
 
 def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Load:
@@ -146,6 +149,8 @@ def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], 
     Raises:
         SpecdemoError: a model cannot be loaded, or a child process died.
     """
+    if result.header.pair.target.server is not None:  # nothing of it is on this machine
+        return result
     level, prompt = max(result.header.levels), result.tasks[0].prompt
     settings, work = next(iter(result.variants.values())), partial(decode_at_once, level=level)
     uses = [

@@ -14,11 +14,11 @@ import openvino_genai
 
 from specdemo.engines.batch import Arrival, Verified
 from specdemo.engines.genai.config import generation_config, kind_of
-from specdemo.engines.genai.handles import as_tensor, is_refused, read
+from specdemo.engines.genai.handles import as_tensor, check_fits, read
 from specdemo.engines.genai.pipelines import Pipelines
-from specdemo.errors import CacheError, EngineError
+from specdemo.errors import EngineError
 from specdemo.records import FinishReason, Request
-from specdemo.ways import Constant, Lookup, Plain, Way
+from specdemo.ways import Constant, Plain, Way
 
 _request_ids = count(1)
 
@@ -57,11 +57,7 @@ class GenAIBatch:
         at, arrived = self.now(), []
         for number, flight in list(self._flying.items()):
             output = read(flight.handle)
-            if is_refused(flight.handle):
-                raise CacheError(
-                    f"The KV cache of {self._pipelines.pair.runtime.cache_size} GB is too small for "
-                    f"{len(self._flying)} requests at once; choose fewer, or start with a larger cache size."
-                )
+            check_fits(flight.handle, self._pipelines.pair.runtime.cache_size)
             if output.ids or output.finish_reason is not None:
                 rounds = flight.rounds(len(output.ids), output.finish_reason)
                 arrived.append(Arrival(number, at, len(output.ids), output.ids, rounds, output.finish_reason))
@@ -109,6 +105,6 @@ class _Flight:
             return ()
         if isinstance(self._way, Plain):
             return (Verified(0, 0),)
-        proposed = min(self._way.lookahead, wanted - 1) if isinstance(self._way, Constant | Lookup) else None
-        # after an end-of-text token it is unknown whether the draft proposed it
+        proposed = min(self._way.lookahead, wanted - 1) if isinstance(self._way, Constant) else None
+        # prompt lookup may find fewer; after an end-of-text token it is unknown whether the draft proposed it
         return (Verified(None if finish_reason == "stop" else proposed, tokens - 1),)

@@ -16,11 +16,11 @@ import openvino_genai
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Prefilling
 from specdemo.engines.genai.config import generation_config, kind_of, tells_probabilities
-from specdemo.engines.genai.handles import as_tensor, is_refused, read
+from specdemo.engines.genai.handles import as_tensor, check_fits, read
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer
 from specdemo.engines.text import IncrementalText
-from specdemo.errors import CacheError, EngineError, PromptError
+from specdemo.errors import EngineError, PromptError
 from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.ways import Constant, Way
 
@@ -94,11 +94,7 @@ class GenAIDecoder:
             raise self._failure() from error
         seconds = perf_counter() - began
         tokens = self._read()
-        if is_refused(self._handle):
-            raise CacheError(
-                f"The KV cache of {self._pipelines.pair.runtime.cache_size} GB is too small for this run; "
-                "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
-            )
+        check_fits(self._handle, self._pipelines.pair.runtime.cache_size)
         if self.finish_reason is not None and tokens:
             tokens[-1] = tokens[-1].model_copy(update={"text": tokens[-1].text + self._text.flush()})
         first, self._committed = self._committed == 0, self._committed + len(tokens)

@@ -7,6 +7,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
+from specdemo.errors import CacheError
 from specdemo.records import FinishReason
 
 _REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
@@ -36,9 +37,17 @@ def read(handle: "openvino_genai.GenerationHandle") -> Output:
     return Output(tuple(ids), tuple(logarithms), finish_reason)
 
 
-def is_refused(handle: "openvino_genai.GenerationHandle") -> bool:
-    """Whether the request does not fit the KV cache, of which GenAI says nothing else."""
-    return bool(handle.get_status() == openvino_genai.GenerationStatus.IGNORED)
+def check_fits(handle: "openvino_genai.GenerationHandle", cache_size: int) -> None:
+    """Check that a request fits into the KV cache, of which GenAI says nothing but a status.
+
+    Raises:
+        CacheError: it does not.
+    """
+    if handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
+        raise CacheError(
+            f"The KV cache of {cache_size} GB is too small for this run; "
+            "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
+        )
 
 
 def as_tensor(ids: Sequence[int]) -> openvino.Tensor:

@@ -6,7 +6,8 @@ whatever whoever reads them does meanwhile; several answers can be under way; an
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Generator
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import cache
 from queue import SimpleQueue
@@ -33,6 +34,16 @@ class Event(NamedTuple):
     data: dict[str, Any]
 
 
+Hear = Callable[[Event | ServerError | None], object]
+
+
+class Sending(NamedTuple):
+    """A request that was sent `at` this time, by `perf_counter`, and how to break it off."""
+
+    at: float
+    cancel: Callable[[], object]
+
+
 class Client:
     """One server, as one side of a comparison uses it."""
 
@@ -42,7 +53,7 @@ class Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._side = side
         self._silence = server.silence_seconds
-        self._client = httpx.AsyncClient(base_url=server.url.rstrip("/"), timeout=timeout, headers=headers)
+        self._client = httpx.AsyncClient(base_url=_root(server.url), timeout=timeout, headers=headers)
 
     def get(self, path: str) -> httpx.Response:
         """Whatever the server answers, errors included.
@@ -51,6 +62,21 @@ class Client:
             ServerError: it does not answer.
         """
         return _wait(self._told(self._client.get(path)))
+
+    def probe(self, path: str) -> dict[str, Any] | None:
+        """The object that a server answers with; None if it does not know the path.
+
+        Raises:
+            ServerError: it does not answer, or wants an API key.
+        """
+        response = self.get(path)
+        if response.status_code in (401, 403):
+            self._check(response)
+        try:
+            found = response.json() if response.is_success else None
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The object that a server answers with.
@@ -71,30 +97,34 @@ class Client:
             ServerError: as for `post`, or the answer broke off.
         """
         events: SimpleQueue[Event | ServerError | None] = SimpleQueue()
-        task = _start(self._read(path, body, events))
+        sending = self.send(path, body, events.put)
         try:
-            yield Event(perf_counter(), {})
+            yield Event(sending.at, {})
             while (event := events.get()) is not None:
                 if isinstance(event, ServerError):
                     raise event
                 yield event
         finally:
-            task.cancel()
+            sending.cancel()
+
+    def send(self, path: str, body: dict[str, Any], hear: Hear) -> "Sending":
+        """Ask at once; `hear` each event as it arrives, in another thread, then None, or what went wrong."""
+        return Sending(perf_counter(), _start(self._read(path, body, hear)).cancel)
 
     def close(self) -> None:
         """Close all connections."""
         _wait(self._client.aclose())
 
-    async def _read(self, path: str, body: dict[str, Any], events: "SimpleQueue[Event | ServerError | None]") -> None:
+    async def _read(self, path: str, body: dict[str, Any], hear: Hear) -> None:
         ended = False
         try:
             async for event in self._told_all(path, body):
                 ended = event is None
-                events.put(event)
+                hear(event)
             if not ended:
                 raise self._broken()
         except ServerError as error:
-            events.put(error)
+            hear(error)
 
     async def _told_all(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event | None]:
         """The events of an answer, and None at its proper end."""
@@ -181,6 +211,11 @@ _SENTENCES = {
     503: "is not ready, perhaps still loading; run again later (503).",
 }
 """Some errors by their status."""
+
+
+def _root(url: str) -> str:
+    """An address without the protocol's version, with which many people write it."""
+    return re.sub(r"/(v\d+/?)?$", "", url)
 
 
 def _said(text: str) -> str:

@@ -4,13 +4,13 @@ A round's seconds are those between the arrival of its first token and that of t
 server alike, so they contain the network's delays but not this program's.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
 from specdemo.engines.base import Prefilling
-from specdemo.engines.served.client import Client
+from specdemo.engines.served.client import Client, Event
 from specdemo.engines.served.protocols import Dialect, Reader
-from specdemo.errors import PromptError
+from specdemo.errors import PromptError, ServerError
 from specdemo.records import FinishReason, Request, Round, Run, TraceSource
 from specdemo.ways import Way
 
@@ -44,26 +44,32 @@ class ServedDecoder:
         """
         if not self._request.prompt.strip():
             raise PromptError("The prompt is empty; enter the beginning of a text.")
-        path, body = self._dialect.ask(self._request)
+        path, body, reader = self._dialect.ask(self._request)
         with closing(self._client.stream(path, body)) as events:
-            self._reader = self._dialect.reader(next(events).at)
-            yield Prefilling(0, 1)  # the request is under way
+            self._reader = reader(next(events).at)
+            yield Prefilling(0, 0)  # the request is under way
             held: Round | None = None  # so that whoever gets the last round knows that it is the last
-            for event in events:
-                for news in self._reader.hear(event):
-                    if isinstance(news, Round):
-                        if held is not None:
-                            yield held
-                        held = news
-                    else:
+            try:
+                for news in self._news(self._reader, events):
+                    if isinstance(news, Prefilling):
                         yield news
-            for last in self._reader.end():
+                        continue
+                    if held is not None:
+                        yield held
+                    held = news
+            except ServerError:
                 if held is not None:
                     yield held
-                held = last
+                raise
             self._ended = True
             if held is not None:
                 yield held
+
+    @staticmethod
+    def _news(reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
+        for event in events:
+            yield from reader.hear(event)
+        yield from reader.end()
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """The server told what it knows with each of them."""
@@ -74,7 +80,8 @@ class ServedDecoder:
         if self._reader is None or not run.tokens:
             return run
         prefill, *rounds = self._reader.settle((run.prefill, *run.rounds))
-        return run.model_copy(update={"prefill": prefill, "rounds": tuple(rounds)})
+        known = self._reader.trace_source != "bursts"
+        return run.model_copy(update={"prefill": prefill, "rounds": tuple(rounds), "passes_known": known})
 
     def follow(self, way: Way) -> bool:
         """A request that was sent cannot be changed."""

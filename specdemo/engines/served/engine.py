@@ -3,22 +3,37 @@
 import os
 import platform
 from collections.abc import Generator
+from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 from specdemo import __version__
 from specdemo.engines.base import Decoder
+from specdemo.engines.batch import Batch
+from specdemo.engines.served.batch import ServedBatch
 from specdemo.engines.served.client import Client
 from specdemo.engines.served.decoder import ServedDecoder
 from specdemo.engines.served.kinds import dialect
 from specdemo.engines.served.protocols import Dialect
 from specdemo.errors import UsageError
-from specdemo.models.checks import check_request
-from specdemo.records import SIDES, Costs, DraftRound, Environment, Model, ModelPair, Request, Server, Servers, Side
-from specdemo.ways import Plain
+from specdemo.models.checks import check_request, check_way
+from specdemo.records import (
+    NOT_USED,
+    SIDES,
+    Costs,
+    DraftRound,
+    Environment,
+    Model,
+    ModelPair,
+    Request,
+    Sampling,
+    Server,
+    Servers,
+    Side,
+)
+from specdemo.ways import Plain, Way
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
-_NONE = "none: a server decodes"
 
 
 class ServedEngine:
@@ -46,10 +61,22 @@ class ServedEngine:
             PairError, SettingsError: the server cannot be asked to decode in the request's way.
         """
         check_request(self.pair, "served", request)
-        side: Side = "plain" if isinstance(request.way, Plain) else "speculative"
+        return ServedDecoder(*self._of(request.way), request)
+
+    def batch(self, way: Way) -> Batch:
+        """Several requests to the server that decodes this way.
+
+        Raises:
+            PairError, SettingsError: it cannot be asked to.
+        """
+        check_way(self.pair, "served", way, Sampling())
+        return ServedBatch(*self._of(way))
+
+    def _of(self, way: Way) -> tuple[Client, Dialect]:
+        side: Side = "plain" if isinstance(way, Plain) else "speculative"
         if side not in self._talks:
             raise UsageError(f"There is no {side} server; give its address, too.")
-        return ServedDecoder(*self._talks[side], request)
+        return self._talks[side]
 
     def count_tokens(self, text: str) -> int:
         """Number of tokens, as a server counts them."""
@@ -92,11 +119,13 @@ def served_pair(servers: Servers) -> ModelPair:
 
 def _talks(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
     found: dict[Side, tuple[Client, Dialect]] = {}
-    for side in SIDES:
-        server: Server | None = getattr(servers, side)
-        if server is not None:
-            client = Client(server, side, _key(servers, side))
-            found[side] = client, dialect(client, server)
+    with ExitStack() as opened:
+        for side in SIDES:
+            server: Server | None = getattr(servers, side)
+            if server is not None:
+                client = opened.enter_context(closing(Client(server, side, _key(servers, side))))
+                found[side] = client, dialect(client, server)
+        opened.pop_all()  # all of them answer
     return found
 
 
@@ -119,9 +148,9 @@ def _environment(dialects: list[Dialect]) -> Environment:
     return Environment(
         specdemo=__version__,
         python=platform.python_version(),
-        openvino=_NONE,
-        openvino_genai=_NONE,
-        openvino_tokenizers=_NONE,
+        openvino=NOT_USED,
+        openvino_genai=NOT_USED,
+        openvino_tokenizers=NOT_USED,
         device=" and ".join(names),
         draft_device=names[-1],
         inference_precision=unknown,

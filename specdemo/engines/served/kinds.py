@@ -1,14 +1,20 @@
 """Which kind of server there is, found out by asking it what only that kind answers."""
 
-from collections.abc import Callable
-
 from specdemo.engines.served.client import Client
 from specdemo.engines.served.llama_cpp import LlamaCpp
+from specdemo.engines.served.openai import OpenAI
 from specdemo.engines.served.protocols import Dialect
+from specdemo.engines.served.sglang import SGLang
 from specdemo.records import Server
 from specdemo.ways import ServerKind
 
-DIALECTS: dict[ServerKind, Callable[[Client, str | None], Dialect]] = {"llama.cpp": LlamaCpp}
+_TELLING: dict[ServerKind, tuple[str, str | None]] = {
+    "llama.cpp": ("/props", "default_generation_settings"),
+    "sglang": ("/get_model_info", "model_path"),
+    "vllm": ("/version", "version"),
+    "ovms": ("/v1/config", None),  # the keys are names of models
+}
+"""A path that only this kind answers, and a key of the object that it answers with."""
 
 
 def dialect(client: Client, server: Server) -> Dialect:
@@ -17,9 +23,22 @@ def dialect(client: Client, server: Server) -> Dialect:
     Raises:
         ServerError: it does not answer.
     """
-    return DIALECTS[server.kind or kind_of(client)](client, server.model)
+    kind = server.kind or kind_of(client)
+    if kind == "llama.cpp":
+        return LlamaCpp(client, server.model)
+    if kind == "sglang":
+        return SGLang(client, server.model)
+    return OpenAI(kind, client, server.model)
 
 
 def kind_of(client: Client) -> ServerKind:
-    """The kind of a server."""
-    return "llama.cpp" if client.get("/props").is_success else "openai"
+    """The kind of a server; "openai" if it is none of those that are known.
+
+    Raises:
+        ServerError: it does not answer, or wants an API key.
+    """
+    for kind, (path, key) in _TELLING.items():
+        found = client.probe(path)
+        if found is not None and (key is None or key in found):
+            return kind
+    return "openai"

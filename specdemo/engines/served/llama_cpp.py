@@ -17,7 +17,7 @@ from typing import Any
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.served.client import Client, Event
-from specdemo.engines.served.protocols import messages
+from specdemo.engines.served.protocols import Asked, messages
 from specdemo.records import TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
 
 
@@ -53,7 +53,7 @@ class LlamaCpp:
         """The server's build."""
         return f"llama.cpp {self._props.get('build_info', '')}".strip()
 
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
+    def ask(self, request: Request, *, alone: bool = True) -> Asked:
         """A completion of the prompt, to which the server's own chat template is applied first."""
         prompt, sampling = request.prompt, request.sampling
         if request.apply_chat_template and self._props.get("chat_template"):
@@ -62,7 +62,7 @@ class LlamaCpp:
                 "chat_template_kwargs": {"enable_thinking": request.enable_thinking},
             }
             prompt = str(self._client.post("/apply-template", chat).get("prompt"))
-        return "/completion", {
+        body = {
             "prompt": prompt,
             **({"model": self._name} if self._name is not None else {}),
             "n_predict": request.max_new_tokens,
@@ -80,10 +80,7 @@ class LlamaCpp:
             "return_progress": True,
             "timings_per_token": True,
         }
-
-    def reader(self, began: float) -> "LlamaCppReader":
-        """What reads an answer."""
-        return LlamaCppReader(began)
+        return Asked("/completion", body, LlamaCppReader)
 
     def count_tokens(self, text: str) -> int:
         """Number of tokens, as the server counts them."""

@@ -1,10 +1,10 @@
 """What a kind of server is asked, and how its answer is read. One class for each kind; see `PROTOCOLS`."""
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 from specdemo.engines.base import Prefilling
-from specdemo.engines.served.client import Client, Event
+from specdemo.engines.served.client import Event
 from specdemo.records import FinishReason, Model, Request, Round, TraceSource
 
 
@@ -24,6 +24,14 @@ class Reader(Protocol):
         """The rounds, prefill first, with what the server told only at the end."""
 
 
+class Asked(NamedTuple):
+    """What is sent for a request, and what reads the answer if it was sent at that time, by `perf_counter`."""
+
+    path: str
+    body: dict[str, Any]
+    reader: Callable[[float], Reader]
+
+
 class Dialect(Protocol):
     """How to talk to one server."""
 
@@ -37,11 +45,11 @@ class Dialect(Protocol):
     def version(self) -> str:
         """The server's name and version, as far as it tells them."""
 
-    def ask(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """The path and the body of a request. May ask the server to apply its chat template first."""
+    def ask(self, request: Request, *, alone: bool = True) -> Asked:
+        """What to send for a request. May ask the server to apply its chat template first.
 
-    def reader(self, began: float) -> Reader:
-        """What reads the answer to a request that was sent then, by `perf_counter`."""
+        Not `alone`: there are others at the same time, so the server's counters say nothing about it.
+        """
 
     def count_tokens(self, text: str) -> int:
         """Number of the model's tokens in a text."""
@@ -52,6 +60,3 @@ def messages(request: Request) -> list[dict[str, str]]:
     turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
     said = [part for turn in turns for part in turn] + [("user", request.prompt)]
     return [{"role": role, "content": text} for role, text in said]
-
-
-__all__ = ["Client", "Dialect", "Reader", "messages"]

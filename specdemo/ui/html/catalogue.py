@@ -156,6 +156,9 @@ def _remarks(report: PairReport) -> list[str]:
     free = in_units(report.memory_free)
     lines = []
     for engine in report.engines:
+        if engine.engine == "served":
+            lines.append("A server decodes it, so it takes no memory here.")
+            continue
         needed = in_units(engine.memory_needed)
         lines.append(f"{engine.verdict} It needs up to {needed} of memory (estimate); {free} is free.")
     return lines

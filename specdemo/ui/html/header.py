@@ -3,6 +3,7 @@
 from markupsafe import Markup
 
 from specdemo.analysis.figures import parameters
+from specdemo.analysis.wording import SERVERS
 from specdemo.models.devices import draft_device
 from specdemo.records import Model, ModelPair
 
@@ -11,6 +12,8 @@ _HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>
 
 def header_html(pair: ModelPair) -> str:
     """Name, and what runs where."""
+    if pair.target.server is not None:
+        return str(_HEADER.format(f"{pair.name} · served by {SERVERS[pair.target.server]}"))
     runtime = pair.runtime
     target = f"target {_model(pair.target)} on {runtime.device}"
     draft = f"draft {_model(pair.draft)} on {draft_device(runtime)}" if pair.draft else "no draft"

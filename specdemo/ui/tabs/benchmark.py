@@ -1,42 +1,29 @@
 """The Benchmark tab: every way of decoding on suites of tasks, with reports to download."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import gradio as gr
-from markupsafe import Markup
 
-from specdemo.bench.files import write
-from specdemo.bench.journal import Journal
-from specdemo.bench.methods import available
+from specdemo.bench.methods import available, widest
 from specdemo.bench.report import report_of
-from specdemo.bench.results import Bench, Header
+from specdemo.bench.results import Header
 from specdemo.bench.run import REPEATS, bench, bench_and_hardware
-from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
+from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
-from specdemo.models.places import own_cache, writable
 from specdemo.records import ModelPair
-from specdemo.settings import GenerationSettings
-from specdemo.ui.boards.benchmark import bench_board
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.jobs import measured, working
+from specdemo.ui.reports import journal_of, refused, reported, suite_name
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import ENGINE, PRIVATE, Stop
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithLoader
 
-_SUITE = Markup(
-    "<p>Prompts: {}. Your own file holds one JSON object per line, in the format of Spec-Bench or HumanEval, or "
-    "<code>{{&quot;prompt&quot;: …}}</code>.</p>"
-)
 _START = "Run the benchmark"
-_JOURNALS = 50  # of benchmarks that were not finished; older ones are deleted
 _FIRST = ("traced constant", "traced auto", "genai constant")
 
 
@@ -60,60 +47,30 @@ class Callbacks:
     ) -> Iterator[list[Any]]:
         """Benchmark; updates of message, board, files and buttons."""
         check_known(known)
-        idle, busy = working(_START, busy=False), working(_START, busy=True)
         try:
-            settings = begun(pair.target, engine="traced", max_new_tokens=tokens)
+            settings = begun(pair.target, engine=widest(pair), max_new_tokens=tokens)
             tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(pair.target.prompts), int(limit))
             if not methods:
-                yield [notice("Choose at least one method."), gr.skip(), gr.skip(), *idle]
+                yield refused(notice("Choose at least one method."), _START)
                 return
-            journal = _journal(pair, settings, methods, tasks)
+            journal = journal_of(Header.of(pair, settings, sorted(methods), tasks), "benchmarks")
         except SpecdemoError as error:
-            yield [alert(error), gr.skip(), gr.skip(), *idle]
+            yield refused(alert(error), _START)
             return
         run = bench_and_hardware if hardware else bench
         work = partial(
             run, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
         )
-        yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
-        state = None
-        visitor, show = str(request.session_hash), (lambda progress: bench_board(progress.found))
-        for update in measured(self._sessions, visitor, "bench", WithLoader(pair, work), show):
-            state = update.state
-            yield [update.message, update.board, gr.skip(), *busy]
-        if state is None or not state.found.rows:
-            yield [gr.skip(), gr.skip(), gr.skip(), *idle]
-            return
-        result: Bench = state.found
-        try:
-            with TemporaryDirectory() as folder:
-                paths = write(report_of(result), Path(folder) / "specdemo-benchmark.json")
-                if result.complete:
-                    journal.delete()
-                files = gr.update(value=list(map(str, paths)), visible=True)
-                yield [gr.skip(), gr.skip(), files, *idle]  # Gradio copies them before it asks for more
-        except SpecdemoError as error:
-            yield [alert(error), gr.skip(), gr.skip(), *idle]
-
-
-def _journal(pair: ModelPair, settings: GenerationSettings, methods: list[str], tasks: list[Task]) -> Journal:
-    """Where finished rows of this benchmark are kept until it is complete, so that it can resume.
-
-    Raises:
-        SpecdemoError: nothing can be written there.
-    """
-    header = Header.of(pair, settings, sorted(methods), tasks).model_dump_json()
-    folder = writable(own_cache() / "benchmarks", "Finished rows")
-    for old in sorted(folder.glob("*.rows.jsonl"), key=_changed, reverse=True)[_JOURNALS:]:
-        old.unlink(missing_ok=True)
-    return Journal(folder / f"{hashlib.sha256(header.encode()).hexdigest()[:16]}.rows.jsonl")
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # finished meanwhile
-        return 0
+        yield from reported(
+            self._sessions,
+            str(request.session_hash),
+            "bench",
+            WithLoader(pair, work),
+            journal,
+            report_of,
+            start=_START,
+            name="specdemo-benchmark",
+        )
 
 
 def bench_tab(
@@ -157,7 +114,7 @@ def bench_tab(
                 file = gr.UploadButton(
                     "Your own prompts", file_types=[".jsonl", ".json"], elem_id="suite", scale=0, min_width=220
                 )
-            suite = gr.HTML(_suite_name(None), elem_id="suite-name")
+            suite = gr.HTML(suite_name(None), elem_id="suite-name")
             message = gr.HTML(elem_id="bench-message", elem_classes="message")
         board = view("bench.html", "new Board(element)", elem_id="bench-board")
         files = gr.File(
@@ -172,17 +129,12 @@ def bench_tab(
         **ENGINE,
     )
     halt.click(stop("bench"), **PRIVATE)
-    file.upload(_suite_name, file, suite, **PRIVATE)
+    file.upload(suite_name, file, suite, **PRIVATE)
     pair.change(lambda used: gr.update(choices=_ways(used), value=_chosen(used)), pair, methods, **PRIVATE)
 
 
-def _suite_name(path: str | None) -> str:
-    """Whose prompts are used."""
-    return str(_SUITE.format(Path(path).name if path else "the bundled suite"))
-
-
 def _ways(pair: ModelPair) -> list[str]:
-    return list(available(pair, begun(pair.target, engine="traced")))
+    return list(available(pair, begun(pair.target, engine=widest(pair))))
 
 
 def _chosen(pair: ModelPair) -> list[str]:

@@ -1,12 +1,16 @@
 """A tiny target and a draft for it that guesses some of its tokens, as GGUF files; both write ASCII."""
 
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from tests import gguf_files
 
-_NOISE = 0.02  # of the draft's weights, whose deviation is 0.06: about half of its proposals are accepted
+_NOISE = 0.008  # of the draft's weights, whose deviation is 0.06: it is right now and then
 
 
 def write_pair(folder: Path) -> tuple[Path, Path]:
@@ -26,3 +30,17 @@ def write_pair(folder: Path) -> tuple[Path, Path]:
         gguf_files.write(files["target"], arrays=target),
         gguf_files.write(files["draft"], arrays={name: array.astype(np.float32) for name, array in draft.items()}),
     )
+
+
+@contextmanager
+def started(*files: Path) -> Iterator[str]:
+    """A llama.cpp server of these files; its address."""
+    command = [sys.executable, "-m", "tests.llama_server", *map(str, files)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address, "it could not start"
+        try:
+            yield address
+        finally:
+            process.kill()

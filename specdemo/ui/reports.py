@@ -1,0 +1,95 @@
+"""What the Benchmark and Load tabs have in common: a journal, a job that keeps its rows there, files to download."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from specdemo.bench.files import Report, write
+from specdemo.bench.journal import Heading, Journal
+from specdemo.errors import SpecdemoError
+from specdemo.models.places import own_cache, writable
+from specdemo.ui.boards.report import report_board
+from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.jobs import measured, working
+from specdemo.ui.session import Sessions
+from specdemo.worker import Job
+
+_SUITE = Markup(
+    "<p>Prompts: {}. Your own file holds one JSON object per line, in the format of Spec-Bench or HumanEval, or "
+    "<code>{{&quot;prompt&quot;: …}}</code>.</p>"
+)
+_JOURNALS = 50  # of runs that were not finished; older ones are deleted
+
+
+def journal_of(header: Heading, folder: str) -> Journal:
+    """Where finished rows of this run are kept until it is complete, so that it can resume.
+
+    Raises:
+        SpecdemoError: nothing can be written there.
+    """
+    place = writable(own_cache() / folder, "Finished rows")
+    for old in sorted(place.glob("*.rows.jsonl"), key=_changed, reverse=True)[_JOURNALS:]:
+        old.unlink(missing_ok=True)
+    return Journal(place / f"{hashlib.sha256(header.model_dump_json().encode()).hexdigest()[:16]}.rows.jsonl")
+
+
+def reported(
+    sessions: Sessions,
+    visitor: str,
+    what: str,
+    job: Job,
+    journal: Journal,
+    report_of: Callable[[Any], Report],
+    *,
+    start: str,
+    name: str,
+) -> Iterator[list[Any]]:
+    """Updates of message, board, files and buttons while such a job runs, and of its end.
+
+    What it finds has `rows`, and is `complete` or not; then its journal goes. `start` is the label of the button that
+    starts it, `name` that of the files.
+    """
+    idle, busy = working(start, busy=False), working(start, busy=True)
+    yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
+    state = None
+    for update in measured(sessions, visitor, what, job, lambda progress: _board(progress.found, report_of)):
+        state = update.state
+        yield [update.message, update.board, gr.skip(), *busy]
+    if state is None or not state.found.rows:
+        yield [gr.skip(), gr.skip(), gr.skip(), *idle]
+        return
+    try:
+        with TemporaryDirectory() as folder:
+            paths = write(report_of(state.found), Path(folder) / f"{name}.json")
+            if state.found.complete:
+                journal.delete()
+            files = gr.update(value=list(map(str, paths)), visible=True)
+            yield [gr.skip(), gr.skip(), files, *idle]  # Gradio copies them before it asks for more
+    except SpecdemoError as error:
+        yield [alert(error), gr.skip(), gr.skip(), *idle]
+
+
+def suite_name(path: str | None) -> str:
+    """Whose prompts are used."""
+    return str(_SUITE.format(Path(path).name if path else "the bundled suite"))
+
+
+def refused(message: str, start: str) -> list[Any]:
+    """Updates of the same where nothing is started, and of why."""
+    return [message, gr.skip(), gr.skip(), *working(start, busy=False)]
+
+
+def _board(found: Any, report_of: Callable[[Any], Report]) -> str:
+    return report_board(report_of(found) if found.rows else None)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # finished meanwhile
+        return 0
