@@ -19,7 +19,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.ui.session import first_used
 from specdemo.worker import WithEngine, Worker
-from tests.browser import FLAGS, models_tab, open_tab, repeated, run, start
+from tests.browser import FLAGS, models_tab, open_tab, repeated, run, set_slider, start
 
 SIZES: tuple[ViewportSize, ...] = (
     {"width": 1440, "height": 900},
@@ -50,7 +50,7 @@ def take(page: Page, url: str, folder: Path) -> None:
     photograph(page, folder, "0-before")
     page.select_option(".speed", "20")
     start(page)
-    page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 60")
+    page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 60", timeout=120_000)
     page.click(".toggle")
     photograph(page, folder, "1-playing", whole=False)
     page.select_option(".speed", "")
@@ -63,12 +63,16 @@ def take(page: Page, url: str, folder: Path) -> None:
         page.click(".anatomy .forward")
     photograph(page, folder, "3-anatomy")
     open_tab(page, "Tune")
-    page.fill("#longest input[type=number]", "6")
+    page.fill("#sweep-prompts textarea", "Why is the sky blue?")
+    for slider, value in (("longest", 4), ("repeats", 1)):
+        set_slider(page, slider, value)
+    page.uncheck("#thresholds input")
     measure(page, "#sweep", "#stop-sweep")
     measure(page, "#measure", "#stop-costs")
     photograph(page, folder, "4-tune")
     open_tab(page, "Benchmark")
-    page.fill("#limit input[type=number]", "3")
+    for slider, value in (("limit", 2), ("bench-repeats", 1), ("bench-tokens", 32)):
+        set_slider(page, slider, value)
     measure(page, "#run-bench", "#stop-bench")
     photograph(page, folder, "5-benchmark")
     open_tab(page, "Load")
@@ -84,7 +88,7 @@ def measure(page: Page, button: str, stop: str) -> None:
     """Press a button, and wait until there is nothing to stop."""
     page.click(button)
     page.wait_for_selector(stop)
-    page.wait_for_selector(stop, state="hidden")
+    page.wait_for_selector(stop, state="hidden", timeout=300_000)
 
 
 def main() -> None:
@@ -98,7 +102,6 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport=SIZES[0])
-        page.set_default_timeout(300_000)
         take(page, url, folder)
         browser.close()
     app.close()

@@ -113,7 +113,6 @@ def test_a_lookahead_moved_while_it_runs_is_followed_and_marked(visit: Visit) ->
     page.wait_for_selector(".race[data-state=playing]")
     expect(page.locator("#when .round")).to_be_visible()
     expect(page.locator("#when .run")).to_be_hidden()
-    page.wait_for_function("document.querySelector('.pane.speculative .text [data-index=\"20\"]')")
     set_slider(page, "num_assistant_tokens", 7)
     for chart in ("clock", "acceptance"):
         expect(page.locator(f".chart.{chart} .annotation-text")).to_have_text(["lookahead 7"])

@@ -16,7 +16,7 @@ from specdemo.analysis.intervals import Interval
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.load import run as load_runs
-from specdemo.bench.load.conclusion import best, conclusion, crossovers, opening
+from specdemo.bench.load.conclusion import best, conclusion, crossovers, fastest_words, opening
 from specdemo.bench.load.report import COLUMNS, report_of
 from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
 from specdemo.bench.load.run import load_run, variants
@@ -336,6 +336,13 @@ def test_the_best_lookahead_by_load_names_its_rivals() -> None:
         (8, "lookahead 2", ("lookahead 4",)),
         (16, PLAIN, ("lookahead 2",)),
     ]
+
+
+def test_the_fastest_ways_are_told_by_ranges_of_levels() -> None:
+    found = [point(1, 1.8), point(2, 1.5), point(4, 0.9), point(4, 1.2, method="lookahead 2"), point(8, 0.7)]
+    assert fastest_words(best(found)) == (
+        "Fastest, by the medians: lookahead 4 with 1 to 2 in flight, lookahead 2 with 4, plain with 8."
+    )
 
 
 def test_reports_agree_with_the_figures(tmp_path: Path) -> None:

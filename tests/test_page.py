@@ -104,7 +104,7 @@ def assert_explained(page: Page) -> None:
 
 def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     page = visit()
-    page.select_option(".speed", "20")
+    page.select_option(".speed", "100")
     page.click("#prompt textarea")
     page.keyboard.press("Enter")
     page.wait_for_selector(".race[data-state=playing]")
@@ -122,7 +122,7 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     assert list(plain) == sorted(plain)
     for *_, one, other in seen:  # both at the same time of their own clocks, but for the round in progress
         assert abs(one - other) < 60
-    expect(page.locator(".reason")).to_contain_text("20× slower than it ran")
+    expect(page.locator(".reason")).to_contain_text("100× slower than it ran")
     page.click(".toggle")
     before = page.locator(".pane.plain .text [data-index]").count()
     page.wait_for_timeout(400)

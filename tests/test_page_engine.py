@@ -14,7 +14,6 @@ from specdemo.models.catalogue import catalogue, find
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Side, Turn, Verdict
 from tests.browser import (
-    ROOT,
     WAIT,
     App,
     Visit,
@@ -54,7 +53,7 @@ def hub() -> Iterator[Hub]:
 def app(chromium: str, models_dir: Path, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """`app.py`, as a Space starts it, with models of a user's own and downloads."""
     places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
-    with started(tmp_path_factory.mktemp("elsewhere"), ROOT / "app.py", **places) as app:
+    with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.real_app", **places) as app:
         yield app
 
 

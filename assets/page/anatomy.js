@@ -42,7 +42,8 @@ class Anatomy {
     this.lit = null;
     this.find(".so-far").textContent = this.beginning.join("");
     this.find(".place").textContent = "no rounds: the run ended at its first token";
-    this.go(0, false);
+    this.at = 0;
+    setTimeout(() => this.go(0, false)); // once the timeline is drawn
   }
 
   key(event) {

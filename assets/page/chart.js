@@ -22,7 +22,7 @@ class Chart {
     this.marks = [];
     clearTimeout(this.timer);
     this.timer = null;
-    this.redraw();
+    this.soon();
   }
 
   // Points for each trace, as [[x, y], …]; drawn soon.
@@ -59,6 +59,7 @@ class Chart {
     this.timer = null;
     const { pending } = this;
     this.pending = null;
+    if (this.redrawing) this.redraw();
     if (!pending) return;
     pending.forEach(({ x, y }, index) => {
       this.points[index].x.push(...x);
@@ -74,18 +75,27 @@ class Chart {
   show(figure) {
     this.figure = figure;
     this.points = figure.data.map(({ x = [], y = [] }) => ({ x, y }));
-    this.redraw();
+    this.soon();
+  }
+
+  // Each chart in a task of its own, so that none of them is long.
+  soon() {
+    this.redrawing ??= setTimeout(() => this.redraw());
   }
 
   redraw() {
+    clearTimeout(this.redrawing);
+    this.redrawing = null;
     const [data, layout] = this.painted();
     const traces = data.map((trace, index) => ({ ...trace, x: [...this.points[index].x], y: [...this.points[index].y] }));
     Plotly.react(this.element, traces, layout);
   }
 
   repaint() {
+    const shapes = this.element.layout?.shapes; // such as the anatomy's current round, which the figure does not hold
     this.flush();
     this.redraw();
+    if (shapes && !this.marks.length) Plotly.relayout(this.element, { shapes });
   }
 
   // To its element's size; one in a hidden tab has none.

@@ -174,7 +174,7 @@ class Race {
   }
 
   ended() {
-    for (const chart of Object.values(this.charts)) chart.flush();
+    for (const chart of Object.values(this.charts)) setTimeout(() => chart.flush());
     this.find(".toggle").textContent = "Replay";
     const { result } = this;
     this.root.dataset.state = result ? "done" : "failed";

@@ -1,6 +1,6 @@
 """Settings in words: every result names those that made it."""
 
-from specdemo.records import ModelPair
+from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ways import (
     AsServed,
@@ -59,6 +59,11 @@ def common_words(settings: GenerationSettings) -> str:
 def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
     """Whether prompts are messages of a chat."""
     return pair.target.chat_template and settings.apply_chat_template
+
+
+def prompt_of(comparison: Comparison) -> str:
+    """The prompt as it stands before the text: which goes on from it, or answers it from the next line on."""
+    return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
 
 
 def way_words(way: Way) -> str:

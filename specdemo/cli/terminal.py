@@ -10,7 +10,7 @@ from specdemo.analysis.doubts import doubts
 from specdemo.analysis.figures import figures, milliseconds, number
 from specdemo.analysis.pieces import PieceKind, pieces_of
 from specdemo.analysis.predict import FORMULAS
-from specdemo.analysis.wording import is_chat
+from specdemo.analysis.wording import prompt_of
 from specdemo.bench.files import Report
 from specdemo.bench.files import Table as Listed
 from specdemo.measure import sweep as sweeps
@@ -28,8 +28,7 @@ _PASSES = (2, 5, 17)  # tokens per pass: at the shortest lookahead, the default,
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Both texts, the speculative one coloured, the verdict and the metrics."""
-    chat = is_chat(comparison.pair, comparison.settings)
-    prompt = Text(comparison.prompt + ("\n\n" if chat else ""), "dim")
+    prompt = Text(prompt_of(comparison), "dim")
     console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
     console.print(legend(comparison))

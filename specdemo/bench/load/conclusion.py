@@ -4,8 +4,9 @@ A level counts as paying or costing only if the whole interval of its speedup is
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, takewhile
+from itertools import groupby, pairwise, takewhile
 from math import log2
+from operator import attrgetter
 from typing import Literal
 
 from specdemo.analysis.doubts import busy, too_wide
@@ -51,6 +52,8 @@ def opening(result: Load) -> Iterator[str]:
     methods = [method for method in result.header.methods if method != PLAIN]
     if not any(point.speedup for point in found):
         yield "Nothing could be compared yet."
+    if len(methods) > 1 and best(found):
+        yield fastest_words(best(found))
     for method in methods:
         sentence = conclusion([point for point in found if point.method == method])
         if sentence:
@@ -148,6 +151,16 @@ def best(found: Sequence[Point]) -> list[Best]:
             equals.append(PLAIN)
         chosen.append(Best(level=level, method=fastest, speedup=top.middle, equals=tuple(equals)))
     return chosen
+
+
+def fastest_words(chosen: Sequence[Best]) -> str:
+    """Which method is fastest at which levels, by the medians."""
+    parts: list[str] = []
+    for method, group in groupby(chosen, attrgetter("method")):
+        levels = [each.level for each in group]
+        span = str(levels[0]) if len(levels) == 1 else f"{levels[0]} to {levels[-1]}"
+        parts.append(f"{method} with {span}{' in flight' * (not parts)}")
+    return f"Fastest, by the medians: {', '.join(parts)}."
 
 
 def _verdict(point: Point) -> Verdict:

@@ -44,12 +44,17 @@ def variants(settings: GenerationSettings, lookaheads: Sequence[int] = ()) -> di
     Raises:
         SettingsError: a lookahead is out of its range, or has no effect with these settings.
     """
-    if lookaheads and "num_assistant_tokens" not in KINDS[type(settings.way)].settings:
+    if lookaheads and not has_lookahead(settings):
         raise SettingsError("Only a constant policy has a lookahead to vary; choose that, or leave lookaheads out.")
     tried = [
         GenerationSettings.checked(**dict(settings) | {"num_assistant_tokens": lookahead}) for lookahead in lookaheads
     ]
     return {way_words(each.way): each for each in tried or [settings]}
+
+
+def has_lookahead(settings: GenerationSettings) -> bool:
+    """Whether these settings decode with a lookahead that can be varied."""
+    return "num_assistant_tokens" in KINDS[type(settings.way)].settings
 
 
 def header_of(

@@ -14,7 +14,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.explain import SOURCES, walk_through
 from specdemo.analysis.figures import number
 from specdemo.analysis.plotting import base_figure
-from specdemo.analysis.wording import in_words, is_chat
+from specdemo.analysis.wording import in_words, prompt_of
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
 from specdemo.ui.html.charts import to_json
 from specdemo.ui.html.tables import table_html
@@ -38,7 +38,7 @@ def anatomy(comparison: Comparison) -> str:
             "explanation": str(
                 Markup("").join(Markup("<p>{}</p>").format(line) for line in walk_through(comparison))
             ),
-            "prompt": comparison.prompt + ("\n\n" if is_chat(comparison.pair, comparison.settings) else ""),
+            "prompt": prompt_of(comparison),
             "prefill": run.prefill.committed[0].text if run.prefill.committed else "",
             "steps": "".join(_steps(comparison)),
             "table": str(_passes_table(comparison)),

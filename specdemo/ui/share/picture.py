@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from specdemo.analysis.conclusion import evidence, headline, tone
 from specdemo.analysis.explain import agreement, made_by
 from specdemo.analysis.pieces import pieces
+from specdemo.analysis.wording import prompt_of
 from specdemo.records import SIDES, Comparison, Side
 from specdemo.resources import colours
 
@@ -71,7 +72,7 @@ class _Text:
         self.tokens = list(accumulate(len(step.committed) for step in steps))
         self.placed: list[list[_Placed]] = []
         self._x = self._y = 0
-        given = list(self._place(comparison.prompt, "prompt"))
+        given = list(self._place(prompt_of(comparison), "prompt"))
         self.placed = [[placed for piece in pieces(step, side) for placed in self._place(*piece)] for step in steps]
         self.placed[0][:0] = given
 

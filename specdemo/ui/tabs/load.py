@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from specdemo.bench.load.report import report_of
-from specdemo.bench.load.run import LEVELS, REPEATS, header_of, load_and_memory, load_run, variants
+from specdemo.bench.load.run import LEVELS, REPEATS, has_lookahead, header_of, load_and_memory, load_run, variants
 from specdemo.bench.suites import bundled_tasks, limited, read_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
@@ -50,13 +50,14 @@ class Callbacks:
     ) -> Iterator[list[Any]]:
         """Measure; updates of message, board, files and buttons."""
         check_known(known)
-        if not levels or not lookaheads:
-            yield refused(notice("Choose at least one number of requests and one lookahead."), _START)
-            return
         try:
             settings = _settings(pair, max_new_tokens=int(tokens))
+            if not levels or (has_lookahead(settings) and not lookaheads):
+                yield refused(notice("Choose at least one number of requests and one lookahead."), _START)
+                return
             tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(pair.target.prompts), int(limit))
-            crowds, tried = sorted(map(int, levels)), sorted(map(int, lookaheads))
+            crowds = sorted(map(int, levels))
+            tried = sorted(map(int, lookaheads)) if has_lookahead(settings) else []
             header = header_of(pair, settings, tuple(variants(settings, tried)), crowds, 0, tasks)
             journal = journal_of(header, "loads")
         except SpecdemoError as error:
@@ -108,6 +109,7 @@ def load_tab(
                 lookaheads = gr.CheckboxGroup(
                     list(map(str, _LOOKAHEADS)),
                     value=_first_lookahead(first),
+                    visible=has_lookahead(_settings(first)),
                     label="Lookaheads",
                     info="several give a table of the fastest",
                     elem_id="lookaheads",
@@ -156,12 +158,18 @@ def load_tab(
     )
     halt.click(stop("crowd"), **PRIVATE)
     file.upload(suite_name, file, suite, **PRIVATE)
-    pair.change(_first_lookahead, pair, lookaheads, **PRIVATE)
+    pair.change(
+        lambda used: gr.update(value=_first_lookahead(used), visible=has_lookahead(_settings(used))),
+        pair,
+        lookaheads,
+        **PRIVATE,
+    )
 
 
 def _settings(pair: ModelPair, **changes: Any) -> GenerationSettings:
     """The settings that the pair begins with, on an engine that serves several requests at once."""
-    return begun(pair.target, engine=AT_ONCE[0], drafter=first_drafter(pair), policy="constant", **changes)
+    here = {} if pair.target.server is not None else {"engine": AT_ONCE[0], "policy": "constant"}
+    return begun(pair.target, drafter=first_drafter(pair), **here | changes)
 
 
 def _first_lookahead(pair: ModelPair) -> list[str]:

@@ -1,0 +1,73 @@
+"""What is loaded: a target, its draft, and how."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from specdemo.records.base import Count, Record
+from specdemo.records.servers import Servers
+from specdemo.settings import RuntimeSettings
+from specdemo.ways import DraftKind, ServerKind
+
+Prompts = Literal["chat", "base"]
+"""What a target is given: questions and requests, or the beginning of a text to continue."""
+
+
+class Model(Record):
+    """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
+
+    `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
+    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states, is not a
+    model in its own right, and may lack some of the target's tokens. `server`: what serves it, if it is not loaded
+    here. None means unknown when the record was written.
+    """
+
+    name: str
+    architecture: str
+    parameters: Count
+    weights: str
+    context_length: Count | None = None
+    weight_bytes: Count | None = None
+    vocabulary: Count | None = None
+    chat_template: bool = False
+    detokenizer: bool = True
+    eagle3: bool = False
+    server: ServerKind | None = None
+    path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts that suit it."""
+        return "chat" if self.chat_template else "base"
+
+
+class ModelPair(Record):
+    """A target, its draft (None: prompt lookup only), and how they are loaded.
+
+    `translated`: their tokenizers differ, so the draft's proposals are re-encoded for the target. `servers`: where
+    both sides are served, if they are not loaded here.
+    """
+
+    name: str
+    target: Model
+    draft: Model | None = None
+    runtime: RuntimeSettings = RuntimeSettings()
+    translated: bool = False
+    servers: Servers | None = Field(None, exclude=True, repr=False)  # addresses never leave this machine
+
+    @property
+    def eagle3(self) -> bool:
+        """Whether the draft is an EAGLE-3 head."""
+        return self.draft_kind == "eagle3"
+
+    @property
+    def draft_kind(self) -> DraftKind | None:
+        """What kind of draft there is; None for a target alone."""
+        if self.draft is None:
+            return None
+        if self.target.server is not None:
+            return "request" if self.target.server == "ovms" else "server"
+        if self.draft.eagle3:
+            return "eagle3"
+        return "translated" if self.translated else "model"
