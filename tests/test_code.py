@@ -3,6 +3,7 @@
 import json
 import shlex
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,6 +17,8 @@ from specdemo.models.gguf_convert import folder_of
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
+from specdemo.ui.callbacks import Callbacks
+from specdemo.ui.controls import start_values
 
 PAIR = ScriptedEngine().pair
 PROMPT = 'Say it\'s "so"'
@@ -84,3 +87,13 @@ def test_the_terminal_prints_it(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["code", PROMPT, "--to", "vllm", "--num-assistant-tokens", "3"]) == 0
     assert '"num_speculative_tokens": 3' in capfd.readouterr().out
     assert main(["code", PROMPT, "--engine", "traced", "--policy", "auto"]) == 2
+
+
+def test_the_page_gives_it_as_text_and_says_what_it_cannot() -> None:
+    callbacks = Callbacks(mock.Mock())
+    values = start_values(PAIR)
+    message, lines = callbacks.code("llama.cpp", PAIR, "1 < 2", *values.values())
+    assert "1 < 2" in lines
+    assert "1 &lt; 2" in message
+    message, lines = callbacks.code("genai", PAIR, "Say", *(values | {"engine": "traced", "policy": "auto"}).values())
+    assert (lines, "automatic lookahead" in message) == ("", True)
