@@ -187,7 +187,7 @@ class Race {
     this.find(".share").hidden = !result.record;
     this.find(".headline").textContent = result.headline;
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
-    this.find(".agreement").textContent = `${result.identical ? "✓" : "≠"} ${result.agreement}`;
+    this.find(".agreement").textContent = result.agreement && `${result.identical ? "✓" : "≠"} ${result.agreement}`;
     this.find(".agreement").dataset.identical = result.identical;
     this.find(".divergence").textContent = result.divergence_reason;
     this.find(".doubts").textContent = result.doubts.join(" ");

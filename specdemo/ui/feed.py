@@ -148,7 +148,7 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "headline": conclusion.headline(comparison),
         "tone": conclusion.tone(comparison),
         "reason": explain.reason(comparison),
-        "agreement": explain.agreement(comparison),
+        "agreement": explain.agreement(comparison) if comparison.both else "",
         "identical": metrics.identical(comparison),
         "divergence": metrics.first_divergence(comparison),
         "divergence_reason": explain.divergence_reason(comparison),

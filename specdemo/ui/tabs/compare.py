@@ -172,7 +172,7 @@ def _as_code(
     with gr.Row(elem_id="as-code"):
         names = [(title, name) for name, (title, _) in FLAVOURS.items()]
         flavour = gr.Dropdown(
-            names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=120
+            names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
         )
         copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
     lines = gr.Textbox(visible=False)
