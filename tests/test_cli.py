@@ -26,7 +26,6 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, UsageError
-from specdemo.measure.repeats import repeats
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import Sweep, sweep
 from specdemo.models.pairs import BUNDLED
@@ -45,7 +44,6 @@ def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.Monkey
     engines: dict[EngineName, Engine] = {"genai": engine, "traced": traced}
     monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: engines[name])
     monkeypatch.setattr(compare_module, "measure_costs", measured_once)
-    monkeypatch.setattr(compare_module, "repeats", lambda *race, number: repeats(*race, number=number or 0))
 
 
 measured_once = cache(measure_costs)
