@@ -168,6 +168,26 @@ def test_a_loop_is_what_it_says(ids: list[int]) -> None:
         assert len(ids) - found.start >= max(24, 4 * found.period)
 
 
+def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
+    comparison = compare(ScriptedEngine())
+    pair, environment = comparison.pair, comparison.environment
+    wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
+    assert kinds(wrong)[0] == "nothing accepted"
+    fast, slow = (Costs(plain_step=1, draft_step=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
+    assert kinds(comparison.model_copy(update={"costs": fast})) == []
+    assert kinds(comparison.model_copy(update={"costs": slow})) == ["slow draft"]
+    lookup = comparison.settings.model_copy(update={"drafter": "lookup"})
+    assert kinds(comparison.model_copy(update={"costs": slow, "settings": lookup})) == []
+    arithmetic = Costs(plain_step=1, draft_step=0.1, verify=(1.0, 2.1, 3.3))
+    assert kinds(comparison.model_copy(update={"costs": arithmetic})) == ["no gain possible"]
+    experts = pair.model_copy(update={"target": pair.target.model_copy(update={"architecture": "qwen3_moe"})})
+    assert kinds(comparison.model_copy(update={"pair": experts})) == ["experts"]
+    elsewhere = environment.model_copy(update={"draft_device": "GPU"})
+    assert kinds(comparison.model_copy(update={"environment": elsewhere})) == ["draft device"]
+    meant = pair.model_copy(update={"runtime": pair.runtime.model_copy(update={"draft_device": "GPU"})})
+    assert kinds(comparison.model_copy(update={"environment": elsewhere, "pair": meant})) == []
+
+
 def test_a_looping_output_is_doubted() -> None:
     comparison = compare(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
     (doubt,) = doubts(comparison)

@@ -127,7 +127,20 @@ def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:
     page.evaluate("document.querySelector('#costs-board tbody').marked = true")
     set_slider(page, "alpha", 0)
     expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At α = 0.00 no lookahead")
+    page.get_by_role("button", name="A draft twice as fast").click()
+    expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("(measured 0.25)")
+    page.get_by_role("button", name="As measured").click()
+    expect(page.locator("#costs-board [data-place=expectation]")).not_to_contain_text("What if")
     assert page.evaluate("document.querySelector('#costs-board tbody').marked")  # nothing else was shown anew
+
+    open_tab(page, "Compare")
+    page.locator("#flavour input").click()
+    page.get_by_role("option", name="vLLM").click()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.click("#copy-code")
+    expect(page.locator("#message pre")).to_contain_text("vllm serve story-pair/target")
+    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#message pre").text_content()
+    open_tab(page, "Tune")
 
     swept(page, "story-pair on scripted: draft model, traced engine")
     expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At α = 1.00")

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.analysis.predict import expected_length, predict
+from specdemo.analysis.predict import WHAT_IFS, Imagined, expected_length, predict
 from specdemo.records import Costs, Spread, StepCosts
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))
@@ -55,3 +55,15 @@ def test_a_rounds_first_draft_step_is_told_from_the_later_ones() -> None:
     assert COSTS.model_copy(update={"draft_step": None}).later_draft_step is None
     noisy = COSTS.model_copy(update={"first_draft_step": 0.1})
     assert noisy.later_draft_step == pytest.approx(0.0002)
+
+
+def test_what_if_changes_one_cost_and_leaves_the_measured_ones() -> None:
+    costs = Costs(plain_step=2.0, draft_step=0.5, verify=(2.0, 2.4, 3.0))
+    faster, wider = (WHAT_IFS[name].of(costs) for name in ("A draft twice as fast", "Twice the memory bandwidth"))
+    assert (faster.draft_step, faster.verify) == (0.25, costs.verify)
+    assert (wider.draft_step, wider.verify) == (0.5, (2.0, 2.8, 4.0))
+    assert predict(WHAT_IFS["As measured"].of(costs), 0.7) == predict(costs, 0.7)
+    free = predict(Imagined(growth=0).of(costs), 0.7)
+    assert free is not None
+    assert free.predicted == free.textbook
+    assert Imagined(draft=2).of(Costs(plain_step=1, draft_step=None, verify=(1.0,))).draft_step is None

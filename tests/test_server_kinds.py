@@ -143,6 +143,8 @@ BAD: dict[str, tuple[Answer, str]] = {
     "no JSON": (Answer(stream=("<html>", "[DONE]")), "no JSON object"),
     "an error in between": (Answer(stream=(chat("The"), {"error": {"message": "evicted"}})), "evicted"),
     "broken off": (Answer(stream=VLLM_EVENTS[:3], broken=True), "broke its answer off"),
+    "endless": (Answer(stream=(chat("The", usage=1), chat("x" * 3000, usage=3000))), "more tokens than"),
+    "nonsense": (Answer(stream=(chat("The", usage=1), {"choices": 3})), "unknown format"),
     "no end": (Answer(stream=VLLM_EVENTS[:3]), "broke its answer off"),
 }
 

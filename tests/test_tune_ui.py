@@ -13,6 +13,8 @@ import gradio as gr
 import pytest
 from rich.console import Console
 
+from specdemo.analysis import figures, metrics
+from specdemo.analysis.predict import AS_MEASURED, Imagined
 from specdemo.bench import run as bench_run
 from specdemo.bench.report import report_of
 from specdemo.bench.run import bench, bench_and_hardware
@@ -138,6 +140,18 @@ def test_another_acceptance_changes_only_what_is_predicted() -> None:
     assert "no lookahead is predicted to beat plain decoding" in hopeless["html"]["expectation"]
     assert (set(hopeless["html"]), set(hopeless["charts"])) == ({"expectation"}, {"prediction"})
     assert not hopeless["whole"]
+
+
+def test_imagined_costs_stand_beside_the_measured_ones() -> None:
+    found = known()
+    measured_, other = (
+        json.loads(prediction_board(found, 0.8, what_if)) for what_if in (AS_MEASURED, Imagined(0.5, 2))
+    )
+    assert "What if" not in measured_["html"]["expectation"]
+    assert "what if" in [trace["name"] for trace in other["charts"]["prediction"]["data"]]
+    half, whole = (metrics.draft_cost(costs) for costs in (Imagined(0.5, 2).of(found.costs), found.costs))
+    assert f"c = {figures.number(half)} (measured {figures.number(whole)})" in other["html"]["expectation"]
+    assert set(other["charts"]) == {"prediction"}
 
 
 def test_a_draft_whose_cost_is_not_known_predicts_nothing() -> None:

@@ -67,7 +67,7 @@ class Race {
     this.moves = []; // of settings, by round
     this.names = event.names;
     this.prompts = event.prompts ?? Object.fromEntries(SIDES.map((side) => [side, event.prompt]));
-    Object.assign(this, { run: event.run, chat: event.chat, history: event.history });
+    Object.assign(this, { run: event.run, chat: event.chat, history: event.history, served: event.served });
     for (const side of SIDES) {
       const name = this.names?.[side] ?? side;
       this.find(`.pane.${side} h2`).textContent = name[0].toUpperCase() + name.slice(1);
@@ -167,6 +167,7 @@ class Race {
   }
 
   pace(player) {
+    if (player.live && !player.complete && this.served) return "Live, one slice behind: each side as its server's answer arrives.";
     if (player.live && !player.complete) return "Live, one slice behind: the sides take turns on this machine, and each clock counts only its own time.";
     if (player.factor === 1) return "Played in real time, each side on its own clock.";
     const long = player.complete ? player.total() : player.expected();

@@ -77,6 +77,10 @@ const settings = {
     return this.copy(document.querySelector("#copy"), location.href);
   },
 
+  copyCode(lines) {
+    if (lines) this.copy(document.querySelector("#copy-code"), lines);
+  },
+
   // The button says for a moment that it is done.
   async copy(button, text) {
     try {

@@ -13,13 +13,31 @@ from specdemo.analysis.conclusion import speedup_of
 from specdemo.analysis.figures import percent
 from specdemo.analysis.intervals import Interval, Summary
 from specdemo.analysis.loops import loop
+from specdemo.analysis.predict import predict
 from specdemo.records import Comparison, Costs
 
 _ABOVE = 1.1  # × τ: clocks and caches explain a little
 _BELOW = 0.95  # of v(1)
 _BUSY = 0.2  # of the machine's processor time
 
-Kind = Literal["above τ", "v(n) below 1", "includes 1", "other load", "loop", "still warming up", "too wide"]
+_ENOUGH = 12  # proposals of which not one was accepted
+_EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
+"""What is in the architecture's name of a mixture of experts."""
+
+Kind = Literal[
+    "above τ",
+    "v(n) below 1",
+    "includes 1",
+    "other load",
+    "loop",
+    "still warming up",
+    "too wide",
+    "nothing accepted",
+    "slow draft",
+    "no gain possible",
+    "experts",
+    "draft device",
+]
 
 
 class Doubt(NamedTuple):
@@ -46,6 +64,7 @@ def doubts(comparison: Comparison) -> Iterator[Doubt]:
             )
     if comparison.costs is not None:
         yield from _of_costs(comparison.costs)
+    yield from causes(comparison)
     tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
     found = loop(tokens)
     if found is not None:
@@ -55,6 +74,58 @@ def doubts(comparison: Comparison) -> Iterator[Doubt]:
             "loop",
             f"From token {found.start + 1} on, the output repeats the same {what}, {times} times in all. Repetition "
             "is easy to guess, so this speedup says little about other texts.",
+        )
+
+
+def causes(comparison: Comparison) -> Iterator[Doubt]:
+    """What is probably wrong with the pair, or how it is loaded, where speculation cannot pay off."""
+    pair, costs, by_model = comparison.pair, comparison.costs, comparison.settings.drafter != "lookup"
+    proposed = [draft for step in comparison.speculative.rounds for draft in step.proposed or ()]
+    accepted = any(step.accepted for step in comparison.speculative.rounds)
+    if by_model and len(proposed) >= _ENOUGH and not accepted:
+        what = (
+            "EAGLE-3 head was made for another target, or is damaged" if pair.eagle3 else "draft is of another family"
+        )
+        yield Doubt(
+            "nothing accepted",
+            f"Not one of {len(proposed)} proposals was accepted, which is rare even for a poor draft. Probably the "
+            f"{what}; try another one.",
+        )
+    if costs is not None:
+        yield from _of_steps(costs, by_model=by_model)
+    if any(name in pair.target.architecture.lower() for name in _EXPERTS):
+        yield Doubt(
+            "experts",
+            "The target is a mixture of experts. A pass over several tokens reads the experts that each of them "
+            "needs, so it costs more than in other models, and speculation gains less, or nothing.",
+        )
+    environment, runtime = comparison.environment, pair.runtime
+    if by_model and pair.draft is not None and not runtime.draft_device and not environment.served:
+        target, draft = environment.device, environment.draft_device
+        if target != draft:
+            yield Doubt(
+                "draft device",
+                f"The draft runs on {draft}, but the target on {target}, though no device was chosen for the draft. "
+                "Choose one, or another device for both.",
+            )
+
+
+def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Doubt]:
+    """That speculation could gain nothing even if every proposal were accepted, and which steps are to blame."""
+    free, drafted, cost = predict(costs, 1.0, "lookup"), predict(costs, 1.0), metrics.draft_cost(costs)
+    if free is not None and not free.best:
+        tokens = len(costs.verify)
+        yield Doubt(
+            "no gain possible",
+            "Even if every proposal were accepted, plain decoding would be faster: a pass over "
+            f"{tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f} plain steps. Such a target "
+            "is limited by arithmetic, not by memory; more threads, or another device, may change that.",
+        )
+    elif by_model and cost is not None and drafted is not None and not drafted.best:
+        yield Doubt(
+            "slow draft",
+            f"Even if every proposal were accepted, plain decoding would be faster: a draft step takes as long as "
+            f"{cost:.2f} plain steps. Choose a much smaller draft, or a faster device for it.",
         )
 
 

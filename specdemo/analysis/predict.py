@@ -7,6 +7,7 @@ several tokens cost no more than one; since they cost more, the best lookahead i
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from specdemo.analysis import metrics
 from specdemo.records import Costs, Record
@@ -33,6 +34,37 @@ class Prediction(Record):
     def textbook_best(self) -> int:
         """The same by the textbook."""
         return _best(self.textbook)
+
+
+class Imagined(NamedTuple):
+    """Step costs other than those measured, as factors: of a draft step, and of how much more than one token costs.
+
+    `growth` multiplies v(n) − 1. Where plain steps are limited by memory and what more tokens cost is arithmetic, a
+    machine with twice the bandwidth takes half as long for plain and for draft steps alike, and as long for the rest:
+    c stays, and v(n) − 1 doubles.
+    """
+
+    draft: float = 1.0
+    growth: float = 1.0
+
+    def of(self, costs: Costs) -> Costs:
+        """The costs as they would be."""
+        plain = costs.plain_step
+        return Costs(
+            plain_step=plain,
+            draft_step=None if costs.draft_step is None else costs.draft_step * self.draft,
+            # noise can make a pass over several tokens look faster than one, which must not become less than nothing
+            verify=tuple(max(plain + (passes - plain) * self.growth, 0.1 * plain) for passes in costs.verify),
+        )
+
+
+AS_MEASURED = Imagined()
+WHAT_IFS = {
+    "As measured": AS_MEASURED,
+    "A draft twice as fast": Imagined(draft=0.5),
+    "Twice the memory bandwidth": Imagined(growth=2.0),
+}
+"""What one may ask, by name."""
 
 
 def expected_length(acceptance: float, lookahead: int) -> float:

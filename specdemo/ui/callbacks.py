@@ -11,6 +11,7 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic import ValidationError
 
+from specdemo.analysis.code import code
 from specdemo.analysis.wording import is_chat
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.records import ModelPair, Record, Turn
@@ -30,7 +31,7 @@ from specdemo.ui.controls import (
 )
 from specdemo.ui.entrance import is_text
 from specdemo.ui.gate import FILE_BYTES
-from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.html.messages import alert, code_html, notice
 from specdemo.ui.session import Finished, Sessions, Update
 from specdemo.ui.share.files import KINDS, unpacked
 from specdemo.ui.uploads import opened
@@ -94,6 +95,14 @@ class Callbacks:
             return [alert(error), ""]
         made = {"content": content, "type": KINDS[kind].media_type, "name": f"specdemo-race.{kind}"}
         return ["", json.dumps(made)]
+
+    def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
+        """The settings as lines of code; updates of message and lines."""
+        try:
+            lines = code(flavour, pair, settings_from(pair, dict(zip(NAMES, values, strict=True))), prompt)
+        except SettingsError as error:
+            return [alert(error), ""]
+        return [code_html(lines), lines]
 
     def open(self, data: bytes) -> list[Any]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""

@@ -38,7 +38,12 @@ class Feed:
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
         self._markdown: dict[Side, Markdown] = {"plain": Markdown(), "speculative": Markdown()} if chat else {}
-        shared = settings.model_dump(include={"max_new_tokens", "sequential"})
+        served = settings.engine == "served"
+        shared = {
+            "max_new_tokens": settings.max_new_tokens,
+            "sequential": settings.sequential or (served and not settings.at_once),
+            "served": served,
+        }
         self._append("start", prompt=prompt, chat=chat, history=conversation_html(history), **shared)
 
     def news(self) -> str:

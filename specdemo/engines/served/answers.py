@@ -13,7 +13,7 @@ from typing import Any
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.served.client import Event
-from specdemo.records import TICK, DraftToken, FinishReason, Round, Token, TraceSource, Verdict
+from specdemo.records import MOST, TICK, DraftToken, FinishReason, Round, Token, TraceSource, Verdict
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class TextReader:
             return
         if count > 0:
             self.trace_source, self._tokens = "passes", self._tokens + count
-        ids: Sequence[int | None] = part.ids or [None] * max(count, 1)
+        ids: Sequence[int | None] = part.ids or [None] * min(max(count, 1), MOST)
         texts = divided(part.text, len(ids))
         committed = tuple(Token(id=id_, text=text) for id_, text in zip(ids, texts, strict=True))
         proposed = () if self._at == self.began else None  # nothing is proposed before the first token

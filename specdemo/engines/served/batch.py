@@ -62,7 +62,7 @@ class ServedBatch:
             raise news.event
         if news.event is None:
             return [*self._arrived(news.number, flight, flight.reader.end()), self._ended(news.number, flight)]
-        return self._arrived(news.number, flight, flight.reader.hear(news.event))
+        return self._arrived(news.number, flight, self._client.understood(flight.reader.hear(news.event)))
 
     def cache_bytes(self) -> int | None:
         """No server tells."""

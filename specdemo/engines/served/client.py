@@ -7,7 +7,7 @@ whatever whoever reads them does meanwhile; several answers can be under way; an
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from functools import cache
 from queue import SimpleQueue
@@ -197,6 +197,17 @@ class Client:
 
     def _broken(self) -> ServerError:
         return self.error("broke its answer off; see its log, and run again.")
+
+    def understood(self, news: Iterator[T]) -> Iterator[T]:
+        """What is read of an event.
+
+        Raises:
+            ServerError: it is not what such a server should send.
+        """
+        try:
+            yield from news
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing in an answer can be relied on
+            raise self.error("sent an event in an unknown format; name its kind with --server.") from error
 
     def error(self, text: str, **values: Any) -> ServerError:
         """An error of this server, as a sentence about it, without the address, which visitors must not see."""

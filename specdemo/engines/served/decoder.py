@@ -11,7 +11,7 @@ from specdemo.engines.base import Prefilling
 from specdemo.engines.served.client import Client, Event
 from specdemo.engines.served.protocols import Dialect, Reader
 from specdemo.errors import PromptError, ServerError
-from specdemo.records import FinishReason, Request, Round, Run, TraceSource
+from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
 from specdemo.ways import Way
 
 
@@ -65,10 +65,14 @@ class ServedDecoder:
             if held is not None:
                 yield held
 
-    @staticmethod
-    def _news(reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
+    def _news(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
+        tokens = 0
         for event in events:
-            yield from reader.hear(event)
+            for news in self._client.understood(reader.hear(event)):
+                tokens += len(news.committed) if isinstance(news, Round) else 0
+                if tokens > MOST:  # more than any run may have
+                    raise self._client.error("sends more tokens than it was asked for; see its log.")
+                yield news
         yield from reader.end()
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:

@@ -18,7 +18,7 @@ from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.served.client import Client, Event
 from specdemo.engines.served.protocols import Asked, messages
-from specdemo.records import TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
+from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
 
 
 class LlamaCpp:
@@ -120,7 +120,7 @@ class LlamaCppReader:
                 self._open.append(told)
             else:
                 self._open[-1] = replace(before, tokens=told.tokens)
-            self._tokens += [Token(id=None, text="")] * (told.tokens - before.tokens - 1)
+            self._tokens += [Token(id=None, text="")] * min(told.tokens - before.tokens - 1, MOST)
             ids = data.get("tokens") or [None]
             self._tokens.append(Token(id=ids[-1], text=data.get("content", "")))
         if data.get("stop"):

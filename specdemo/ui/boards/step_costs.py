@@ -6,9 +6,10 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from specdemo.analysis import metrics
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.plotting import base_figure, plain_line
-from specdemo.analysis.predict import FORMULAS, predict
+from specdemo.analysis.predict import AS_MEASURED, FORMULAS, Imagined, predict
 from specdemo.records import Costs, ModelPair, Spread
 from specdemo.ui.boards.sweep import board, caption, curves
 from specdemo.ui.html.tables import table_html
@@ -31,15 +32,15 @@ class KnownCosts(NamedTuple):
         return same and len(self.costs.contexts) > len(other.costs.contexts)
 
 
-def prediction_board(known: KnownCosts, acceptance: float) -> str:
-    """The part that depends on acceptance."""
-    html, figure = _expectation(known.costs, acceptance)
+def prediction_board(known: KnownCosts, acceptance: float, what_if: Imagined = AS_MEASURED) -> str:
+    """The part that depends on acceptance, and on what is imagined of the costs."""
+    html, figure = _expectation(known.costs, acceptance, what_if)
     return board({"expectation": html}, {"prediction": figure}, whole=False)
 
 
-def costs_board(known: KnownCosts, acceptance: float) -> str:
+def costs_board(known: KnownCosts, acceptance: float, what_if: Imagined = AS_MEASURED) -> str:
     """Measured step costs, and the speedups they predict for the draft model at this acceptance."""
-    html, figure = _expectation(known.costs, acceptance)
+    html, figure = _expectation(known.costs, acceptance, what_if)
     texts = {
         "caption": caption(known.pair, known.engine),
         "steps": str(table_html(_STEPS, _steps(known.costs))),
@@ -104,7 +105,7 @@ def _verify_figure(costs: Costs) -> go.Figure:
     return figure
 
 
-def _expectation(costs: Costs, acceptance: float) -> tuple[str, go.Figure | None]:
+def _expectation(costs: Costs, acceptance: float, what_if: Imagined) -> tuple[str, go.Figure | None]:
     prediction = predict(costs, acceptance)
     if prediction is None:
         return str(
@@ -112,6 +113,7 @@ def _expectation(costs: Costs, acceptance: float) -> tuple[str, go.Figure | None
         ), None
     figure = base_figure()
     curves(figure, prediction)
+    imagined = _imagined(costs, acceptance, what_if, figure)
     plain_line(figure)
     figure.update_xaxes(title="lookahead γ")
     figure.update_yaxes(title="predicted speedup")
@@ -124,4 +126,32 @@ def _expectation(costs: Costs, acceptance: float) -> tuple[str, go.Figure | None
         sentence = f"At α = {acceptance:.2f} no lookahead is predicted to beat plain decoding"
     by_book = f"with v = 1 it would be {textbook}" if textbook else "nor with v = 1"
     formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with τ = {FORMULAS['expected_length']}."
-    return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula)), figure
+    return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula) + imagined), figure
+
+
+def _imagined(costs: Costs, acceptance: float, what_if: Imagined, figure: go.Figure) -> Markup:
+    """What would be predicted with other costs, as a sentence; adds its curve."""
+    other = what_if.of(costs)
+    prediction = predict(other, acceptance)
+    if what_if == AS_MEASURED or prediction is None:
+        return Markup("")
+    figure.add_scatter(
+        x=list(range(1, len(prediction.predicted) + 1)),
+        y=list(prediction.predicted),
+        name="what if",
+        mode="lines",
+        line={"color": "var(--sd-accepted)", "dash": "dash"},
+        hovertemplate="%{y:.2f}×",
+    )
+    tokens, best = len(costs.verify), prediction.best
+    outcome = (
+        f"the best lookahead would be {best}, predicted {prediction.predicted[best - 1]:.2f}×"
+        if best
+        else "no lookahead would be predicted to beat plain decoding"
+    )
+    values = (
+        f"c = {number(metrics.draft_cost(other))} (measured {number(metrics.draft_cost(costs))}) and "
+        f"v({tokens}) = {number(metrics.verify_cost(other, tokens))} "
+        f"(measured {number(metrics.verify_cost(costs, tokens))})"
+    )
+    return Markup("<p><b>What if</b>: with {}, {}.</p>").format(values, outcome)

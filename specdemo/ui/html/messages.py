@@ -37,6 +37,11 @@ def notice(text: str) -> str:
     return str(Markup('<p role="status">{}</p>').format(text))
 
 
+def code_html(lines: str) -> str:
+    """Lines of code as HTML."""
+    return str(Markup('<pre role="status" tabindex="0">{}</pre>').format(lines))
+
+
 def alert(error: SpecdemoError) -> str:
     """An error as HTML."""
     return str(Markup('<p role="alert">{}</p>').format(error))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 from markupsafe import Markup
 
+from specdemo.analysis.code import FLAVOURS
 from specdemo.analysis.explain import SAMPLING_CAVEAT
 from specdemo.measure.recommend import Candidate
 from specdemo.models.pairs import bundled_prompts
@@ -100,6 +101,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             message = gr.HTML(elem_id="message", elem_classes="message")
             controls = _controls(first)
             find = _find()
+            _as_code(callbacks, pair, prompt, controls, message)
             # in here: what is in Tabs beside its tabs confuses their order
             finished = gr.State(None)
             kept = gr.BrowserState(storage_key="specdemo-chat", secret=_NO_SECRET)
@@ -161,6 +163,21 @@ def _find() -> FindButtons:
         start = gr.Button(FIND, elem_id="find", size="sm", min_width=160)
         stop = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
     return FindButtons(start, stop)
+
+
+def _as_code(
+    callbacks: Callbacks, pair: gr.State, prompt: gr.Textbox, controls: dict[str, Control], message: gr.HTML
+) -> None:
+    """What the settings are in other software, to copy."""
+    with gr.Row(elem_id="as-code"):
+        names = [(title, name) for name, (title, _) in FLAVOURS.items()]
+        flavour = gr.Dropdown(
+            names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=120
+        )
+        copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
+    lines = gr.Textbox(visible=False)
+    asked = copy.click(callbacks.code, [flavour, pair, prompt, *controls.values()], [message, lines], **PRIVATE)
+    asked.then(None, lines, js="(lines) => settings.copyCode(lines)")
 
 
 def applied(best: Candidate | None) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import gradio as gr
 
+from specdemo.analysis.predict import WHAT_IFS, Imagined
 from specdemo.errors import SpecdemoError
 from specdemo.measure.step_costs import contexts_task
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
@@ -174,31 +175,63 @@ def tune_tab(
                 elem_id="alpha",
                 info="of a single proposal: accepted / (accepted + rejected); set by a sweep",
             )
+            draft, growth, presets = _what_if()
         costs_view = view("costs.html", "new Board(element)", elem_id="costs-board")
 
     busy: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
+    assumed = [known, alpha, draft, growth]
     # the costs board follows at the end, in its own event, so that it uses the α of that moment
     start.click(
         callbacks.sweep,
         [known_visitor, pair, prompts, longest, thresholds, repeats, known, *controls.values()],
         [message, board, best, use, known, alpha, start, halt],
         **busy,
-    ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)
+    ).then(_all_costs, assumed, costs_view, **PRIVATE)
     halt.click(stop("sweep"), **PRIVATE)
     measure.click(
         callbacks.costs,
         [known_visitor, pair, controls["engine"], alpha],
         [costs_message, costs_view, known, measure, halt_costs],
         **busy,
-    ).then(_all_costs, [known, alpha], costs_view, **PRIVATE)
+    ).then(_all_costs, assumed, costs_view, **PRIVATE)
     halt_costs.click(stop("costs"), **PRIVATE)
-    alpha.input(_predicted, [known, alpha], costs_view, trigger_mode="always_last", **PRIVATE)
+    inputs = [slider.input for slider in (alpha, draft, growth)]
+    gr.on(inputs, _predicted, assumed, costs_view, trigger_mode="always_last", **PRIVATE)
+    for button, what_if in zip(presets, WHAT_IFS.values(), strict=True):
+        chosen_values = button.click(partial(list, what_if), outputs=[draft, growth], **PRIVATE)
+        chosen_values.then(_predicted, assumed, costs_view, **PRIVATE)
     chosen = [controls[name] for name in APPLIED]
     use.click(applied, best, chosen, **PRIVATE).then(
         None, js="() => document.querySelector('button[role=tab]').click()"
     )
     of_a_pair = [prompts, message, board, best, use, costs_message, costs_view, known, alpha]
     pair.change(_begun, [pair, prompts], of_a_pair, **PRIVATE)
+
+
+def _what_if() -> tuple[gr.Slider, gr.Slider, list[gr.Button]]:
+    """Sliders for step costs other than the measured ones, and buttons for what one may ask."""
+    with gr.Row(elem_classes="controls"):
+        draft = gr.Slider(
+            0.1,
+            4,
+            1,
+            step=0.05,
+            label="What if: draft cost c",
+            elem_id="what-if-draft",
+            info="times the measured one",
+        )
+        growth = gr.Slider(
+            0,
+            4,
+            1,
+            step=0.05,
+            label="What if: growth of v(n)",
+            elem_id="what-if-growth",
+            info="v(n) − 1, times the measured one; 0: passes over several tokens cost no more than those over one",
+        )
+    with gr.Row(elem_classes="actions"):
+        presets = [gr.Button(name, size="sm", scale=0, min_width=180) for name in WHAT_IFS]
+    return draft, growth, presets
 
 
 def _begun(pair: ModelPair, prompts: str) -> list[Any]:
@@ -213,9 +246,9 @@ def _examples(kind: Prompts) -> str:
     return "\n".join(bundled_prompts(kind)[:3])
 
 
-def _predicted(known: KnownCosts | None, acceptance: float) -> Any:
-    return gr.skip() if known is None else prediction_board(known, acceptance)
+def _predicted(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
+    return gr.skip() if known is None else prediction_board(known, acceptance, Imagined(draft, growth))
 
 
-def _all_costs(known: KnownCosts | None, acceptance: float) -> Any:
-    return gr.skip() if known is None else costs_board(known, acceptance)
+def _all_costs(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
+    return gr.skip() if known is None else costs_board(known, acceptance, Imagined(draft, growth))

@@ -1,0 +1,242 @@
+"""Settings as the few lines that reproduce them elsewhere, without specdemo."""
+
+import json
+from collections.abc import Callable, Iterator
+from shlex import join
+from typing import Any
+
+from specdemo.analysis.wording import way_words
+from specdemo.errors import SettingsError
+from specdemo.records import Model, ModelPair
+from specdemo.settings import GenerationSettings
+from specdemo.ways import AsServed, Confidence, Constant, Heuristic, Lookup, Tree, Way
+
+Where = Callable[[Model], str]
+"""Path or name of a model, as the lines are to give it."""
+_PORT = "8000"
+
+
+def code(
+    flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where = lambda model: model.name
+) -> str:
+    """The lines of one of `FLAVOURS`.
+
+    Raises:
+        SettingsError: that software cannot decode in this way, or nobody knows how the server was told to.
+    """
+    if isinstance(settings.way, AsServed):
+        raise SettingsError("Only whoever started the server knows how it speculates; choose a pair on this machine.")
+    _, write = FLAVOURS[flavour]
+    return "\n".join(write(pair, settings, prompt, where)) + "\n"
+
+
+def _genai(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
+    way, runtime = settings.way, pair.runtime
+    options = {
+        "INFERENCE_PRECISION_HINT": None if runtime.precision == "default" else runtime.precision,
+        "KV_CACHE_PRECISION": next(
+            (value for value in (runtime.kv_cache_precision, runtime.precision) if value != "default"), None
+        ),
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if runtime.dynamic_quantization == "off" else None,
+        "INFERENCE_NUM_THREADS": runtime.inference_num_threads or None,
+    }
+    given = "".join(f", {name}={value!r}" for name, value in options.items() if value is not None)
+    yield "import openvino_genai as ov_genai"
+    yield ""
+    yield "scheduler = ov_genai.SchedulerConfig()"
+    yield f"scheduler.cache_size = {runtime.cache_size}"
+    if isinstance(way, Lookup):
+        source = "prompt_lookup=True"
+    elif isinstance(way, Constant | Confidence | Tree):
+        source = f"draft_model=ov_genai.draft_model({_draft(pair, where)!r}, {_draft_device(pair)!r}{given})"
+    else:
+        raise _lacks("OpenVINO GenAI", way)
+    yield "pipeline = ov_genai.LLMPipeline("
+    yield f"    {where(pair.target)!r}, {runtime.device!r}, scheduler_config=scheduler{given},"
+    yield f"    {source},"
+    yield ")"
+    yield "config = pipeline.get_generation_config()"
+    for name, value in {**_common(settings), **_of_way(way)}.items():
+        yield f"config.{name} = {value!r}"
+    if isinstance(way, Confidence) and not settings.do_sample:
+        yield "config.logprobs = 1  # without it, GenAI does not apply a threshold in greedy decoding"
+    yield f"prompt = {prompt!r}"
+    if pair.target.chat_template and settings.apply_chat_template:
+        yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
+        if not settings.enable_thinking:
+            yield 'prompt.set_extra_context({"enable_thinking": False})'
+    else:
+        yield "config.apply_chat_template = False"
+    yield "print(pipeline.generate(prompt, config))"
+
+
+def _ovms(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
+    way = settings.way
+    if not isinstance(way, Constant | Confidence | Lookup):
+        raise _lacks("OpenVINO Model Server", way)
+    flags = ["--rest_port", _PORT, "--model_name", pair.target.name, "--model_path", where(pair.target)]
+    flags += ["--task", "text_generation", "--target_device", pair.runtime.device]
+    flags += ["--cache_size", str(pair.runtime.cache_size)]
+    if isinstance(way, Lookup):
+        flags += ["--pipeline_type", "LM_CB"]  # the graph then needs prompt_lookup in its plugin_config
+    else:
+        flags += ["--draft_source_model", _draft(pair, where)]
+    yield join(["ovms", *flags])
+    if isinstance(way, Lookup):
+        yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
+    yield ""
+    yield from _request("/v3/chat/completions", pair, settings, prompt, _of_way(way))
+
+
+def _vllm(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
+    way = settings.way
+    speculation: dict[str, Any]
+    if isinstance(way, Lookup):
+        speculation = {"method": "ngram", "prompt_lookup_max": way.ngram}
+    elif isinstance(way, Constant):
+        speculation = {"method": "eagle3" if pair.eagle3 else "draft_model", "model": _draft(pair, where)}
+    else:
+        raise _lacks("vLLM", way)
+    speculation["num_speculative_tokens"] = way.lookahead
+    flags = ["--port", _PORT, "--speculative-config", json.dumps(speculation)]
+    yield join(["vllm", "serve", where(pair.target), *flags, "--per-request-spec-decode-metrics", "detailed"])
+    yield ""
+    yield from _request("/v1/chat/completions", pair, settings, prompt, {})
+
+
+def _llama_cpp(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
+    way = settings.way
+    if isinstance(way, Lookup):
+        flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(way.ngram)]
+        flags += ["--spec-ngram-simple-size-m", str(way.lookahead)]
+    elif isinstance(way, Constant | Confidence):
+        kind = "draft-eagle3" if pair.eagle3 else "draft-simple"
+        flags = ["--spec-type", kind, "--spec-draft-model", _draft(pair, where)]
+        if isinstance(way, Constant):
+            flags += ["--spec-draft-n-max", str(way.lookahead)]
+        else:
+            most = settings.max_assistant_tokens if way.cap is None else way.cap
+            flags += ["--spec-draft-n-max", str(most), "--spec-draft-p-min", f"{way.threshold:g}"]
+    else:
+        raise _lacks("llama.cpp", way)
+    yield join(["llama-server", "--port", _PORT, "-m", where(pair.target), *flags])
+    yield ""
+    yield from _request("/v1/chat/completions", pair, settings, prompt, {})
+
+
+def _transformers(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
+    way, options = settings.way, _common(settings)
+    options.pop("rng_seed", None)
+    options.pop("ignore_eos", None)
+    yield "from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed"
+    yield ""
+    yield f"tokenizer = AutoTokenizer.from_pretrained({where(pair.target)!r})"
+    yield f"target = AutoModelForCausalLM.from_pretrained({where(pair.target)!r})"
+    if isinstance(way, Lookup):
+        options |= {"prompt_lookup_num_tokens": way.lookahead, "max_matching_ngram_size": way.ngram}
+    elif isinstance(way, Constant | Confidence | Heuristic) and not pair.eagle3:
+        yield f"draft = AutoModelForCausalLM.from_pretrained({_draft(pair, where)!r})"
+        yield from (f"draft.generation_config.{name} = {value!r}" for name, value in _assistant(way).items())
+    else:
+        raise _lacks("transformers", way)
+    yield f"prompt = {prompt!r}"
+    if pair.target.chat_template and settings.apply_chat_template:
+        extra = "" if settings.enable_thinking else ", enable_thinking=False"
+        yield 'chat = [{"role": "user", "content": prompt}]'
+        yield f"prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False{extra})"
+    yield 'inputs = tokenizer(prompt, return_tensors="pt")'
+    if settings.do_sample:
+        yield f"set_seed({settings.seed})"
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    assistant = "" if isinstance(way, Lookup) else ", assistant_model=draft"
+    yield f"output = target.generate(**inputs{assistant}{given})"
+    yield "print(tokenizer.decode(output[0, inputs.input_ids.shape[1]:], skip_special_tokens=True))"
+
+
+def _assistant(way: Constant | Confidence | Heuristic) -> dict[str, Any]:
+    """How transformers' assistant proposes; a threshold of 0 is none."""
+    match way:
+        case Constant(lookahead):
+            return {
+                "num_assistant_tokens": lookahead,
+                "num_assistant_tokens_schedule": "constant",
+                "assistant_confidence_threshold": 0.0,
+            }
+        case Confidence(threshold, cap):
+            return {
+                "num_assistant_tokens": cap or 20,
+                "num_assistant_tokens_schedule": "constant",
+                "assistant_confidence_threshold": threshold,
+            }
+        case Heuristic():
+            return {"num_assistant_tokens_schedule": "heuristic", "assistant_confidence_threshold": 0.0}
+
+
+def _of_way(way: Way) -> dict[str, Any]:
+    """The fields that OpenVINO GenAI and its server have for a way."""
+    match way:
+        case Constant(lookahead):
+            return {"num_assistant_tokens": lookahead}
+        case Confidence(threshold):
+            return {"assistant_confidence_threshold": threshold}
+        case Tree(depth, branching, lookahead):
+            return {"num_assistant_tokens": lookahead, "tree_depth": depth, "branching_factor": branching}
+        case Lookup(ngram, lookahead):
+            return {"num_assistant_tokens": lookahead, "max_ngram_size": ngram}
+        case _:
+            return {}
+
+
+def _common(settings: GenerationSettings) -> dict[str, Any]:
+    """What has nothing to do with speculation, by GenAI's names, without what is so by default."""
+    found: dict[str, Any] = {"max_new_tokens": settings.max_new_tokens, "do_sample": settings.do_sample}
+    if settings.do_sample:
+        found |= {"temperature": settings.temperature, "top_p": settings.top_p, "rng_seed": settings.seed}
+        found |= {"top_k": settings.top_k} if settings.top_k else {}
+    if settings.repetition_penalty != 1:
+        found["repetition_penalty"] = settings.repetition_penalty
+    if settings.ignore_eos:
+        found["ignore_eos"] = True
+    return found
+
+
+def _request(
+    path: str, pair: ModelPair, settings: GenerationSettings, prompt: str, more: dict[str, Any]
+) -> Iterator[str]:
+    """A request with `curl`."""
+    common = _common(settings)
+    body = {
+        "model": pair.target.name,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": common.pop("max_new_tokens"),
+        "temperature": common.pop("temperature", 0) if common.pop("do_sample") else 0,
+    }
+    if "rng_seed" in common:
+        body["seed"] = common.pop("rng_seed")
+    data = json.dumps({**body, **common, **more}, ensure_ascii=False)
+    header = ["-H", "Content-Type: application/json"]
+    yield join(["curl", f"http://localhost:{_PORT}{path}", *header, "-d", data])
+
+
+def _draft(pair: ModelPair, where: Where) -> str:
+    if pair.draft is None:
+        raise SettingsError("This pair has no draft model; add one, or choose prompt lookup.")
+    return where(pair.draft)
+
+
+def _draft_device(pair: ModelPair) -> str:
+    return pair.runtime.draft_device or pair.runtime.device
+
+
+def _lacks(what: str, way: Way) -> SettingsError:
+    return SettingsError(f"{what} cannot decode with {way_words(way)}; choose a constant lookahead.")
+
+
+FLAVOURS: dict[str, tuple[str, Callable[[ModelPair, GenerationSettings, str, Where], Iterator[str]]]] = {
+    "genai": ("OpenVINO GenAI", _genai),
+    "ovms": ("OpenVINO Model Server", _ovms),
+    "vllm": ("vLLM", _vllm),
+    "llama.cpp": ("llama.cpp", _llama_cpp),
+    "transformers": ("transformers", _transformers),
+}
+"""Software that the lines can be for: its name, and what writes them."""
