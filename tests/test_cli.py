@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,7 @@ def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.Monkey
     """`compare` gets engines that are loaded already, and whose step costs are measured once."""
     engines: dict[EngineName, Engine] = {"genai": engine, "traced": traced}
     monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: engines[name])
+    monkeypatch.setattr(compare_module, "closing", nullcontext)
     monkeypatch.setattr(compare_module, "measure_costs", measured_once)
 
 
