@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,6 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, UsageError
-from specdemo.measure.repeats import repeats
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import Sweep, sweep
 from specdemo.models.pairs import BUNDLED
@@ -44,8 +44,8 @@ def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.Monkey
     """`compare` gets engines that are loaded already, and whose step costs are measured once."""
     engines: dict[EngineName, Engine] = {"genai": engine, "traced": traced}
     monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: engines[name])
+    monkeypatch.setattr(compare_module, "closing", nullcontext)
     monkeypatch.setattr(compare_module, "measure_costs", measured_once)
-    monkeypatch.setattr(compare_module, "repeats", lambda *race, number: repeats(*race, number=number or 0))
 
 
 measured_once = cache(measure_costs)

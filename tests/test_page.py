@@ -174,19 +174,7 @@ def assert_charts_keep_their_zoom(page: Page) -> None:
     assert page.evaluate("document.querySelector('.chart.clock .main-svg').dataset.mine") == "yes"
 
 
-def test_sliders_change_the_rounds(visit: Visit) -> None:
-    page = visit()
-    for lookahead in (2, 7):
-        set_slider(page, "num_assistant_tokens", lookahead)
-        set_slider(page, "max_new_tokens", 60)
-        run(page)
-        comparison = downloaded(page)
-        assert comparison.settings.num_assistant_tokens == lookahead
-        assert max(len(proposals(step)) for step in comparison.speculative.rounds) == lookahead
-        assert len(comparison.plain.token_ids) == 60
-
-
-def test_only_valid_controls_show(visit: Visit) -> None:
+def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     page = visit("/#engine=traced&policy=heuristic")
     expect(page.locator("#policy input:checked")).to_have_value("heuristic")
     expect(page.locator("#num_assistant_tokens")).to_be_hidden()
@@ -194,6 +182,13 @@ def test_only_valid_controls_show(visit: Visit) -> None:
     page.check("#engine input[value=genai]")
     expect(page.locator("#policy input[value=heuristic]")).to_be_hidden()
     expect(page.locator("#policy input:checked")).to_have_value("constant")
+    set_slider(page, "num_assistant_tokens", 7)
+    set_slider(page, "max_new_tokens", 60)
+    run(page)
+    comparison = downloaded(page)
+    assert comparison.settings.num_assistant_tokens == 7
+    assert max(len(proposals(step)) for step in comparison.speculative.rounds) == 7
+    assert len(comparison.plain.token_ids) == 60
     page.click("text=Confidence threshold")
     expect(page.locator("#assistant_confidence_threshold")).to_be_visible()
     expect(page.locator("#num_assistant_tokens")).to_be_hidden()
@@ -211,7 +206,7 @@ def test_only_valid_controls_show(visit: Visit) -> None:
     expect(page.locator("#message [role=alert]")).to_have_count(0)
 
 
-def test_the_anatomy_of_the_last_run(visit: Visit) -> None:
+def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: Path) -> None:
     page = visit("/#num_assistant_tokens=3&max_new_tokens=48")
     page.click("button[role=tab] >> text=Anatomy")
     expect(page.locator(".anatomy .empty")).to_be_visible()
@@ -254,17 +249,17 @@ def test_the_anatomy_of_the_last_run(visit: Visit) -> None:
     assert start < 1000 * sum(step.seconds for step in comparison.speculative.rounds) < end
     page.click("[data-zoom='0']")
     assert timeline.evaluate("chart => chart.layout.xaxis.range[0]") <= 0
+    assert_opened_on_both_tabs(page, tmp_path)
 
 
-def test_a_saved_run_is_opened_on_both_tabs(visit: Visit, tmp_path: Path) -> None:
+def assert_opened_on_both_tabs(page: Page, folder: Path) -> None:
+    """A saved run, and nothing else."""
     *_, raced = race(ScriptedEngine(wrong=(4,)), "Say", GenerationSettings())
     assert isinstance(raced, Comparison)
-    saved, wrong = tmp_path / "run.json", tmp_path / "wrong.json"
+    saved, wrong = folder / "run.json", folder / "wrong.json"
     saved.write_text(json.dumps(schema.to_json(raced)))
     comparison = schema.from_json(schema.to_json(raced))
     wrong.write_text("{}")
-    page = visit()
-    page.click("button[role=tab] >> text=Anatomy")
     page.set_input_files("#open input, input[type=file]", saved)
     expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
     page.set_input_files("#open input, input[type=file]", wrong)

@@ -80,21 +80,25 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
     page.hover(".pane.speculative .text .token.rejected")
     expect(page.locator(".tip")).to_contain_text("draft's probability 0.")
     expect(page.locator(".tip")).to_contain_text("(replayed)")
-
-
-def kinds(page: Page, kind: str) -> list[str]:
-    return page.locator(f".pane.speculative .text .token.{kind}").all_text_contents()
-
-
-def test_the_traced_engine_knows_more(visit: Visit) -> None:
-    page = visit("/#engine=traced&policy=heuristic")
+    page.click("#more button")
+    page.check("#engine input[value=traced]")
+    page.check("#policy input[value=heuristic]")
     run(page)
+    assert_traced(page)
+
+
+def assert_traced(page: Page) -> None:
+    """The traced engine knows more."""
     comparison = downloaded(page)
     assert comparison.settings.policy == "heuristic"
     assert comparison.trace_source == "measured"
     assert {len(proposals(step)) for step in comparison.speculative.rounds} > {4, 5}
     page.hover(".pane.speculative .text .token.rejected")
     expect(page.locator(".tip")).to_contain_text("target's probability 0.")
+
+
+def kinds(page: Page, kind: str) -> list[str]:
+    return page.locator(f".pane.speculative .text .token.{kind}").all_text_contents()
 
 
 def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) -> None:
@@ -125,7 +129,7 @@ def test_the_endpoint_returns_the_same_comparison(app: App) -> None:
     assert list(client.view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
 
 
-def test_the_catalogue_says_what_is_here_and_what_to_do_for_the_rest(visit: Visit) -> None:
+def test_the_catalogue_says_what_is_here_and_fetches_the_rest(visit: Visit, hub: Hub) -> None:
     page = models_tab(visit())
     expect(page.locator(".entry h3")).to_have_text([entry.title for entry in catalogue()])
     expect(card(page, "story-pair").locator(".badge.yes")).to_have_text("on this machine")
@@ -143,10 +147,11 @@ def test_the_catalogue_says_what_is_here_and_what_to_do_for_the_rest(visit: Visi
     page.click("#runtime button")
     expect(page.locator("#cache_size")).to_be_visible()
     assert is_no_wider_than(page, 1440)
+    assert_fetched_and_used(page, hub)
 
 
-def test_a_download_is_stopped_gone_on_with_and_used(visit: Visit, hub: Hub) -> None:
-    page = models_tab(visit())
+def assert_fetched_and_used(page: Page, hub: Hub) -> None:
+    """A download is stopped, gone on with, and used."""
     fetch = card(page, ENTRY.name).locator("button")
     expect(fetch).to_have_text("Download 5.5 GB")
     sizes = {file.name: file.stat().st_size for file in (FIXTURES / "qwen3" / "target").iterdir()}

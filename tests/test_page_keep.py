@@ -10,8 +10,10 @@ from tests.browser import Visit, finish, repeated, run, set_slider, share
 pytestmark = pytest.mark.browser
 
 
-def test_a_run_becomes_files(visit: Visit) -> None:
+def test_runs_become_files_are_kept_found_again_and_overlaid(visit: Visit) -> None:
     page = visit()
+    kept = page.locator(".past li")
+    expect(page.locator(".past")).to_be_hidden()
     run(page)
     for kind, begins in (("html", b"<!doctype html>"), ("png", b"\x89PNG")):
         with page.expect_download() as download:
@@ -19,13 +21,6 @@ def test_a_run_becomes_files(visit: Visit) -> None:
         assert Path(download.value.path()).read_bytes().startswith(begins)
         assert download.value.suggested_filename == f"specdemo-race.{kind}"
     expect(page.locator(".figures")).to_contain_text("repeats")
-
-
-def test_runs_are_kept_found_again_and_overlaid(visit: Visit) -> None:
-    page = visit()
-    kept = page.locator(".past li")
-    expect(page.locator(".past")).to_be_hidden()
-    run(page)
     expect(kept).to_have_count(1)
     set_slider(page, "num_assistant_tokens", 2)
     page.fill("#prompt textarea", "<b>Tell</b>")
