@@ -132,6 +132,11 @@ def finish(page: Page) -> None:
     skip(page)
 
 
+def grown(page: Page, tokens: int) -> None:
+    """Wait until the plain pane shows more tokens."""
+    page.wait_for_function(f"document.querySelectorAll('.pane.plain .text [data-index]').length > {tokens}")
+
+
 def repeated(page: Page) -> None:
     """Wait until a finished run has been repeated unwatched, which the page asks for and hears of."""
     page.wait_for_load_state("networkidle")

@@ -36,8 +36,9 @@ def pytest_configure() -> None:
     """Share the cores among the processes of pytest-xdist: OpenVINO's threads wait for the slowest of them."""
     worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{name}") for name in ("", "_COUNT"))
     cores = sorted(os.sched_getaffinity(0))
-    if worker and workers and len(cores) >= int(workers):
-        os.sched_setaffinity(0, cores[int(worker.removeprefix("gw")) :: int(workers)])
+    if worker and workers:
+        index = int(worker.removeprefix("gw"))
+        os.sched_setaffinity(0, cores[index :: int(workers)] or {cores[index % len(cores)]})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

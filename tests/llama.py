@@ -36,7 +36,8 @@ def write_pair(folder: Path) -> tuple[Path, Path]:
 def started(*files: Path) -> Iterator[str]:
     """A llama.cpp server of these files; its address."""
     command = [sys.executable, "-m", "tests.llama_server", *map(str, files)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         assert address, "it could not start"

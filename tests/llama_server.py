@@ -5,7 +5,6 @@ It prints its address. The draft proposes four tokens per round.
 
 import sys
 from pathlib import Path
-from threading import Event
 
 import xllamacpp
 
@@ -13,7 +12,7 @@ LOOKAHEAD = 4
 
 
 def main(target: str, draft: str | None = None) -> None:
-    """Serve until the process is ended."""
+    """Serve until standard input is closed, so that nothing stays when whoever started it is gone."""
     params = xllamacpp.CommonParams()
     params.model.path = target
     params.model_alias = {Path(target).stem}
@@ -29,7 +28,7 @@ def main(target: str, draft: str | None = None) -> None:
         speculative.cpuparams.n_threads = speculative.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
-    Event().wait()
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from specdemo.bench.load.conclusion import best, conclusion, crossovers, fastest
 from specdemo.bench.load.report import COLUMNS, report_of
 from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
 from specdemo.bench.load.run import load_run, variants
+from specdemo.bench.load.schedule import schedule
 from specdemo.bench.suites import Task
 from specdemo.engines.batch import Arrival
 from specdemo.engines.genai import GenAIEngine
@@ -343,6 +344,17 @@ def test_the_fastest_ways_are_told_by_ranges_of_levels() -> None:
     assert fastest_words(best(found)) == (
         "Fastest, by the medians: lookahead 4 with 1 to 2 in flight, lookahead 2 with 4, plain with 8."
     )
+
+
+def test_the_best_lookahead_by_load_is_a_schedule_for_servers() -> None:
+    found = [
+        *(point(level, 1.8) for level in (1, 2)), point(4, 1.2, method="lookahead 2"), point(8, 0.7), point(16, 0.6),
+    ]  # fmt: skip
+    constant = {f"lookahead {n}": GenerationSettings(num_assistant_tokens=n) for n in (2, 4)}
+    assert schedule(best(found), constant) == [[1, 3, 4], [4, 7, 2], [8, 16, 0]]
+    assert schedule(best([point(1, 0.8)]), constant) is None
+    lookup = {"prompt lookup": GenerationSettings(drafter="lookup")}
+    assert schedule(best([point(1, 1.8, method="prompt lookup")]), lookup) is None
 
 
 def test_reports_agree_with_the_figures(tmp_path: Path) -> None:

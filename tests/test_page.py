@@ -21,6 +21,7 @@ from tests.browser import (
     Visit,
     downloaded,
     finish,
+    grown,
     is_no_wider_than,
     open_tab,
     repeated,
@@ -142,11 +143,6 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     page.wait_for_selector(".race[data-state=playing]")
     page.wait_for_selector(".race[data-state=done]")
     assert page.locator(".pane.plain .text [data-index]").count() == 128
-
-
-def grown(page: Page, tokens: int) -> None:
-    """Wait until the plain pane shows more tokens."""
-    page.wait_for_function(f"document.querySelectorAll('.pane.plain .text [data-index]').length > {tokens}")
 
 
 def assert_bars_show_tokens_of_the_limit(page: Page) -> None:

@@ -1,5 +1,6 @@
 """A load run as a report: a row for every way of decoding at every number of requests in flight."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from specdemo.bench.files import Report, Table
 from specdemo.bench.load.charts import charts
 from specdemo.bench.load.conclusion import Best, best, crossover_words, crossovers, opening
 from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
+from specdemo.bench.load.schedule import schedule
 from specdemo.bench.report import memory_notes
 
 COLUMNS = (
@@ -42,6 +44,7 @@ def report_of(result: Load) -> Report:
             "points": [point.model_dump(mode="json") for point in found],
             "crossovers": [each.model_dump(mode="json") | {"at": each.at} for each in crossovers(found)],
             "best": [each.model_dump(mode="json") for each in best(found)],
+            "schedule": schedule(best(found), result.variants),
             "headline": headline(result),
         },
         figures=[_figures(point) for point in found],
@@ -108,6 +111,10 @@ def notes(result: Load) -> Iterator[str]:
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {result.total} blocks."
     yield from crossover_words(found)
+    if (rows := schedule(best(found), result.variants)) is not None:
+        most = max(lookahead for *_, lookahead in rows)
+        config = {"num_speculative_tokens": most, "num_speculative_tokens_per_batch_size": rows}
+        yield f"Fastest by load, as vLLM's --speculative-config (measured here, not there): {json.dumps(config)}."
     for what, formula in FORMULAS.items():
         yield f"{what.capitalize()}: {formula}."
     yield f"Speedups are shown as {FORMULA}."
