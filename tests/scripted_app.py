@@ -31,11 +31,13 @@ class Engine(ScriptedEngine):
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         draft = 0 if isinstance(request.way, Auto) else self.draft
+        long = request.max_new_tokens > LONG
         changed = replace(
             self,
+            step=4 * self.step if long else self.step,  # so that no visitor is too slow to see them
             draft=draft,
             diverges_at=30 if request.sampling.do_sample else None,
-            real_time=request.max_new_tokens > LONG,
+            real_time=long,
         )
         return ScriptedEngine.decoder(changed, request, costs)
 
