@@ -122,6 +122,8 @@ class Sessions:
         None comes before that, and nothing else if the race is not repeated. Closing the iterator frees the engine.
         """
         before = last = finished.comparison
+        if before.repeats:  # already; a run that was refused since has left it in place
+            return
         pair = in_chat(pair, before.settings)
         if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another one since
             return
