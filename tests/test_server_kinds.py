@@ -1,6 +1,7 @@
 """Answers of servers other than llama.cpp's, as they document them; and what can go wrong with any server."""
 
 import os
+import socket
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -186,10 +187,10 @@ def test_one_server_runs_alone() -> None:
 
 
 def test_servers_that_cannot_be_used() -> None:
-    with fake(VLLM) as gone:
-        url = gone.url
-    with pytest.raises(ServerError, match="The plain server cannot be reached"):
-        served_pair(Servers(plain=Server(url=url)))
+    with socket.socket() as deaf:  # has a port that nobody else gets, and does not listen
+        deaf.bind(("127.0.0.1", 0))
+        with pytest.raises(ServerError, match="The plain server cannot be reached"):
+            served_pair(Servers(plain=Server(url=f"http://127.0.0.1:{deaf.getsockname()[1]}")))
     with fake({**VLLM, "/v1/models": models("a", "b")}) as two:
         with pytest.raises(ServerError, match=r"several models \(a, b\)"):
             served_pair(Servers(speculative=Server(url=two.url)))
