@@ -77,6 +77,15 @@ def read_tasks(path: Path) -> list[Task]:
     return tasks
 
 
+def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None) -> list[Task]:
+    """At most `limit` prompts of a file, or of the bundled suite if there is none.
+
+    Raises:
+        FileError: it cannot be read, or holds no such objects.
+    """
+    return limited(bundled_tasks(prompts) if path is None else read_tasks(path), limit)
+
+
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     """At most `limit` prompts, taken from each kind of task in turn, so that all kinds remain."""
     if limit is None or limit >= len(tasks):

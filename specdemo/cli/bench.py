@@ -4,15 +4,13 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.methods import ENGINES, METHODS, widest
 from specdemo.bench.report import report_of
-from specdemo.bench.results import Bench, headline
+from specdemo.bench.results import headline
 from specdemo.bench.run import REPEATS, bench, with_hardware
-from specdemo.bench.suites import bundled_tasks, limited, read_tasks
+from specdemo.bench.suites import chosen_tasks
 from specdemo.cli import terminal
 from specdemo.cli.numbers import positive
 from specdemo.cli.options import (
@@ -26,7 +24,6 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
-from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
 
 _LATER = ("engine", "drafter", "policy")  # the methods name these
@@ -56,8 +53,7 @@ def _bench(options: argparse.Namespace) -> None:
     check_json(options.json)
     path = None if options.json in (None, "-") else Path(options.json)
     journal = None if path is None else Journal(files.beside(path, ".rows.jsonl"))
-    bundled = bundled_tasks(pair.target.prompts)
-    tasks = limited(read_tasks(options.prompts) if options.prompts else bundled, options.limit)
+    tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit)
     show_conversion(pair.target, pair.draft)
     methods = None if options.methods is None else [*dict.fromkeys(map(str.strip, options.methods.split(",")))]
     load = partial(load_engine, pair=pair)
@@ -80,16 +76,6 @@ def _bench(options: argparse.Namespace) -> None:
                 result = with_hardware(result)
     finally:
         if result is not None and result.rows:  # otherwise an earlier benchmark's file stays
-            _tell(result, path, as_json=options.json == "-")
+            terminal.tell(report_of(result), headline(result), path, as_json=options.json == "-")
     if journal is not None:
         journal.delete()
-
-
-def _tell(result: Bench, path: Path | None, *, as_json: bool) -> None:
-    if as_json:
-        write_json(files.to_json(report_of(result)), "-", indent=None)
-    else:
-        terminal.print_report(Console(), report_of(result))
-        write_json(headline(result), "-", indent=None)
-    if path is not None:
-        files.write(report_of(result), path)

@@ -4,14 +4,11 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.load.report import headline, report_of
-from specdemo.bench.load.results import Load
 from specdemo.bench.load.run import LEVELS, REPEATS, load_and_memory, load_run
-from specdemo.bench.suites import bundled_tasks, limited, read_tasks
+from specdemo.bench.suites import chosen_tasks
 from specdemo.cli import terminal
 from specdemo.cli.numbers import count, numbers, positive
 from specdemo.cli.options import (
@@ -25,7 +22,6 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
-from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
 
 PROMPTS = 8
@@ -73,8 +69,7 @@ def _load(options: argparse.Namespace) -> None:
     check_json(options.json)
     path = None if options.json in (None, "-") else Path(options.json)
     journal = None if path is None else Journal(files.beside(path, ".rows.jsonl"))
-    bundled = bundled_tasks(pair.target.prompts)
-    tasks = limited(read_tasks(options.prompts) if options.prompts else bundled, options.limit)
+    tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit)
     show_conversion(pair.target, pair.draft)
     runs = partial(
         load_run if options.no_memory else load_and_memory,
@@ -99,17 +94,6 @@ def _load(options: argparse.Namespace) -> None:
             raise KeyboardInterrupt
     finally:
         if result is not None and result.rows:  # otherwise an earlier run's file stays
-            _tell(result, path, as_json=options.json == "-")
+            terminal.tell(report_of(result), headline(result), path, as_json=options.json == "-")
     if journal is not None:
         journal.delete()
-
-
-def _tell(result: Load, path: Path | None, *, as_json: bool) -> None:
-    report = report_of(result)
-    if as_json:
-        write_json(files.to_json(report), "-", indent=None)
-    else:
-        terminal.print_report(Console(), report)
-        write_json(headline(result), "-", indent=None)
-    if path is not None:
-        files.write(report, path)

@@ -1,5 +1,9 @@
 """Comparisons, sweeps and benchmarks for a terminal: the page's colours, with rich."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Column, Table
@@ -11,10 +15,12 @@ from specdemo.analysis.figures import figures, milliseconds, number
 from specdemo.analysis.pieces import PieceKind, pieces_of
 from specdemo.analysis.predict import FORMULAS
 from specdemo.analysis.wording import prompt_of
+from specdemo.bench import files
 from specdemo.bench.files import Report
 from specdemo.bench.files import Table as Listed
 from specdemo.measure import sweep as sweeps
 from specdemo.measure.sweep import Sweep
+from specdemo.output import write_json
 from specdemo.records import Comparison, Costs, Run
 
 STYLES: dict[PieceKind, str] = {
@@ -97,6 +103,17 @@ def print_report(console: Console, report: Report) -> None:
         console.print(_table(each))
     for note in report.notes:
         console.print(Text(note, "dim"))
+
+
+def tell(report: Report, headline: Mapping[str, Any], path: Path | None, *, as_json: bool) -> None:
+    """Print a report, and its headline as JSON; or all of it as JSON. Write its files, if there is a path."""
+    if as_json:
+        write_json(files.to_json(report), "-", indent=None)
+    else:
+        print_report(Console(), report)
+        write_json(headline, "-", indent=None)
+    if path is not None:
+        files.write(report, path)
 
 
 def _table(listed: Listed) -> Table:

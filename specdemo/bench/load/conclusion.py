@@ -52,8 +52,8 @@ def opening(result: Load) -> Iterator[str]:
     methods = [method for method in result.header.methods if method != PLAIN]
     if not any(point.speedup for point in found):
         yield "Nothing could be compared yet."
-    if len(methods) > 1 and best(found):
-        yield fastest_words(best(found))
+    if len(methods) > 1 and (chosen := best(found)):
+        yield fastest_words(chosen)
     for method in methods:
         sentence = conclusion([point for point in found if point.method == method])
         if sentence:

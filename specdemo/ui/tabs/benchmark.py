@@ -11,7 +11,7 @@ from specdemo.bench.methods import available, widest
 from specdemo.bench.report import report_of
 from specdemo.bench.results import Header
 from specdemo.bench.run import REPEATS, bench, bench_and_hardware
-from specdemo.bench.suites import bundled_tasks, limited, read_tasks
+from specdemo.bench.suites import chosen_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
@@ -49,7 +49,7 @@ class Callbacks:
         check_known(known)
         try:
             settings = begun(pair.target, engine=widest(pair), max_new_tokens=tokens)
-            tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(pair.target.prompts), int(limit))
+            tasks = chosen_tasks(Path(file) if file else None, pair.target.prompts, int(limit))
             if not methods:
                 yield refused(notice("Choose at least one method."), _START)
                 return

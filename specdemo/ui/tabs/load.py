@@ -9,7 +9,7 @@ import gradio as gr
 
 from specdemo.bench.load.report import report_of
 from specdemo.bench.load.run import LEVELS, REPEATS, has_lookahead, header_of, load_and_memory, load_run, variants
-from specdemo.bench.suites import bundled_tasks, limited, read_tasks
+from specdemo.bench.suites import chosen_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
@@ -55,7 +55,7 @@ class Callbacks:
             if not levels or (has_lookahead(settings) and not lookaheads):
                 yield refused(notice("Choose at least one number of requests and one lookahead."), _START)
                 return
-            tasks = limited(read_tasks(Path(file)) if file else bundled_tasks(pair.target.prompts), int(limit))
+            tasks = chosen_tasks(Path(file) if file else None, pair.target.prompts, int(limit))
             crowds = sorted(map(int, levels))
             tried = sorted(map(int, lookaheads)) if has_lookahead(settings) else []
             header = header_of(pair, settings, tuple(variants(settings, tried)), crowds, 0, tasks)
