@@ -138,8 +138,8 @@ def grown(page: Page, tokens: int) -> None:
 
 
 def repeated(page: Page) -> None:
-    """Wait until a finished run has been repeated unwatched, which the page asks for and hears of."""
-    page.wait_for_load_state("networkidle")
+    """Wait until a finished run has been repeated unwatched."""
+    expect(page.locator(".outcome")).to_contain_text("repeat")
 
 
 def skip(page: Page) -> None:
@@ -178,9 +178,8 @@ def card(page: Page, name: str) -> Locator:
 
 
 def choose(page: Page, **names: str) -> None:
-    """Choose a target, a draft, or both, from the lists, once these hold what they will hold."""
+    """Choose a target, a draft, or both, from the lists."""
     for control, name in names.items():
-        page.wait_for_load_state("networkidle")
         page.click(f"#{control} input")
         page.get_by_role("option", name=name, exact=True).click()
         expect(page.get_by_role("listbox")).to_have_count(0)

@@ -5,7 +5,6 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 from urllib.parse import urlsplit
 
 import hypothesis
@@ -14,10 +13,9 @@ from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.measure import repeats, warm_up
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers
-from tests import llama
+from tests import hurry, llama  # noqa: F401 (hurry is a setting)
 from tests.browser import FLAGS, WAIT, App, Visit, started
 from tests.folders import add_models
 
@@ -30,15 +28,6 @@ PROMPTS = (
 
 hypothesis.settings.register_profile("quick", max_examples=30, deadline=None)
 hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default tries more examples
-
-
-def pytest_configure() -> None:
-    """Share the cores among the processes of pytest-xdist: OpenVINO's threads wait for the slowest of them."""
-    worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{name}") for name in ("", "_COUNT"))
-    cores = sorted(os.sched_getaffinity(0))
-    if worker and workers:
-        index = int(worker.removeprefix("gw"))
-        os.sched_setaffinity(0, cores[index :: int(workers)] or {cores[index % len(cores)]})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,13 +50,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def default_pair() -> None:
     """Begin with the bundled pair, whatever else is installed."""
     os.environ[PAIR_VARIABLE] = "story-pair"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def hurry() -> Iterator[None]:
-    """Warm up until a side is steady and no longer, and repeat a race once: no test is about speed."""
-    with mock.patch.object(warm_up, "COLD_SECONDS", 0.0), mock.patch.object(repeats, "MOST", 1):
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

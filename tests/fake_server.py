@@ -56,8 +56,8 @@ def fake(answers: Mapping[str, Answer]) -> Iterator[FakeServer]:
         def _answer(self) -> None:
             server.keys.append(self.headers.get("Authorization"))
             answer = server.answers.get(self.path, Answer({"error": "no such path"}, 404))
-            self.close_connection = True
             self.send_response(answer.status)
+            self.send_header("Connection", "close")  # told, so that no client sends its next request into the end
             if not answer.stream:
                 text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
                 self.send_header("Content-Length", str(len(text.encode())))

@@ -14,14 +14,14 @@ from unittest import mock
 
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure import repeats, warm_up
+from specdemo.measure import repeats
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.ui import page
 from specdemo.ways import Auto, EngineName
+from tests import hurry  # noqa: F401 (a setting)
 
 repeats.MOST = 6
-warm_up.COLD_SECONDS = 0
 WRONG = range(20, 4000, 7)
 LONG = 200  # tokens
 

@@ -1,4 +1,4 @@
-"""What of the page is about the engine: `app.py` on real models, with a Hub on this machine, in headless Chromium."""
+"""What of the page is about the engine: `serve` on real models, with a Hub on this machine, in headless Chromium."""
 
 import re
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture(scope="module")
 def app(chromium: str, models_dir: Path, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """`app.py`, as a Space starts it, with models of a user's own and downloads."""
+    """`serve`, as on a Space, with models of a user's own and downloads."""
     places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
     with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.real_app", **places) as app:
         yield app

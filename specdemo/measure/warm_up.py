@@ -17,7 +17,7 @@ from specdemo.engines.base import Engine, rounds_of
 from specdemo.progress import Phase
 from specdemo.records import Costs, Request, Side, WarmUp
 
-_REPETITION_SECONDS = 0.15  # on the side's own clock, or
+REPETITION_SECONDS = 0.15  # on the side's own clock, or
 _LEAST_ROUNDS = 4
 _GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
 _STEADY = 2  # repetitions in a row without such a gain
@@ -46,7 +46,7 @@ class _Side:
             for step in islice(rounds, self.rounds and self.rounds + 1):
                 done.append(step)
                 decoding = sum(each.seconds for each in done[1:])
-                if stop() or (self.rounds is None and len(done) > _LEAST_ROUNDS and decoding >= _REPETITION_SECONDS):
+                if stop() or (self.rounds is None and len(done) > _LEAST_ROUNDS and decoding >= REPETITION_SECONDS):
                     break
             decoder.trace(done)  # the replay's draft must be warm, too
         self.rounds = max(len(done) - 1, 1)
