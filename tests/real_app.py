@@ -1,4 +1,4 @@
-"""`specdemo serve` on real engines, in a hurry, which this file's second import makes known to the engine's process."""
+"""`specdemo serve` on real engines in a hurry; their process imports this file again."""
 
 import sys
 

@@ -9,16 +9,13 @@ from functools import partial
 from threading import Event, Timer
 from time import perf_counter, sleep
 
-import psutil
 import pytest
 
-from specdemo.engines import load_engine
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.measure.race import Lap, race
 from specdemo.measure.warm_up import raced
-from specdemo.models.pairs import bundled_pair
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Request
 from specdemo.settings import GenerationSettings
@@ -244,17 +241,3 @@ def silent_work(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None
 def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) -> None:
     compare(worker)
     assert list(worker.run(WithEngine("genai", PAIR, silent_work))) == [None, None, "done"]
-
-
-@pytest.mark.openvino
-def test_memory_does_not_grow_over_switches() -> None:
-    pairs = [bundled_pair(inference_num_threads=threads) for threads in (1, 2)]
-    worker = Worker(load_engine)
-    resident = []
-    for switch in range(6):
-        list(worker.run(WithEngine("genai", pairs[switch % 2])))
-        resident.append(psutil.Process(worker.process_id).memory_info().rss)
-    assert phases(worker, pairs[1]) == ["warming up"]
-    # 50 MB of weights on each side, so three leaks would be 300 MB
-    assert resident[-1] - resident[2] < 100e6, [size // 10**6 for size in resident]
-    worker.close()

@@ -27,6 +27,9 @@ _TOLD = (
     "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
 )  # fmt: skip
 
+ON_CPU: dict[str, str] = {}
+"""Properties of every model on a CPU, unless the runtime settings say otherwise; the rest is left to OpenVINO."""
+
 
 class Device(NamedTuple):
     """A device: its name in OpenVINO, its full name, and why it cannot be used here, if so."""
@@ -115,14 +118,15 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     Raises:
         SpecdemoError: they cannot be cached, but should.
     """
-    chosen: dict[str, str] = {}
+    on_cpu = device.startswith("CPU")
+    chosen = dict(ON_CPU) if on_cpu else {}
     if runtime.precision != "default":
         chosen["INFERENCE_PRECISION_HINT"] = chosen["KV_CACHE_PRECISION"] = runtime.precision
     if runtime.kv_cache_precision != "default":
         chosen["KV_CACHE_PRECISION"] = runtime.kv_cache_precision
     if runtime.dynamic_quantization == "off":
         chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
-    if runtime.inference_num_threads and device.startswith("CPU"):
+    if runtime.inference_num_threads and on_cpu:
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
     if runtime.model_cache:
         chosen |= {"CACHE_DIR": str(_compiled()), "CACHE_MODE": "OPTIMIZE_SIZE"}
