@@ -247,10 +247,11 @@ def _makeup(comparison: Comparison) -> str:
     if settings.drafter == "both":
         sentences.append(_shares(comparison.speculative))
     if costs is not None and by_model and costs.draft_step is not None:
-        calibrated.append(f"a draft step cost {number(metrics.draft_cost(costs))} plain steps")
+        calibrated.append(f"a draft step cost {number(metrics.draft_cost(costs))} of a plain step")
     if costs is not None and settings.policy == "constant":
         tokens = settings.num_assistant_tokens + 1
-        calibrated.append(f"verifying {tokens} tokens in one pass cost {number(metrics.verify_cost(costs, tokens))}")
+        times = number(metrics.verify_cost(costs, tokens))
+        calibrated.append(f"verifying {tokens} tokens in one pass cost {times} times a pass over one")
     if calibrated:
         sentences.append(f"Measured apart from this run, {' and '.join(calibrated)}.")
     return " ".join(sentences)

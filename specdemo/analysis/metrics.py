@@ -11,7 +11,7 @@ from specdemo.records import Comparison, Costs, Round, Run, Verdict
 
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
-    "acceptance_rate": "accepted / proposed, over judged rounds",
+    "acceptance_rate": "accepted / proposed, over rounds whose proposals are known",
     "mean_accepted_length": "committed tokens / target passes (plain decoding: 1)",
     "per_position": "rounds that accepted at least i drafts / rounds",
     "prefill": "seconds from the request to its first token",

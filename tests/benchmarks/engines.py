@@ -30,7 +30,7 @@ def main() -> None:
     pair = bundled_pair()
     if arguments.target:
         pair = pair_from_folders(arguments.target, arguments.draft, RuntimeSettings(precision="f32"))
-    engines = {name: load(pair) for name, load in ENGINES.items()}
+    engines = {name: ENGINES[name](pair) for name in ON_THIS_MACHINE}
     ratios: dict[str, list[float]] = {"plain step": [], "speculative round": []}
     prompts = bundled_prompts("base")
     for repeat in range(-1, arguments.repeats):  # one more, to warm up
