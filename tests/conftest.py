@@ -26,6 +26,9 @@ PROMPTS = (
 )
 
 
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first of them that is installed is used; the shell opens pages in three quarters of the processor time."""
+
 hypothesis.settings.register_profile("quick", max_examples=30, deadline=None)
 hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default tries more examples
 
@@ -85,7 +88,7 @@ def llama_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Path of a Chromium; where it must not be missing, `SPECDEMO_REQUIRE_BROWSER` makes that a failure."""
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         message = "no Chromium on this machine (Debian: apt-get install chromium)"
         if os.environ.get("SPECDEMO_REQUIRE_BROWSER"):

@@ -75,8 +75,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     comparable = draft if draft is not None and not draft.eagle3 and unread is None else None
     difference = _difference(target, comparable) if comparable is not None else None
     engines = []
-    names: tuple[EngineName, ...] = ("genai", "traced")
-    for name in names:
+    for name in ENGINES_OF_DRAFTS["model"]:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
         refusal = _cannot(name, draft, difference)
         remark = refusal or _translated(difference) or _unread(unread) or _too_large(needed, free)

@@ -11,11 +11,12 @@ from pathlib import Path
 from random import sample
 from statistics import median, quantiles
 
-from specdemo.engines import ENGINES
+from specdemo.engines import load_engine
 from specdemo.measure.race import run_alone
 from specdemo.models.pairs import bundled_pair, bundled_prompts, pair_from_folders
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import ENGINES_OF_DRAFTS
 
 
 def main() -> None:
@@ -30,7 +31,7 @@ def main() -> None:
     pair = bundled_pair()
     if arguments.target:
         pair = pair_from_folders(arguments.target, arguments.draft, RuntimeSettings(precision="f32"))
-    engines = {name: ENGINES[name](pair) for name in ON_THIS_MACHINE}
+    engines = {name: load_engine(name, pair) for name in ENGINES_OF_DRAFTS["model"]}
     ratios: dict[str, list[float]] = {"plain step": [], "speculative round": []}
     prompts = bundled_prompts("base")
     for repeat in range(-1, arguments.repeats):  # one more, to warm up

@@ -10,11 +10,12 @@ are decoded in full here, without the shortcut of the test.
 import argparse
 from collections import Counter
 
-from specdemo.engines import ENGINES
+from specdemo.engines import load_engine
 from specdemo.engines.base import rounds_of
 from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Request
+from specdemo.ways import ENGINES_OF_DRAFTS
 from tests.test_lossless import PROMPT, SETTINGS, exact, goodness_of_fit
 
 
@@ -26,7 +27,7 @@ def main() -> None:
     reference = TracedEngine(bundled_pair())
     expected = exact(reference)
     reference.close()
-    for name in ON_THIS_MACHINE:
+    for name in ENGINES_OF_DRAFTS["model"]:
         engine = load_engine(name, bundled_pair())
         settings = SETTINGS.model_copy(update={"engine": name, "ignore_eos": True})
         for what in ("plain", "speculative"):
