@@ -107,7 +107,7 @@ class Kind(NamedTuple):
 
     `settings` are the flat settings that shape it, `drafts` the kinds of draft that can propose that way; an EAGLE-3
     head can on the engines `heads`. `sampling`: whether the target may sample; `costs`: whether step costs are
-    required, which exist only with a KV cache.
+    required, which exist only with a KV cache; `moves`: the engines that follow its settings while they decode.
     """
 
     drafter: Drafter
@@ -118,13 +118,14 @@ class Kind(NamedTuple):
     heads: tuple[EngineName, ...] = ("traced",)
     sampling: bool = True
     costs: bool = False
+    moves: tuple[EngineName, ...] = ()
 
 
 _BOTH: tuple[EngineName, ...] = ("genai", "traced")
 _ALL: tuple[EngineName, ...] = (*_BOTH, "served")
 _ANY: tuple[DraftKind, ...] = ("model", "translated", "eagle3", "request")
 KINDS: dict[type[Way], Kind] = {
-    Constant: Kind("model", "constant", ("num_assistant_tokens",), _ALL, _ANY, heads=_BOTH),
+    Constant: Kind("model", "constant", ("num_assistant_tokens",), _ALL, _ANY, heads=_BOTH, moves=("traced",)),
     Tree: Kind(
         "model",
         "constant",
@@ -135,10 +136,25 @@ KINDS: dict[type[Way], Kind] = {
         sampling=False,
     ),
     Heuristic: Kind("model", "heuristic", (), ("traced",)),
-    Confidence: Kind("model", "confidence", ("assistant_confidence_threshold", "max_assistant_tokens"), _ALL, _ANY),
+    Confidence: Kind(
+        "model",
+        "confidence",
+        ("assistant_confidence_threshold", "max_assistant_tokens"),
+        _ALL,
+        _ANY,
+        moves=("traced",),
+    ),
     Auto: Kind("model", "auto", ("max_assistant_tokens",), ("traced",), costs=True),
     Lookup: Kind("lookup", "constant", ("num_assistant_tokens", "max_ngram_size"), _ALL, ()),
-    Both: Kind("both", "constant", ("num_assistant_tokens", "max_ngram_size"), ("traced",), ("model",), costs=True),
+    Both: Kind(
+        "both",
+        "constant",
+        ("num_assistant_tokens", "max_ngram_size"),
+        ("traced",),
+        ("model",),
+        costs=True,
+        moves=("traced",),
+    ),
     BothAuto: Kind("both", "auto", ("max_assistant_tokens", "max_ngram_size"), ("traced",), ("model",), costs=True),
     AsServed: Kind("model", "server", (), ("served",), ("server",)),
 }

@@ -119,6 +119,8 @@ def test_a_lookahead_moved_while_it_runs_is_followed_and_marked(visit: Visit) ->
     page.click("#stop")
     page.wait_for_selector(".race[data-state=done]")
     comparison = downloaded(page)
+    page.check("#drafter input[value=lookup]")
+    expect(page.locator("#at-hand .moves")).to_have_count(0)
     (move,) = comparison.moves
     assert move.num_assistant_tokens == 7
     lengths = [len(proposals(step)) for step in comparison.speculative.rounds]

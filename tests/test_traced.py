@@ -25,7 +25,7 @@ from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, pair_from_folders
 from specdemo.records import Comparison, Costs, Request, Round, Run, Spread, StepCosts, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import Planned
+from specdemo.ways import Kind, Planned, kinds
 from tests.conftest import PROMPTS
 from tests.proposals import proposals
 
@@ -375,3 +375,10 @@ def test_a_draft_rests_in_plain_rounds(traced: TracedEngine) -> None:
     assert isinstance(decoder._drafter, ModelDrafter)
     drafted = decoder._drafter._sequence.shared(decoder._text)
     assert drafted <= len(decoder._text) - 50  # two rounds of the 64 tokens asked it
+
+
+@pytest.mark.parametrize("kind", list(kinds("traced", "model")), ids=lambda kind: f"{kind.drafter} {kind.policy}")
+def test_a_way_follows_what_is_moved_if_the_table_says_so(traced: TracedEngine, kind: Kind) -> None:
+    settings = GenerationSettings(engine="traced", drafter=kind.drafter, policy=kind.policy)
+    decoder = traced.decoder(Request.of(PROMPTS[0], settings), COSTS)
+    assert decoder.follow(settings.way) == ("traced" in kind.moves)

@@ -19,11 +19,11 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import (
     FIELDS,
     NAMES,
+    classes,
     drafters,
     engines_for,
     first_drafter,
     first_policy,
-    hiding,
     policies,
     settings_from,
     start_values,
@@ -198,8 +198,8 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
     }
     for name, value in values.items():
         updates[name]["value"] = value
-    for name, classes in hiding(pair, engine, drafter).items():
-        updates[name]["elem_classes"] = classes
+    for name, chosen in classes(pair, engine, drafter, policy).items():
+        updates[name]["elem_classes"] = chosen
     return [gr.update(**update) for update in updates.values()]
 
 

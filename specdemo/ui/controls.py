@@ -79,6 +79,10 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
     }
 
 
+AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
+"""What one moves while watching."""
+
+
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
     """The engines that can load the pair; any of them, for a target alone."""
     return ENGINES_OF_DRAFTS["model" if pair.draft_kind is None else pair.draft_kind]
@@ -103,11 +107,14 @@ def choices_css() -> str:
     return "\n".join(f'.no-{value} label:has(input[value="{value}"]) {{ display: none; }}' for value in values)
 
 
-def hiding(pair: ModelPair, engine: EngineName, drafter: Drafter) -> dict[str, list[str]]:
-    """The classes of these controls that hide what is lacking."""
+def classes(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Policy) -> dict[str, list[str]]:
+    """The classes of these controls that hide what is lacking, and that tell which a run follows when they move."""
+    able = kinds(engine, pair.draft_kind, drafter, policy)
+    moves = ["moves"] if any(engine in kind.moves for kind in able) else []
     return {
         "drafter": _no(get_args(Drafter), drafters(pair, engine)),
         "policy": _no(get_args(Policy), policies(pair, engine, drafter)),
+        **dict.fromkeys(AT_HAND, moves),
     }
 
 

@@ -22,7 +22,7 @@ from specdemo.ui.callbacks import (
     to_keep,
     waiting,
 )
-from specdemo.ui.controls import NAMES, Control, control, hiding, initially, start_values
+from specdemo.ui.controls import AT_HAND, NAMES, Control, classes, control, initially, start_values
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.views import view
 
@@ -46,12 +46,10 @@ APPLIED = (*DECODING, "kv_cache")
 ANATOMY = "anatomy"
 """Id of its tab."""
 FIND = "Find my best setting"
-_AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
-"""What one moves while watching."""
 _NO_SECRET = "specdemo"  # what a browser keeps is encrypted, with a key that a restart of the server must not change
 _WHEN = (
     '<p class="round">Move it: the run follows from its next round.</p>'
-    '<p class="run">With this engine, a change counts from the next run.</p>'
+    '<p class="run">With this engine and drafter, a change counts from the next run.</p>'
 )
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
@@ -122,7 +120,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
     )
     _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat, kept)
     run.stop.click(stop, **PRIVATE)
-    moved = [controls[name].change for name in _AT_HAND]
+    moved = [controls[name].change for name in AT_HAND]
     gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
     chat.anew.click(begun_anew, outputs=[*chat, kept], **PRIVATE)
     pair.change(kept_chat, [pair, kept], [*chat], **PRIVATE)
@@ -151,7 +149,7 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
         leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
         anew = gr.Button("New chat", elem_id="anew", visible=False)
         copy = gr.Button("Copy link", elem_id="copy")
-    gr.HTML("<p>A new message continues this chat; sending the same one again repeats its answer.</p>", elem_id="goes-on")
+    gr.HTML("<p>A new message continues this chat; the same one again is answered anew.</p>", elem_id="goes-on")
     copy.click(None, js="() => settings.copyLink()")
     menu.input(None, [menu, prompt], [menu, prompt], js='(chosen, typed) => ["", chosen || typed]')
     pair.change(lambda used: gr.update(choices=_examples(used)), pair, menu, **PRIVATE)
@@ -203,17 +201,17 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
     """A control for each setting, in the order of the settings type."""
     made: dict[str, Control] = {}
     shown, start = initially(pair), start_values(pair)
-    classes = hiding(pair, start["engine"], start["drafter"])
+    chosen = classes(pair, start["engine"], start["drafter"], start["policy"])
 
     def add(*names: str) -> None:
         for name in names:
             visible = shown.get(name, True)
             made[name] = control(
-                name, value=start[name], visible=visible, min_width=120, elem_classes=classes.get(name)
+                name, value=start[name], visible=visible, min_width=120, elem_classes=chosen.get(name)
             )
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
-        add(*_AT_HAND)
+        add(*AT_HAND)
     gr.HTML(_WHEN, elem_id="when")
     with gr.Column(elem_id="main", elem_classes="controls"):
         add(*_MAIN)
