@@ -76,7 +76,8 @@ def take(page: Page, url: str, folder: Path) -> None:
     measure(page, "#run-bench", "#stop-bench")
     photograph(page, folder, "5-benchmark")
     open_tab(page, "Load")
-    page.fill("#load-limit input[type=number]", "4")
+    for slider, value in (("load-limit", 4), ("load-repeats", 1), ("load-tokens", 32)):
+        set_slider(page, slider, value)
     measure(page, "#run-load", "#stop-load")
     photograph(page, folder, "6-load")
     models_tab(page)

@@ -164,18 +164,18 @@ def test_a_benchmark_and_its_reports(visit: Visit, tmp_path: Path) -> None:
     open_tab(page, "Benchmark")
     broken = tmp_path / "broken.jsonl"
     broken.write_text(json.dumps({"prompt": "Say"}) + "\n{}\n")
-    page.set_input_files("#suite input, input[type=file] >> nth=-1", broken)
-    expect(page.locator("#suite-name")).to_contain_text("broken.jsonl")
+    page.set_input_files("#bench-suite input, input[type=file] >> nth=-1", broken)
+    expect(page.locator("#bench-suite-name")).to_contain_text("broken.jsonl")
     page.click("#run-bench")
     expect(page.locator("#bench-message [role=alert]")).to_contain_text("ine 2")
 
     own = tmp_path / "own.jsonl"
     own.write_text(json.dumps({"task_id": "mine", "prompt": "Once upon a time"}) + "\n")
-    page.set_input_files("#suite input, input[type=file] >> nth=-1", own)
-    expect(page.locator("#suite-name")).to_contain_text("own.jsonl")
+    page.set_input_files("#bench-suite input, input[type=file] >> nth=-1", own)
+    expect(page.locator("#bench-suite-name")).to_contain_text("own.jsonl")
     set_slider(page, "bench-tokens", 16)
     page.click("#run-bench")
-    expect(page.locator("#reports")).to_be_visible()
+    expect(page.locator("#bench-reports")).to_be_visible()
     expect(page.locator("#run-bench")).to_have_text("Run the benchmark")
     found = rows(page, "bench-board")
     methods = {(row[3], row[4]) for row in found}
@@ -183,7 +183,7 @@ def test_a_benchmark_and_its_reports(visit: Visit, tmp_path: Path) -> None:
     assert {row[6] for row in found} == {"identical"}
     assert {row[-1] for row in found} == {"3"}
     for kind in ("json", "md", "csv", "html"):
-        expect(page.locator("#reports")).to_contain_text(f".{kind}")
+        expect(page.locator("#bench-reports")).to_contain_text(f".{kind}")
     assert widest(page) <= 390
 
 

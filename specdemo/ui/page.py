@@ -20,6 +20,7 @@ from specdemo.records import ModelPair
 from specdemo.ui.callbacks import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
 from specdemo.ui.entrance import Page, Readable
+from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gate import FILE_BYTES, gate
 from specdemo.ui.html.header import header_html
@@ -27,7 +28,7 @@ from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.tabs.benchmark import bench_tab
-from specdemo.ui.tabs.compare import ANATOMY, ENGINE, PRIVATE, CompareTab, compare_tab
+from specdemo.ui.tabs.compare import ANATOMY, CompareTab, compare_tab
 from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.load import load_tab
 from specdemo.ui.tabs.models import ModelsTab, models_tab

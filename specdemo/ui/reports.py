@@ -1,10 +1,10 @@
-"""What the Benchmark and Load tabs have in common: a journal, a job that keeps its rows there, files to download."""
+"""What the Benchmark and Load tabs have in common: widgets, a journal, a job that keeps its rows there, files."""
 
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 from markupsafe import Markup
@@ -14,9 +14,11 @@ from specdemo.bench.journal import Heading, Journal
 from specdemo.errors import SpecdemoError
 from specdemo.models.places import own_cache, writable
 from specdemo.ui.boards.report import report_board
+from specdemo.ui.events import ENGINE, PRIVATE, Stop
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
+from specdemo.ui.views import view
 from specdemo.worker import Job
 
 _SUITE = Markup(
@@ -24,6 +26,43 @@ _SUITE = Markup(
     "<code>{{&quot;prompt&quot;: …}}</code>.</p>"
 )
 _JOURNALS = 50  # of runs that were not finished; older ones are deleted
+
+
+class Actions(NamedTuple):
+    """What starts and stops such a job, whose prompts it takes, and what it says; its elements begin with `name`."""
+
+    name: str
+    start: gr.Button
+    halt: gr.Button
+    file: gr.UploadButton
+    message: gr.HTML
+
+
+def actions(name: str, label: str) -> Actions:
+    """Make them; `label` is that of the button that starts the job."""
+    with gr.Row(elem_classes="actions"):
+        start = gr.Button(label, variant="primary", elem_id=f"run-{name}", scale=0, min_width=200)
+        halt = gr.Button("Stop", variant="stop", elem_id=f"stop-{name}", visible=False, scale=0)
+        file = gr.UploadButton(
+            "Your own prompts", file_types=[".jsonl", ".json"], elem_id=f"{name}-suite", scale=0, min_width=220
+        )
+    suite = gr.HTML(suite_name(None), elem_id=f"{name}-suite-name")
+    message = gr.HTML(elem_id=f"{name}-message", elem_classes="message")
+    file.upload(suite_name, file, suite, **PRIVATE)
+    return Actions(name, start, halt, file, message)
+
+
+def results(act: Actions, run: Callable[..., Iterator[list[Any]]], inputs: list[Any], stop: Stop) -> None:
+    """Make the board and the files, and connect all of it: `run` takes the inputs and yields what `reported` does."""
+    board = view(f"{act.name}.html", "new Board(element)", elem_id=f"{act.name}-board")
+    files = gr.File(
+        label="Reports: JSON, Markdown, CSV, and HTML that opens offline",
+        visible=False,
+        elem_id=f"{act.name}-reports",
+    )
+    outputs = [act.message, board, files, act.start, act.halt]
+    act.start.click(run, inputs, outputs, show_progress="hidden", api_visibility="private", **ENGINE)
+    act.halt.click(stop, **PRIVATE)
 
 
 def journal_of(header: Heading, folder: str) -> Journal:

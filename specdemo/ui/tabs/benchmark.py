@@ -16,11 +16,11 @@ from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
 from specdemo.ui.callbacks import check_known
+from specdemo.ui.events import PRIVATE, Stop
 from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.reports import journal_of, refused, reported, suite_name
+from specdemo.ui.reports import actions, journal_of, refused, reported, results
 from specdemo.ui.session import Sessions
-from specdemo.ui.tabs.compare import ENGINE, PRIVATE, Stop
-from specdemo.ui.views import heading, view
+from specdemo.ui.views import heading
 from specdemo.worker import WithLoader
 
 _START = "Run the benchmark"
@@ -108,28 +108,10 @@ def bench_tab(
                     info="loads each engine again, in separate processes",
                     elem_id="hardware",
                 )
-            with gr.Row(elem_classes="actions"):
-                start = gr.Button(_START, variant="primary", elem_id="run-bench", scale=0, min_width=180)
-                halt = gr.Button("Stop", variant="stop", elem_id="stop-bench", visible=False, scale=0)
-                file = gr.UploadButton(
-                    "Your own prompts", file_types=[".jsonl", ".json"], elem_id="suite", scale=0, min_width=220
-                )
-            suite = gr.HTML(suite_name(None), elem_id="suite-name")
-            message = gr.HTML(elem_id="bench-message", elem_classes="message")
-        board = view("bench.html", "new Board(element)", elem_id="bench-board")
-        files = gr.File(
-            label="Reports: JSON, Markdown, CSV, and HTML that opens offline", visible=False, elem_id="reports"
+            act = actions("bench", _START)
+        results(
+            act, callbacks.bench, [known, pair, act.file, limit, methods, repeats, tokens, hardware], stop("bench")
         )
-    start.click(
-        callbacks.bench,
-        [known, pair, file, limit, methods, repeats, tokens, hardware],
-        [message, board, files, start, halt],
-        show_progress="hidden",
-        api_visibility="private",
-        **ENGINE,
-    )
-    halt.click(stop("bench"), **PRIVATE)
-    file.upload(suite_name, file, suite, **PRIVATE)
     pair.change(lambda used: gr.update(choices=_ways(used), value=_chosen(used)), pair, methods, **PRIVATE)
 
 

@@ -23,12 +23,10 @@ from specdemo.ui.callbacks import (
     waiting,
 )
 from specdemo.ui.controls import AT_HAND, NAMES, Control, classes, control, initially, start_values
+from specdemo.ui.events import ENGINE, PRIVATE, Stop
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.views import view
 
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
-ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
-"""One queue for everything that uses the engine, since two at once would distort each other's clocks."""
 DECODING = (
     "engine",
     "drafter",
@@ -86,9 +84,6 @@ class _Chat(NamedTuple):
     turn: gr.State
     """The last run's, which the history does not hold yet: the same message again runs again."""
     anew: gr.Button
-
-
-Stop = Callable[[gr.Request], None]
 
 
 def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: ModelPair, stop: Stop) -> CompareTab:

@@ -15,10 +15,11 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import NAMES, settings_from
+from specdemo.ui.events import ENGINE, PRIVATE, Stop
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
-from specdemo.ui.tabs.compare import APPLIED, ENGINE, FIND, PRIVATE, CompareTab, Stop, applied
+from specdemo.ui.tabs.compare import APPLIED, FIND, CompareTab, applied
 from specdemo.worker import WithEngine
 
 _LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8, 10)

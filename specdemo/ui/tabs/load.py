@@ -16,11 +16,11 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import first_drafter
+from specdemo.ui.events import PRIVATE, Stop
 from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.reports import journal_of, refused, reported, suite_name
+from specdemo.ui.reports import actions, journal_of, refused, reported, results
 from specdemo.ui.session import Sessions
-from specdemo.ui.tabs.compare import ENGINE, PRIVATE, Stop
-from specdemo.ui.views import heading, view
+from specdemo.ui.views import heading
 from specdemo.ways import AT_ONCE
 from specdemo.worker import WithLoader
 
@@ -136,28 +136,13 @@ def load_tab(
                     info="loads each side again, in a separate process",
                     elem_id="load-memory",
                 )
-            with gr.Row(elem_classes="actions"):
-                start = gr.Button(_START, variant="primary", elem_id="run-load", scale=0, min_width=200)
-                halt = gr.Button("Stop", variant="stop", elem_id="stop-load", visible=False, scale=0)
-                file = gr.UploadButton(
-                    "Your own prompts", file_types=[".jsonl", ".json"], elem_id="load-suite", scale=0, min_width=220
-                )
-            suite = gr.HTML(suite_name(None), elem_id="load-suite-name")
-            message = gr.HTML(elem_id="load-message", elem_classes="message")
-        board = view("load.html", "new Board(element)", elem_id="load-board")
-        files = gr.File(
-            label="Reports: JSON, Markdown, CSV, and HTML that opens offline", visible=False, elem_id="load-reports"
+            act = actions("load", _START)
+        results(
+            act,
+            callbacks.load,
+            [known, pair, act.file, levels, lookaheads, limit, repeats, tokens, memory],
+            stop("crowd"),
         )
-    start.click(
-        callbacks.load,
-        [known, pair, file, levels, lookaheads, limit, repeats, tokens, memory],
-        [message, board, files, start, halt],
-        show_progress="hidden",
-        api_visibility="private",
-        **ENGINE,
-    )
-    halt.click(stop("crowd"), **PRIVATE)
-    file.upload(suite_name, file, suite, **PRIVATE)
     pair.change(
         lambda used: gr.update(value=_first_lookahead(used), visible=has_lookahead(_settings(used))),
         pair,

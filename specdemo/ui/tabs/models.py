@@ -12,12 +12,13 @@ from specdemo.models.checks import check_pair
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, Control, start_values
+from specdemo.ui.events import ENGINE, PRIVATE, Stop
 from specdemo.ui.html.catalogue import report_html
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, runtime_of, values_of
-from specdemo.ui.tabs.compare import ENGINE, PRIVATE, CompareTab, Stop
+from specdemo.ui.tabs.compare import CompareTab
 from specdemo.ui.tabs.pair import Choices, model_choices, pair_controls
 from specdemo.ui.views import view
 

@@ -18,10 +18,11 @@ from specdemo.ui.boards.sweep import board as board_of
 from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import NAMES, settings_from
+from specdemo.ui.events import ENGINE, PRIVATE, Stop
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
-from specdemo.ui.tabs.compare import APPLIED, ENGINE, PRIVATE, CompareTab, Stop, applied
+from specdemo.ui.tabs.compare import APPLIED, CompareTab, applied
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithEngine
 

@@ -1,0 +1,13 @@
+"""How the page's events are declared to Gradio."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+Stop = Callable[[gr.Request], None]
+"""Ends what a visitor has started."""
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+"""Events at once, beside the queue."""
+ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
+"""One queue for everything that uses the engine, since two at once would distort each other's clocks."""
