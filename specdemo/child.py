@@ -10,18 +10,20 @@ silent for a moment, so that the caller can check a growing file or a Stop. Clos
 returned ends the child. A `SpecdemoError` that the work raises is raised here, and `died` if the process ended before
 the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
 
-`Child` is the process itself, for one that is given several jobs.
+`Child` is the process itself, for one that is given several jobs. `program` runs another program in the same way.
 """
 
 import atexit
 import multiprocessing
 import os
-from collections.abc import Callable, Generator, Iterable
+import subprocess
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from multiprocessing.connection import Connection
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from specdemo.errors import SpecdemoError
 
@@ -132,6 +134,46 @@ def follow(
             yield None if message is Sign.SILENCE else message
     finally:
         child.end()
+
+
+class Ended(NamedTuple):
+    """How a program ended: its exit status, and all that it printed."""
+
+    status: int
+    log: str
+
+
+def last_line(log: str) -> str:
+    """The last line of what a program printed."""
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "nothing")
+
+
+def program(
+    arguments: Sequence[str],
+    stop: Callable[[], bool] = lambda: False,
+    environment: Mapping[str, str] | None = None,
+    poll_seconds: float = _POLL_SECONDS,
+) -> Generator[Ended | None]:
+    """Run another program: None now and then while it runs, then how it ended; `environment` is added to this one's.
+
+    `stop` is checked before each wait; once it returns True, this ends. However it ends, the program ends with it.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            arguments, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **(environment or {})}
+        )
+        try:
+            while process.poll() is None:
+                if stop():
+                    return
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(poll_seconds)
+                yield None
+        finally:
+            process.kill()
+            process.wait()
+        log.seek(0)
+        yield Ended(process.returncode, log.read())
 
 
 def _once(connection: Connection, work: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:

@@ -7,14 +7,13 @@ final place and moves there when it is complete.
 import importlib.util
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
+from specdemo.child import last_line, program
 from specdemo.errors import ConversionError, quoted
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import NEEDED
@@ -23,7 +22,6 @@ from specdemo.records import Model
 from specdemo.resources import ASSETS
 
 REQUIREMENTS = ASSETS / "export-requirements.txt"
-_POLL_SECONDS = 0.2
 
 
 def converted_folder(model: str, weights: str, directory: Path | None = None) -> Path:
@@ -106,26 +104,15 @@ def export(
 
 
 def _optimum(*arguments: str, stop: Callable[[], bool]) -> bool:
-    command = [sys.executable, "-m", "optimum.commands.optimum_cli", *arguments]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            while process.poll() is None:
-                if stop():
-                    return False
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_SECONDS)
-        finally:
-            process.kill()
-            process.wait()
-        if process.returncode:
-            log.seek(0)
-            raise ConversionError(_explained(arguments[3], log.read()))
-    return True
+    for ended in program([sys.executable, "-m", "optimum.commands.optimum_cli", *arguments], stop):
+        if ended is not None:
+            if ended.status:
+                raise ConversionError(_explained(arguments[3], ended.log))
+            return True
+    return False
 
 
 def _explained(model: str, log: str) -> str:
-    said = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "nothing")
     if "text2text-generation" in log:  # the task that optimum-intel offers instead
         return (
             f"{model} is an encoder–decoder model like T5, for which OpenVINO GenAI has no speculative decoding; "
@@ -135,4 +122,4 @@ def _explained(model: str, log: str) -> str:
         return f"{model} is gated; accept its licence at https://huggingface.co/{model} and set HF_TOKEN."
     if "trust_remote_code" in log:
         return f"{model} comes with its own code; if you trust it, convert it with --trust-remote-code."
-    return f"optimum-intel could not convert {model} (its last message: {said}); choose another model."
+    return f"optimum-intel could not convert {model} (its last message: {last_line(log)}); choose another model."

