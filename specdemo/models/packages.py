@@ -68,8 +68,9 @@ def _pip(package: str, folder: Path, stop: Callable[[], bool]) -> Iterator[int]:
         if ended is None:
             yield _bytes_in(folder)
         elif ended.status:
+            said = last_line(ended.log)
             raise NetworkError(
-                f"pip could not download {package} (its last message: {last_line(ended.log)}); try again, or install it with: "
+                f"pip could not download {package} (its last message: {said}); try again, or install it with: "
                 f"pip install --no-deps {package}"
             )
 
