@@ -151,7 +151,9 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
         leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
         anew = gr.Button("New chat", elem_id="anew", visible=False)
         copy = gr.Button("Copy link", elem_id="copy")
-    gr.HTML("<p>A new message continues this chat; sending the same one again repeats its answer.</p>", elem_id="goes-on")
+    gr.HTML(
+        "<p>A new message continues this chat; sending the same one again repeats its answer.</p>", elem_id="goes-on"
+    )
     copy.click(None, js="() => settings.copyLink()")
     menu.input(None, [menu, prompt], [menu, prompt], js='(chosen, typed) => ["", chosen || typed]')
     pair.change(lambda used: gr.update(choices=_examples(used)), pair, menu, **PRIVATE)
