@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -14,14 +15,16 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import run_alone
+from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf_convert import folder_of
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import begun, bundled_pair
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import Callbacks
 from specdemo.ui.controls import start_values
 
 PAIR = ScriptedEngine().pair
+FIXTURES = Path(__file__).parent / "fixtures"
 CHAT = PAIR.model_copy(update={"target": PAIR.target.model_copy(update={"chat_template": True})})
 PROMPT = 'Say it\'s "so"'
 
@@ -142,6 +145,16 @@ def test_the_terminal_prints_it(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["code", PROMPT, "--to", "vllm", "--num-assistant-tokens", "3"]) == 0
     assert '"num_speculative_tokens": 3' in capfd.readouterr().out
     assert main(["code", PROMPT, "--engine", "traced", "--policy", "auto"]) == 2
+
+
+@pytest.mark.openvino
+def test_a_draft_with_another_tokenizer_is_recognised(capfd: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--target", "story-pair/target", "--draft", str(FIXTURES / "llama" / "draft")]
+    assert main(["code", PROMPT, "--policy", "constant", *chosen]) == 2
+    assert "a different tokenizer than its target" in capfd.readouterr().err
+    pair = bundled_pair().model_copy(update={"draft": inspect_folder(FIXTURES / "llama" / "draft", draft=True)})
+    message, lines = Callbacks(mock.Mock()).code("vllm", pair, "Say", *start_values(pair).values())
+    assert (lines, "a different tokenizer than its target" in message) == ("", True)
 
 
 def test_the_page_gives_it_as_text_and_says_what_it_cannot() -> None:
