@@ -212,17 +212,17 @@ def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: b
         return None
     kind = KINDS[type(way)]
     if isinstance(way, Tree):
-        if engine not in kind.engines:
-            return "a tree of proposals needs engine genai; set that, or set tree_depth to 0"
-        if sampling:
-            return "a tree of proposals needs greedy decoding; set do_sample to False, or tree_depth to 0"
-        if way.lookahead < way.depth:
-            return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
-    what = "drafter both" if kind.drafter == "both" else f"policy {kind.policy}"
+        what = "a tree of proposals (tree_depth above 0)"
+    else:
+        what = "drafter both" if kind.drafter == "both" else f"policy {kind.policy}"
     if kind.costs and not kv_cache:
         return f"{what} needs the step costs of a KV cache, so kv_cache must be on"
     if engine not in kind.engines:
         return f"the {engine} engine does not support {what}; choose the {kind.engines[0]} engine"
+    if sampling and not kind.sampling:
+        return f"{what} needs greedy decoding; set do_sample to False"
+    if isinstance(way, Tree) and way.lookahead < way.depth:
+        return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
     return None
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.analysis import conclusion, explain, metrics
-from specdemo.analysis.doubts import doubts, doubts_of
+from specdemo.analysis.doubts import causes, doubts, doubts_of
 from specdemo.analysis.figures import figures
 from specdemo.analysis.intervals import summarise
 from specdemo.analysis.loops import Loop, loop
@@ -16,7 +16,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.race import race
 from specdemo.measure.repeats import repeats
-from specdemo.records import Comparison, Costs, Move, Trial, WarmUp
+from specdemo.records import NOT_USED, Comparison, Costs, Move, Trial, WarmUp
 from specdemo.settings import GenerationSettings
 
 
@@ -168,18 +168,32 @@ def test_a_loop_is_what_it_says(ids: list[int]) -> None:
         assert len(ids) - found.start >= max(24, 4 * found.period)
 
 
+def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
+    wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
+    (doubt,) = causes(wrong)
+    assert doubt.reason.startswith("Not one proposal was accepted in 18 rounds")
+    assert "another family" in doubt.reason
+    few = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
+    assert sum(len(step.proposed or ()) for step in few.speculative.rounds) > 18
+    assert list(causes(few)) == []  # most of these proposals were never judged
+    environment = wrong.environment.model_copy(update={"openvino_genai": NOT_USED})
+    (doubt,) = causes(wrong.model_copy(update={"environment": environment}))
+    assert doubt.reason.endswith("Check what the server was told to speculate with.")
+
+
 def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
     comparison = compare(ScriptedEngine())
     pair, environment = comparison.pair, comparison.environment
-    wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
-    assert kinds(wrong)[0] == "nothing accepted"
     fast, slow = (Costs(plain_step=1, draft_step=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
     assert kinds(comparison.model_copy(update={"costs": fast})) == []
     assert kinds(comparison.model_copy(update={"costs": slow})) == ["slow draft"]
     lookup = comparison.settings.model_copy(update={"drafter": "lookup"})
     assert kinds(comparison.model_copy(update={"costs": slow, "settings": lookup})) == []
-    arithmetic = Costs(plain_step=1, draft_step=0.1, verify=(1.0, 2.1, 3.3))
-    assert kinds(comparison.model_copy(update={"costs": arithmetic})) == ["no gain possible"]
+    for verify in ((1.0, 2.1, 3.3), (1, 1.95, 2.9, 3.9)):  # a free draft could gain at most 3 % with the latter
+        arithmetic = Costs(plain_step=1, draft_step=0.06, verify=verify)
+        (doubt,) = causes(comparison.model_copy(update={"costs": arithmetic}))
+        assert doubt.kind == "no gain possible"
+        assert f"takes {verify[-1]:.1f} times as long as a plain step" in doubt.reason
     experts = pair.model_copy(update={"target": pair.target.model_copy(update={"architecture": "qwen3_moe"})})
     assert kinds(comparison.model_copy(update={"pair": experts})) == ["experts"]
     elsewhere = environment.model_copy(update={"draft_device": "GPU"})

@@ -100,10 +100,22 @@ def test_check_what_no_engine_can_run(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads((tmp_path / "report.json").read_text())["fits"] is False
 
 
+@pytest.mark.parametrize(
+    ("action", "written"), [("list", "catalogue and models"), ("info", "the description"), ("check", "the report")]
+)
+def test_help_says_what_is_written_as_json(action: str, written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(action, "--help")
+    assert f"write {written} as JSON" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.openvino
 def test_download_a_pair_and_use_it(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("download", "dolly-v2-7b") == 0
-    assert "use it as: --target OpenVINO/dolly-v2-7b-int8-ov" in capsys.readouterr().out
+    assert (
+        "OpenVINO/dolly-v2-7b-int8-ov is on this machine; name it with --target or --draft."
+        in capsys.readouterr().out
+    )
     assert run("list", "--json", "-") == 0
     data = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in data["catalogue"] if entry["here"]] == ["story-pair", "dolly-v2-7b"]

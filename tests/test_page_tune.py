@@ -63,7 +63,7 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit: Visit) -> None:
     assert points(page, "costs-board", "verify") == [MAX_LOOKAHEAD + 1] * 3
     set_slider(page, "alpha", 0)
     expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text(
-        "At α = 0.00 no lookahead is predicted"
+        "At an acceptance of 0.00 no lookahead is predicted"
     )
     page.set_viewport_size({"width": 390, "height": 1000})
     page.wait_for_timeout(300)
@@ -126,7 +126,9 @@ def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:
 
     page.evaluate("document.querySelector('#costs-board tbody').marked = true")
     set_slider(page, "alpha", 0)
-    expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At α = 0.00 no lookahead")
+    expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text(
+        "At an acceptance of 0.00 no lookahead"
+    )
     page.get_by_role("button", name="A draft twice as fast").click()
     expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("(measured 0.25)")
     page.get_by_role("button", name="As measured").click()
@@ -143,7 +145,7 @@ def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:
     open_tab(page, "Tune")
 
     swept(page, "story-pair on scripted: draft model, traced engine")
-    expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At α = 1.00")
+    expect(page.locator("#costs-board [data-place=expectation]")).to_contain_text("At an acceptance of 1.00")
     assert rows(page, "costs-board") == steps  # and not the sweep's own, after a text of one length
 
     open_tab(page, "Models")

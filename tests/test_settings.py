@@ -4,6 +4,7 @@ import pytest
 
 from specdemo.errors import SettingsError
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.ways import KINDS, Constant
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,8 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
         ({"seed": -1}, "Seed"),
         ({"drafter": "oracle"}, "Drafter"),
         ({"drafter": "lookup", "policy": "confidence"}, "its policy must be constant"),
+        ({"tree_depth": 3, "do_sample": True}, "tree_depth above 0.* needs greedy decoding; set do_sample to false"),
+        ({"tree_depth": 3, "engine": "traced"}, "does not support a tree .*; choose the genai engine"),
         ({"lookahead": 3}, "There is no setting called 'lookahead'; choose from engine, drafter"),
         ({"num_assistant_tokens": "many"}, "should be a valid integer"),
         ({"temperature": float("nan")}, "Temperature"),
@@ -33,6 +36,12 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
     with pytest.raises(SettingsError, match=message) as error:
         GenerationSettings.checked(**values)
     assert "\n" not in str(error.value)
+
+
+def test_whether_a_way_can_sample_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, Constant, KINDS[Constant]._replace(sampling=False))
+    with pytest.raises(SettingsError, match="Policy constant needs greedy decoding"):
+        GenerationSettings.checked(do_sample=True)
 
 
 def test_text_from_a_link_is_understood() -> None:

@@ -33,7 +33,7 @@ from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_bo
 from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.jobs import measured
 from specdemo.ui.tabs.benchmark import Callbacks
-from specdemo.ui.tabs.tune import after_sweep
+from specdemo.ui.tabs.tune import _begun, after_sweep
 from specdemo.worker import WithEngine
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
@@ -152,6 +152,15 @@ def test_imagined_costs_stand_beside_the_measured_ones() -> None:
     half, whole = (metrics.draft_cost(costs) for costs in (Imagined(0.5, 2).of(found.costs), found.costs))
     assert f"c = {figures.number(half)} (measured {figures.number(whole)})" in other["html"]["expectation"]
     assert set(other["charts"]) == {"prediction"}
+    assert "is assumed to double v(n) − 1" in other["html"]["expectation"]
+    smaller = json.loads(prediction_board(found, 0.8, Imagined(0.5)))["html"]["expectation"]
+    assert "bandwidth" not in smaller  # only the draft differs
+    assert "At an acceptance of 0.80" in smaller
+
+
+def test_another_pair_starts_with_nothing_imagined() -> None:
+    *_, acceptance, draft, growth = _begun(ENGINE.pair, "mine")
+    assert (acceptance, Imagined(draft, growth)) == (0.7, AS_MEASURED)
 
 
 def test_a_draft_whose_cost_is_not_known_predicts_nothing() -> None:

@@ -6,8 +6,9 @@ from shlex import join
 from typing import Any
 
 from specdemo.analysis.wording import way_words
+from specdemo.decoding import fields
 from specdemo.errors import SettingsError
-from specdemo.records import Model, ModelPair
+from specdemo.records import Model, ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.ways import AsServed, Confidence, Constant, Heuristic, Lookup, Tree, Way
 
@@ -22,7 +23,8 @@ def code(
     """The lines of one of `FLAVOURS`.
 
     Raises:
-        SettingsError: that software cannot decode in this way, or nobody knows how the server was told to.
+        SettingsError: that software cannot decode in this way or with this draft, or nobody knows how the server was
+            told to.
     """
     if isinstance(settings.way, AsServed):
         raise SettingsError("Only whoever started the server knows how it speculates; choose a pair on this machine.")
@@ -56,12 +58,11 @@ def _genai(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Wh
     yield f"    {source},"
     yield ")"
     yield "config = pipeline.get_generation_config()"
-    for name, value in {**_common(settings), **_of_way(way)}.items():
-        yield f"config.{name} = {value!r}"
-    if isinstance(way, Confidence) and not settings.do_sample:
-        yield "config.logprobs = 1  # without it, GenAI does not apply a threshold in greedy decoding"
+    for name, value in fields.genai(Request.of(prompt, settings)).items():
+        why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
+        yield f"config.{name} = {value!r}{why}"
     yield f"prompt = {prompt!r}"
-    if pair.target.chat_template and settings.apply_chat_template:
+    if _chats(pair, settings):
         yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
         if not settings.enable_thinking:
             yield 'prompt.set_extra_context({"enable_thinking": False})'
@@ -85,23 +86,23 @@ def _ovms(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Whe
     if isinstance(way, Lookup):
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     yield ""
-    yield from _request("/v3/chat/completions", pair, settings, prompt, _of_way(way))
+    yield _curl("/v3", pair, settings, prompt, fields.openai(Request.of(prompt, settings)) | fields.of_way(way))
 
 
 def _vllm(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
     way = settings.way
     speculation: dict[str, Any]
     if isinstance(way, Lookup):
-        speculation = {"method": "ngram", "prompt_lookup_max": way.ngram}
+        speculation = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": way.ngram}
     elif isinstance(way, Constant):
         speculation = {"method": "eagle3" if pair.eagle3 else "draft_model", "model": _draft(pair, where)}
     else:
         raise _lacks("vLLM", way)
     speculation["num_speculative_tokens"] = way.lookahead
     flags = ["--port", _PORT, "--speculative-config", json.dumps(speculation)]
-    yield join(["vllm", "serve", where(pair.target), *flags, "--per-request-spec-decode-metrics", "detailed"])
+    yield join(["vllm", "serve", where(pair.target), *flags])
     yield ""
-    yield from _request("/v1/chat/completions", pair, settings, prompt, {})
+    yield _curl("/v1", pair, settings, prompt, fields.openai(Request.of(prompt, settings)))
 
 
 def _llama_cpp(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
@@ -121,13 +122,12 @@ def _llama_cpp(pair: ModelPair, settings: GenerationSettings, prompt: str, where
         raise _lacks("llama.cpp", way)
     yield join(["llama-server", "--port", _PORT, "-m", where(pair.target), *flags])
     yield ""
-    yield from _request("/v1/chat/completions", pair, settings, prompt, {})
+    request = {"max_tokens": settings.max_new_tokens, **fields.llama_cpp(Request.of(prompt, settings))}
+    yield _curl("/v1", pair, settings, prompt, request)
 
 
 def _transformers(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
-    way, options = settings.way, _common(settings)
-    options.pop("rng_seed", None)
-    options.pop("ignore_eos", None)
+    way, options = settings.way, fields.transformers(Request.of(prompt, settings))
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed"
     yield ""
     yield f"tokenizer = AutoTokenizer.from_pretrained({where(pair.target)!r})"
@@ -140,11 +140,15 @@ def _transformers(pair: ModelPair, settings: GenerationSettings, prompt: str, wh
     else:
         raise _lacks("transformers", way)
     yield f"prompt = {prompt!r}"
-    if pair.target.chat_template and settings.apply_chat_template:
+    special = ""
+    if _chats(pair, settings):
+        special = ", add_special_tokens=False"  # the template has them
         extra = "" if settings.enable_thinking else ", enable_thinking=False"
         yield 'chat = [{"role": "user", "content": prompt}]'
         yield f"prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False{extra})"
-    yield 'inputs = tokenizer(prompt, return_tensors="pt")'
+    yield f'inputs = tokenizer(prompt{special}, return_tensors="pt")'
+    if settings.ignore_eos:
+        yield "# transformers has no setting to go on past the end of the text, so this may stop earlier"
     if settings.do_sample:
         yield f"set_seed({settings.seed})"
     given = "".join(f", {name}={value!r}" for name, value in options.items())
@@ -172,55 +176,32 @@ def _assistant(way: Constant | Confidence | Heuristic) -> dict[str, Any]:
             return {"num_assistant_tokens_schedule": "heuristic", "assistant_confidence_threshold": 0.0}
 
 
-def _of_way(way: Way) -> dict[str, Any]:
-    """The fields that OpenVINO GenAI and its server have for a way."""
-    match way:
-        case Constant(lookahead):
-            return {"num_assistant_tokens": lookahead}
-        case Confidence(threshold):
-            return {"assistant_confidence_threshold": threshold}
-        case Tree(depth, branching, lookahead):
-            return {"num_assistant_tokens": lookahead, "tree_depth": depth, "branching_factor": branching}
-        case Lookup(ngram, lookahead):
-            return {"num_assistant_tokens": lookahead, "max_ngram_size": ngram}
-        case _:
-            return {}
+def _chats(pair: ModelPair, settings: GenerationSettings) -> bool:
+    """Whether the prompt is a message, not a text to continue."""
+    return pair.target.chat_template and settings.apply_chat_template
 
 
-def _common(settings: GenerationSettings) -> dict[str, Any]:
-    """What has nothing to do with speculation, by GenAI's names, without what is so by default."""
-    found: dict[str, Any] = {"max_new_tokens": settings.max_new_tokens, "do_sample": settings.do_sample}
-    if settings.do_sample:
-        found |= {"temperature": settings.temperature, "top_p": settings.top_p, "rng_seed": settings.seed}
-        found |= {"top_k": settings.top_k} if settings.top_k else {}
-    if settings.repetition_penalty != 1:
-        found["repetition_penalty"] = settings.repetition_penalty
-    if settings.ignore_eos:
-        found["ignore_eos"] = True
-    return found
-
-
-def _request(
-    path: str, pair: ModelPair, settings: GenerationSettings, prompt: str, more: dict[str, Any]
-) -> Iterator[str]:
-    """A request with `curl`."""
-    common = _common(settings)
-    body = {
-        "model": pair.target.name,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": common.pop("max_new_tokens"),
-        "temperature": common.pop("temperature", 0) if common.pop("do_sample") else 0,
-    }
-    if "rng_seed" in common:
-        body["seed"] = common.pop("rng_seed")
-    data = json.dumps({**body, **common, **more}, ensure_ascii=False)
+def _curl(prefix: str, pair: ModelPair, settings: GenerationSettings, prompt: str, request: dict[str, Any]) -> str:
+    """A request to a server, with `curl`."""
+    path, body = "/completions", {"model": pair.target.name, "prompt": prompt, **request}
+    if _chats(pair, settings):
+        path = "/chat/completions"
+        body = {"model": pair.target.name, "messages": [{"role": "user", "content": prompt}], **request}
+        if not settings.enable_thinking:
+            body["chat_template_kwargs"] = {"enable_thinking": False}
+    data = json.dumps(body, ensure_ascii=False)
     header = ["-H", "Content-Type: application/json"]
-    yield join(["curl", f"http://localhost:{_PORT}{path}", *header, "-d", data])
+    return join(["curl", f"http://localhost:{_PORT}{prefix}{path}", *header, "-d", data])
 
 
 def _draft(pair: ModelPair, where: Where) -> str:
     if pair.draft is None:
         raise SettingsError("This pair has no draft model; add one, or choose prompt lookup.")
+    if pair.draft_kind == "translated":
+        raise SettingsError(
+            "This pair's draft has a different tokenizer than its target, and only specdemo's traced engine decodes "
+            "with such a draft; choose another one, or prompt lookup."
+        )
     return where(pair.draft)
 
 

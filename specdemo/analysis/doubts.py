@@ -14,13 +14,14 @@ from specdemo.analysis.figures import percent
 from specdemo.analysis.intervals import Interval, Summary
 from specdemo.analysis.loops import loop
 from specdemo.analysis.predict import predict
-from specdemo.records import Comparison, Costs
+from specdemo.records import Comparison, Costs, Verdict
 
 _ABOVE = 1.1  # × τ: clocks and caches explain a little
 _BELOW = 0.95  # of v(1)
 _BUSY = 0.2  # of the machine's processor time
 
-_ENOUGH = 12  # proposals of which not one was accepted
+_ENOUGH = 12  # rounds in which not one proposal was accepted
+_SLOW = 0.3  # plain steps: a draft step that takes less is not what keeps a pair from any gain
 _EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
 """What is in the architecture's name of a mixture of experts."""
 
@@ -80,17 +81,7 @@ def doubts(comparison: Comparison) -> Iterator[Doubt]:
 def causes(comparison: Comparison) -> Iterator[Doubt]:
     """What is probably wrong with the pair, or how it is loaded, where speculation cannot pay off."""
     pair, costs, by_model = comparison.pair, comparison.costs, comparison.settings.drafter != "lookup"
-    proposed = [draft for step in comparison.speculative.rounds for draft in step.proposed or ()]
-    accepted = any(step.accepted for step in comparison.speculative.rounds)
-    if by_model and len(proposed) >= _ENOUGH and not accepted:
-        what = (
-            "EAGLE-3 head was made for another target, or is damaged" if pair.eagle3 else "draft is of another family"
-        )
-        yield Doubt(
-            "nothing accepted",
-            f"Not one of {len(proposed)} proposals was accepted, which is rare even for a poor draft. Probably the "
-            f"{what}; try another one.",
-        )
+    yield from _of_verdicts(comparison, by_model=by_model)
     if costs is not None:
         yield from _of_steps(costs, by_model=by_model)
     if any(name in pair.target.architecture.lower() for name in _EXPERTS):
@@ -110,22 +101,43 @@ def causes(comparison: Comparison) -> Iterator[Doubt]:
             )
 
 
+def _of_verdicts(comparison: Comparison, *, by_model: bool) -> Iterator[Doubt]:
+    """That nothing was accepted, though enough rounds were judged."""
+    rounds, pair = comparison.speculative.rounds, comparison.pair
+    judged = sum(any(draft.verdict is not Verdict.DISCARDED for draft in step.proposed or ()) for step in rounds)
+    if not by_model or judged < _ENOUGH or any(step.accepted for step in rounds):
+        return
+    if comparison.environment.served:
+        why = "Check what the server was told to speculate with."
+    elif pair.eagle3:
+        why = "Probably the EAGLE-3 head was made for another target, or is damaged; try another one."
+    else:
+        why = "Probably the draft is of another family; try another one."
+    yield Doubt(
+        "nothing accepted",
+        f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}",
+    )
+
+
 def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Doubt]:
     """That speculation could gain nothing even if every proposal were accepted, and which steps are to blame."""
     free, drafted, cost = predict(costs, 1.0, "lookup"), predict(costs, 1.0), metrics.draft_cost(costs)
-    if free is not None and not free.best:
+    slower = "Even if every proposal were accepted, plain decoding would be faster:"
+    by_passes = free is not None and not free.best
+    by_both = by_model and drafted is not None and not drafted.best
+    if by_both and not by_passes and cost is not None and cost > _SLOW:
+        yield Doubt(
+            "slow draft",
+            f"{slower} a draft step takes {cost:.2f} times as long as a plain step. Choose a much smaller draft, "
+            "or a faster device for it.",
+        )
+    elif by_passes or by_both:
         tokens = len(costs.verify)
         yield Doubt(
             "no gain possible",
-            "Even if every proposal were accepted, plain decoding would be faster: a pass over "
-            f"{tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f} plain steps. Such a target "
-            "is limited by arithmetic, not by memory; more threads, or another device, may change that.",
-        )
-    elif by_model and cost is not None and drafted is not None and not drafted.best:
-        yield Doubt(
-            "slow draft",
-            f"Even if every proposal were accepted, plain decoding would be faster: a draft step takes as long as "
-            f"{cost:.2f} plain steps. Choose a much smaller draft, or a faster device for it.",
+            f"{slower} a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f} times as long "
+            "as a plain step. Such a target is limited by arithmetic, not by memory; more threads, or another "
+            "device, may change that.",
         )
 
 

@@ -14,7 +14,7 @@ from specdemo.records import Costs, Record
 from specdemo.ways import Drafter
 
 FORMULAS = {
-    "expected_length": "(1 − α^(γ+1)) / (1 − α)",
+    "expected_length": "(1 − a^(γ+1)) / (1 − a)",
     "predicted_speedup": "τ / (γc + v(γ+1))",
 }
 

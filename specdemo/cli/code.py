@@ -4,6 +4,7 @@ import argparse
 
 from specdemo.analysis.code import FLAVOURS, code
 from specdemo.cli.options import Commands, add_pair, add_settings, chosen_pair, raced_settings
+from specdemo.models.checks import compared
 from specdemo.models.gguf_convert import awaits_conversion, folder_of
 from specdemo.records import Model
 from specdemo.settings import GenerationSettings
@@ -23,6 +24,7 @@ def add_to(commands: Commands) -> None:
 def _code(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
     settings = raced_settings(options, pair)
+    pair = compared(pair)
     where = _folder if options.to in _OF_FOLDERS else _file
     print(code(options.to, pair, settings, options.prompt, where), end="")
 

@@ -47,14 +47,14 @@ def add_to(commands: Commands) -> None:
 _DOWNLOADED = "a pair from the catalogue, ORGANISATION/MODEL, or ORGANISATION/MODEL:FILE.gguf"
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    add_json(parser, "catalogue and models")
+def _list_arguments(parser: argparse.ArgumentParser, written: str = "catalogue and models") -> None:
+    add_json(parser, written)
     add_models_dir(parser)
 
 
 def _info_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME|DIR", help="a model's name or folder, or a pair's name")
-    _list_arguments(parser)
+    _list_arguments(parser, "the description")
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("draft", metavar="DRAFT", nargs="?", help="a model's name or folder")
     cache = RuntimeSettings.model_fields["cache_size"]
     parser.add_argument("--cache-size", type=int, metavar="GB", default=cache.default, help=cache.description)
-    _list_arguments(parser)
+    _list_arguments(parser, "the report")
 
 
 def _download_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,7 +160,7 @@ def _show_download(name: str, progress_of: Iterator[parts.Progress[Path | None]]
         for progress in progress_of:
             left = "" if progress.seconds_left is None else f"{progress.seconds_left:.0f} s left"
             bar.update(task, completed=progress.done, total=progress.total, left=left)
-    print(f"{name} is on this machine; use it as: --target {name}")
+    print(f"{name} is on this machine; name it with --target or --draft.")
 
 
 def _convert(options: argparse.Namespace) -> None:

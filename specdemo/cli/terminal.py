@@ -80,7 +80,8 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
     if sweep.costs is not None:
         console.print(Text(_steps(sweep.costs), "dim"))
     if sweep.prediction is not None:
-        formula = f"Predicted: {FORMULAS['predicted_speedup']} with these step costs and α over all runs."
+        acceptance = "accepted / (accepted + rejected)"
+        formula = f"Predicted: {FORMULAS['predicted_speedup']} with these step costs and {acceptance} over all runs."
         console.print(Text(formula, "dim"))
 
 

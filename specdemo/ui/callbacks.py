@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from specdemo.analysis.code import code
 from specdemo.analysis.wording import is_chat
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
+from specdemo.models.checks import compared
 from specdemo.records import ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import (
@@ -99,8 +100,9 @@ class Callbacks:
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
         """The settings as lines of code; updates of message and lines."""
         try:
-            lines = code(flavour, pair, settings_from(pair, dict(zip(NAMES, values, strict=True))), prompt)
-        except SettingsError as error:
+            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+            lines = code(flavour, compared(pair), settings, prompt)
+        except SpecdemoError as error:
             return [alert(error), ""]
         return [code_html(lines), lines]
 

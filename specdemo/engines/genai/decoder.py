@@ -13,9 +13,10 @@ from time import perf_counter
 
 import openvino_genai
 
+from specdemo.decoding.fields import tells_probabilities
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Prefilling
-from specdemo.engines.genai.config import generation_config, kind_of, tells_probabilities
+from specdemo.engines.genai.config import generation_config, kind_of
 from specdemo.engines.genai.handles import as_tensor, check_fits, read
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer

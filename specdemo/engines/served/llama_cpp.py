@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from specdemo.decoding import fields
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.served.client import Client, Event
@@ -55,7 +56,7 @@ class LlamaCpp:
 
     def ask(self, request: Request, *, alone: bool = True) -> Asked:
         """A completion of the prompt, to which the server's own chat template is applied first."""
-        prompt, sampling = request.prompt, request.sampling
+        prompt = request.prompt
         if request.apply_chat_template and self._props.get("chat_template"):
             chat = {
                 "messages": messages(request),
@@ -66,14 +67,7 @@ class LlamaCpp:
             "prompt": prompt,
             **({"model": self._name} if self._name is not None else {}),
             "n_predict": request.max_new_tokens,
-            "temperature": sampling.temperature if sampling.do_sample else 0,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": 0,
-            "seed": sampling.seed,
-            "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": self._context or 64,
-            "ignore_eos": request.ignore_eos,
+            **fields.llama_cpp(request, self._context or 64),
             "cache_prompt": False,  # else a prefill would not be one
             "stream": True,
             "return_tokens": True,

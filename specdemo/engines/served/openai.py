@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from specdemo.decoding import fields
 from specdemo.engines.served.answers import Part, Proposals, TextReader
 from specdemo.engines.served.client import Client
 from specdemo.engines.served.protocols import Asked, messages
 from specdemo.records import FinishReason, Model, Request, Round
-from specdemo.ways import Confidence, Constant, Lookup, ServerKind
+from specdemo.ways import ServerKind
 
 _LETTERS_PER_TOKEN = 4  # where a server counts no tokens; only how long texts are depends on it
 _REASONS: dict[str, FinishReason] = {"length": "length"}
@@ -88,25 +89,18 @@ class OpenAI:
         """A chat completion, or a completion of the prompt as it is."""
         if self._name is None:
             self.describe()
-        sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._name,
-            "max_tokens": request.max_new_tokens,
-            "temperature": sampling.temperature if sampling.do_sample else 0,
+            **fields.openai(request, beyond=self._extras.sampling),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if sampling.do_sample:
-            body |= {"top_p": sampling.top_p, "seed": sampling.seed}
-        if self._extras.sampling:
-            body |= {"ignore_eos": request.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
-            body |= {"top_k": sampling.top_k or -1} if sampling.do_sample else {}
         if self._extras.running_totals:
             body["stream_options"]["continuous_usage_stats"] = True
         if self._extras.salted:
             body |= {"cache_salt": uuid4().hex, "return_token_ids": True}
         if self._kind == "ovms":
-            body |= _of_way(request)
+            body |= fields.of_way(request.way)
         if not request.apply_chat_template:
             return self._asked("/completions", {**body, "prompt": request.prompt}, alone)
         if self._extras.template:
@@ -186,16 +180,3 @@ def _total(text: str, name: str) -> float | None:
     """The sum of a counter over all its labels, in Prometheus' format; None if there is no such counter."""
     values = re.findall(rf"^{re.escape(name)}(?:_total)?(?:{{.*}})? (\S+)$", text, re.MULTILINE)
     return sum(map(float, values)) if values else None
-
-
-def _of_way(request: Request) -> dict[str, Any]:
-    """How OpenVINO Model Server is told to speculate."""
-    match request.way:
-        case Constant(lookahead):
-            return {"num_assistant_tokens": lookahead}
-        case Confidence(threshold):
-            return {"assistant_confidence_threshold": threshold}
-        case Lookup(ngram, lookahead):
-            return {"num_assistant_tokens": lookahead, "max_ngram_size": ngram}
-        case _:
-            return {}

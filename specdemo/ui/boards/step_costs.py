@@ -16,6 +16,10 @@ from specdemo.ui.html.tables import table_html
 from specdemo.ways import EngineName
 
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
+_BANDWIDTH = (
+    "Twice the memory bandwidth is assumed to double v(n) − 1: plain and draft steps then take half as long, but the "
+    "arithmetic of more tokens takes as long as before."
+)
 _STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
 
 
@@ -118,14 +122,14 @@ def _expectation(costs: Costs, acceptance: float, what_if: Imagined) -> tuple[st
     figure.update_xaxes(title="lookahead γ")
     figure.update_yaxes(title="predicted speedup")
     best, textbook = prediction.best, prediction.textbook_best
+    given = f"At an acceptance of {acceptance:.2f}"
     if best:
-        sentence = (
-            f"At α = {acceptance:.2f} the best lookahead is {best}, predicted {prediction.predicted[best - 1]:.2f}×"
-        )
+        sentence = f"{given} the best lookahead is {best}, predicted {prediction.predicted[best - 1]:.2f}×"
     else:
-        sentence = f"At α = {acceptance:.2f} no lookahead is predicted to beat plain decoding"
+        sentence = f"{given} no lookahead is predicted to beat plain decoding"
     by_book = f"with v = 1 it would be {textbook}" if textbook else "nor with v = 1"
-    formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with τ = {FORMULAS['expected_length']}."
+    length = f"τ = {FORMULAS['expected_length']}, where a is this acceptance"
+    formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with {length}."
     return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula) + imagined), figure
 
 
@@ -154,4 +158,5 @@ def _imagined(costs: Costs, acceptance: float, what_if: Imagined, figure: go.Fig
         f"v({tokens}) = {number(metrics.verify_cost(other, tokens))} "
         f"(measured {number(metrics.verify_cost(costs, tokens))})"
     )
-    return Markup("<p><b>What if</b>: with {}, {}.</p>").format(values, outcome)
+    bandwidth = "" if what_if.growth == 1 else f" {_BANDWIDTH}"
+    return Markup("<p><b>What if</b>: with {}, {}.{}</p>").format(values, outcome, bandwidth)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import gradio as gr
 
-from specdemo.analysis.predict import WHAT_IFS, Imagined
+from specdemo.analysis.predict import AS_MEASURED, WHAT_IFS, Imagined
 from specdemo.errors import SpecdemoError
 from specdemo.measure.step_costs import contexts_task
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
@@ -111,7 +111,7 @@ class Callbacks:
 
 
 def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
-    """What the rest of the tab learns from a sweep: its recommendation, and the costs and α for predictions."""
+    """What the rest of the tab learns from a sweep: its recommendation, and what predictions need."""
     best, costs, alpha = found.recommendation.candidate, None, None
     if found.costs is not None:
         costs = KnownCosts(pair, found.settings.engine, found.costs)
@@ -161,7 +161,7 @@ def tune_tab(
             heading(
                 "Why: what each step costs on this machine",
                 "A draft step costs c plain steps, and a target pass over n tokens costs v(n). Together with the "
-                "acceptance rate α they predict the speedup of each lookahead.",
+                "share of judged proposals that are accepted, they predict the speedup of each lookahead.",
             )
             with gr.Row(elem_classes="actions"):
                 measure = gr.Button(_COSTS, elem_id="measure", scale=0, min_width=200)
@@ -172,16 +172,16 @@ def tune_tab(
                 1,
                 _ALPHA,
                 step=0.01,
-                label="Acceptance rate α",
+                label="Acceptance per judged proposal",
                 elem_id="alpha",
-                info="of a single proposal: accepted / (accepted + rejected); set by a sweep",
+                info="accepted / (accepted + rejected); above α, which also counts discarded ones; set by a sweep",
             )
             draft, growth, presets = _what_if()
         costs_view = view("costs.html", "new Board(element)", elem_id="costs-board")
 
     busy: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
     assumed = [known, alpha, draft, growth]
-    # the costs board follows at the end, in its own event, so that it uses the α of that moment
+    # the costs board follows at the end, in its own event, so that it uses the acceptance of that moment
     start.click(
         callbacks.sweep,
         [known_visitor, pair, prompts, longest, thresholds, repeats, known, *controls.values()],
@@ -205,7 +205,7 @@ def tune_tab(
     use.click(applied, best, chosen, **PRIVATE).then(
         None, js="() => document.querySelector('button[role=tab]').click()"
     )
-    of_a_pair = [prompts, message, board, best, use, costs_message, costs_view, known, alpha]
+    of_a_pair = [prompts, message, board, best, use, costs_message, costs_view, known, *assumed[1:]]
     pair.change(_begun, [pair, prompts], of_a_pair, **PRIVATE)
 
 
@@ -239,7 +239,7 @@ def _begun(pair: ModelPair, prompts: str) -> list[Any]:
     """For another pair: its own examples, unless the visitor wrote something; nothing else is known about it."""
     untouched = prompts in map(_examples, get_args(Prompts))
     suited = _examples(pair.target.prompts) if untouched else gr.skip()
-    return [suited, "", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA]
+    return [suited, "", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA, *AS_MEASURED]
 
 
 def _examples(kind: Prompts) -> str:
