@@ -15,6 +15,10 @@ import pytest
 from specdemo.analysis import explain, metrics, schema
 from specdemo.analysis.figures import figures
 from specdemo.engines.served import ServedEngine, served_pair
+from specdemo.engines.served.batch import ServedBatch
+from specdemo.engines.served.client import Event as Heard
+from specdemo.engines.served.client import Hear, Sending
+from specdemo.engines.served.openai import OpenAI
 from specdemo.errors import ServerError, UsageError
 from specdemo.measure.load import Prompted, serve
 from specdemo.measure.race import race, run_alone
@@ -109,6 +113,42 @@ def test_a_batch_learns_of_rounds_at_the_end() -> None:
     assert block is not None
     assert (block.judged, block.accepted) == ((6, 18), (2, 2, 2))
     assert [one.tokens for one in block.served] == [7, 7]
+
+
+class Mouth:
+    """A client whose server says what a test makes it say."""
+
+    def __init__(self) -> None:
+        self.heard_by: list[Hear] = []
+
+    def send(self, path: str, body: dict[str, Any], hear: Hear) -> Sending:
+        self.heard_by.append(hear)
+        return Sending(0.0, lambda: None)
+
+    def understood(self, news: Iterator[Any]) -> Iterator[Any]:
+        return news
+
+    def say(self, number: int, *events: dict[str, Any] | None) -> None:
+        for at, event in enumerate(events, 1):
+            self.heard_by[number](None if event is None else Heard(at, event))
+
+
+def test_tokens_that_are_counted_at_the_end_are_not_taken_for_one_per_event() -> None:
+    client: Any = Mouth()
+    batch = ServedBatch(client, OpenAI("openai", client, "tiny"))
+    for number in range(2):
+        batch.submit(number, Request("Say", AsServed()))
+    end = {"choices": [], "usage": {"completion_tokens": 6}}
+    client.say(0, chat("The cat "), chat("sat on the red mat."), end, None)
+    assert sum(batch.receive()[-1].tokens for _ in range(2)) == 2, "nothing is known of their number yet"
+    (*_, last) = [arrival for _ in range(2) for arrival in batch.receive()]
+    assert (last.tokens, last.finish_reason) == (4, "stop")
+    client.say(1, chat("nine characters"), chat(", and more."))  # 26 letters at 6 tokens for 27
+    first, second = (batch.receive()[0] for _ in range(2))
+    assert (first.tokens, second.tokens) == (3, 3)
+    client.say(1, {"choices": [], "usage": {"completion_tokens": 5}}, None)
+    (*_, last) = [arrival for _ in range(2) for arrival in batch.receive()]
+    assert last.tokens == -1, "what was counted too many"
 
 
 def test_a_batch_fails_with_its_server() -> None:
