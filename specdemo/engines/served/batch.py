@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from specdemo.engines.base import Prefilling
 from specdemo.engines.batch import Arrival, Verified
 from specdemo.engines.served.client import Client, Event, Sending
-from specdemo.engines.served.protocols import Dialect, Reader
-from specdemo.errors import PromptError, ServerError
+from specdemo.engines.served.protocols import Dialect, Reader, check_prompt
+from specdemo.errors import ServerError
 from specdemo.records import Request, Round
 
 _PATIENCE = 0.1  # seconds without any news
@@ -53,8 +53,7 @@ class ServedBatch:
 
     def submit(self, number: int, request: Request) -> None:
         """Send another request."""
-        if not request.prompt.strip():
-            raise PromptError("The prompt is empty; enter the beginning of a text.")
+        check_prompt(request)
         asked = self._dialect.ask(request, alone=False)
         sending = self._client.send(asked.path, asked.body, lambda event: self._news.put(_News(number, event)))
         self._flying[number] = _Flight(asked.reader(sending.at), sending, sending.at)
@@ -70,7 +69,7 @@ class ServedBatch:
             raise news.event
         if news.event is None:
             return [*self._arrived(news.number, flight, flight.reader.end()), self._ended(news.number, flight)]
-        return self._arrived(news.number, flight, self._client.understood(flight.reader.hear(news.event)))
+        return self._arrived(news.number, flight, flight.reader.hear(news.event))
 
     def cache_bytes(self) -> int | None:
         """No server tells."""
@@ -84,7 +83,7 @@ class ServedBatch:
 
     def _arrived(self, number: int, flight: _Flight, news: Any) -> list[Arrival]:
         found = []
-        for step in news:
+        for step in self._client.understood(news):
             if not isinstance(step, Prefilling):
                 flight.at += step.seconds
                 flight.rounds.append(step)
@@ -105,7 +104,8 @@ class ServedBatch:
     def _ended(self, number: int, flight: _Flight) -> Arrival:
         """What is known only now: the rounds, and tokens that were not counted as they came."""
         del self._flying[number]
-        settled = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()
+        with self._client.understanding():
+            settled = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()
         known = flight.reader.trace_source != "bursts"
         rounds = tuple(
             Verified(None if step.proposed is None else len(step.proposed), step.accepted) for step in settled[1:]
