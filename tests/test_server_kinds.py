@@ -108,6 +108,11 @@ def test_ovms_tells_no_rounds_but_is_told_how_to_speculate() -> None:
     assert "burst" in " ".join(explain.notes(comparison))
 
 
+def test_tokens_that_arrive_together_are_not_said_to_come_from_one_pass() -> None:
+    comparison = compare(VLLM, {**VLLM, CHAT: Answer(stream=(*VLLM_EVENTS, "[DONE]"))})
+    assert "how many tokens each event held" in " ".join(explain.notes(comparison))
+
+
 def test_a_batch_learns_of_rounds_at_the_end() -> None:
     with engine_of(None, VLLM) as engine, closing(engine.batch(AsServed())) as batch:
         request = Request.of("Say", begun(engine.pair.target))
@@ -242,11 +247,11 @@ def test_whatever_goes_wrong_while_an_answer_is_read_is_told(monkeypatch: pytest
 def test_as_many_requests_as_a_load_may_have_are_in_flight() -> None:
     answered, number = Event(), 110
     begun_ = Semaphore(0)
-    waiting = Answer(stream=VLLM[CHAT].stream, begins=begun_.release, waits=lambda: answered.wait(5))
+    waiting = Answer(stream=VLLM_EVENTS, begins=begun_.release, waits=lambda: answered.wait(30))
     with engine_of(None, {**VLLM, CHAT: waiting}) as engine, closing(engine.batch(AsServed())) as batch:
         for index in range(number):
             batch.submit(index, Request("Say", AsServed(), apply_chat_template=True))
-        assert all(begun_.acquire(timeout=5) for _ in range(number))
+        assert all(begun_.acquire(timeout=4) for _ in range(number))
         answered.set()
 
 

@@ -1,7 +1,7 @@
 """One request to one server. The server does not wait to be asked for a round: it decodes, and what arrives is read.
 
-A round's seconds are those between the arrival of its first token and that of the round before, for every kind of
-server alike, so they contain the network's delays but not this program's.
+A round lasts from the arrival of the previous round's first token to the arrival of its own, for every kind of server
+alike, so it contains the network's delays but not this program's.
 """
 
 from collections.abc import Generator, Iterator, Sequence
