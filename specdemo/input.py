@@ -38,3 +38,11 @@ def read_bytes(path: Path, most: int, kind: str) -> bytes:
     if len(data) > most:
         raise FileError(f"{name} is larger than {most // 2**20} MB; choose a smaller file.")
     return data
+
+
+def is_text(value: Any) -> bool:
+    """Whether a text can be encoded: lone surrogates, which JSON can hold, cannot."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False

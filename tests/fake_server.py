@@ -18,6 +18,7 @@ class Answer:
     status: int = 200
     stream: tuple[Any, ...] = ()
     broken: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
     begins: Callable[[], object] = lambda: None
     waits: Callable[[], object] = lambda: None
 
@@ -57,6 +58,8 @@ def fake(answers: Mapping[str, Answer]) -> Iterator[FakeServer]:
             server.keys.append(self.headers.get("Authorization"))
             answer = server.answers.get(self.path, Answer({"error": "no such path"}, 404))
             self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
             self.send_header("Connection", "close")  # told, so that no client sends its next request into the end
             if not answer.stream:
                 text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
@@ -78,7 +81,10 @@ def fake(answers: Mapping[str, Answer]) -> Iterator[FakeServer]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+    class Busy(ThreadingHTTPServer):
+        request_queue_size = 256  # many connect at once
+
+    with Busy(("127.0.0.1", 0), Handler) as http:
         http.daemon_threads = True
         server = FakeServer(f"http://127.0.0.1:{http.server_port}", answers)
         thread = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})

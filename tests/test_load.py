@@ -17,9 +17,9 @@ from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.load import run as load_runs
 from specdemo.bench.load.conclusion import best, conclusion, crossovers, fastest_words, opening
-from specdemo.bench.load.report import COLUMNS, report_of
-from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
-from specdemo.bench.load.run import load_run, variants
+from specdemo.bench.load.report import COLUMNS, headline, report_of
+from specdemo.bench.load.results import PLAIN, Load, LoadLine, Percentiles, Point
+from specdemo.bench.load.run import header_of, load_run, variants
 from specdemo.bench.load.schedule import schedule
 from specdemo.bench.suites import Task
 from specdemo.engines.batch import Arrival
@@ -28,7 +28,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, PairError, SettingsError
 from specdemo.measure.load import Prompted, decode_at_once, serve, shuffled
 from specdemo.progress import Progress
-from specdemo.records import Request
+from specdemo.records import Request, Server, Servers
 from specdemo.records.load import Block
 from specdemo.settings import GenerationSettings
 from specdemo.ways import Constant, EngineName, Plain, Way
@@ -218,6 +218,22 @@ def test_rows_of_another_run_are_not_mixed_in(journal: Journal) -> None:
         run(journal=journal, requests=20)
     with pytest.raises(FileError, match="other methods"):
         run(journal=journal, lookaheads=(2, 4))
+    with pytest.raises(FileError, match="with another random order;"):
+        run(journal=journal, seed=1)
+
+
+def test_rows_of_other_servers_are_not_mixed_in(journal: Journal) -> None:
+    def opened(**servers: Any) -> list[LoadLine]:
+        pair = PAIR.model_copy(update={"servers": Servers(**servers)})
+        return journal.open(header_of(pair, SETTINGS, ("lookahead 4",), LEVELS, 0, TASKS), LoadLine)
+
+    one, other = Server(url="http://127.0.0.1:8080"), Server(url="http://127.0.0.1:8081")
+    assert opened(plain=one, speculative=other) == opened(plain=one, speculative=other) == []
+    named = other.model_copy(update={"model": "tiny"})
+    for sides in ((other, one), (one, None), (one, named)):
+        with pytest.raises(FileError, match="a run with other servers;"):
+            opened(plain=sides[0], speculative=sides[1])
+    assert "127.0.0.1" not in journal.path.read_text()
 
 
 def test_a_crash_loses_no_finished_block(journal: Journal) -> None:
@@ -383,6 +399,9 @@ def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_says_so_and_shows_nothing_false() -> None:
     begun, *_, last = states(repeats=1)
+    unknown = last.found.model_copy(update={"rows": [row for row in last.found.rows if row.block.level == 4]})
+    assert [each["identical"] for each in headline(unknown)["speedups"].values()] == [None]
+    assert all(each["identical"] for each in headline(last.found)["speedups"].values())
     assert report_of(begun.found).rows == []
     assert next(opening(begun.found)) == "Nothing could be compared yet."
     complete = report_of(last.found)

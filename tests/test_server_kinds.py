@@ -1,12 +1,13 @@
 """Answers of servers other than llama.cpp's, as they document them; and what can go wrong with any server."""
 
 import os
+import re
 import socket
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from itertools import repeat
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any
 from unittest import mock
 
@@ -14,8 +15,13 @@ import pytest
 
 from specdemo.analysis import explain, metrics, schema
 from specdemo.analysis.figures import figures
+from specdemo.cli.options import check_url
 from specdemo.engines.served import ServedEngine, served_pair
-from specdemo.errors import ServerError, UsageError
+from specdemo.engines.served.batch import ServedBatch
+from specdemo.engines.served.client import Client, Hear, Sending
+from specdemo.engines.served.client import Event as Heard
+from specdemo.engines.served.openai import OpenAI
+from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.measure.load import Prompted, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.models.pairs import begun
@@ -102,6 +108,11 @@ def test_ovms_tells_no_rounds_but_is_told_how_to_speculate() -> None:
     assert "burst" in " ".join(explain.notes(comparison))
 
 
+def test_tokens_that_arrive_together_are_not_said_to_come_from_one_pass() -> None:
+    comparison = compare(VLLM, {**VLLM, CHAT: Answer(stream=(*VLLM_EVENTS, "[DONE]"))})
+    assert "how many tokens each event held" in " ".join(explain.notes(comparison))
+
+
 def test_a_batch_learns_of_rounds_at_the_end() -> None:
     with engine_of(None, VLLM) as engine, closing(engine.batch(AsServed())) as batch:
         request = Request.of("Say", begun(engine.pair.target))
@@ -109,6 +120,45 @@ def test_a_batch_learns_of_rounds_at_the_end() -> None:
     assert block is not None
     assert (block.judged, block.accepted) == ((6, 18), (2, 2, 2))
     assert [one.tokens for one in block.served] == [7, 7]
+
+
+class Mouth:
+    """A client whose server says what a test makes it say."""
+
+    def __init__(self) -> None:
+        self.heard_by: list[Hear] = []
+
+    def send(self, path: str, body: dict[str, Any], hear: Hear) -> Sending:
+        self.heard_by.append(hear)
+        return Sending(0.0, lambda: None)
+
+    def understood(self, news: Iterator[Any]) -> Iterator[Any]:
+        return news
+
+    def understanding(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def say(self, number: int, *events: dict[str, Any] | None) -> None:
+        for at, event in enumerate(events, 1):
+            self.heard_by[number](None if event is None else Heard(at, event))
+
+
+def test_tokens_that_are_counted_at_the_end_are_not_taken_for_one_per_event() -> None:
+    client: Any = Mouth()
+    batch = ServedBatch(client, OpenAI("openai", client, "tiny"))
+    for number in range(2):
+        batch.submit(number, Request("Say", AsServed()))
+    end = {"choices": [], "usage": {"completion_tokens": 6}}
+    client.say(0, chat("The cat "), chat("sat on the red mat."), end, None)
+    assert sum(batch.receive()[-1].tokens for _ in range(2)) == 2, "nothing is known of their number yet"
+    (*_, last) = [arrival for _ in range(2) for arrival in batch.receive()]
+    assert (last.tokens, last.finish_reason) == (4, "stop")
+    client.say(1, chat("nine characters"), chat(", and more."))  # 26 letters at 6 tokens for 27
+    first, second = (batch.receive()[0] for _ in range(2))
+    assert (first.tokens, second.tokens) == (3, 3)
+    client.say(1, {"choices": [], "usage": {"completion_tokens": 5}}, None)
+    (*_, last) = [arrival for _ in range(2) for arrival in batch.receive()]
+    assert last.tokens == -1, "what was counted too many"
 
 
 def test_a_batch_fails_with_its_server() -> None:
@@ -136,11 +186,17 @@ def test_what_is_sent() -> None:
 
 CHAT = "/v1/chat/completions"
 BAD: dict[str, tuple[Answer, str]] = {
-    "401": (Answer({"error": {"message": "no key"}}, 401), "SPECDEMO_API_KEY"),
+    "401": (Answer({"error": {"message": "no key"}}, 401), "requires a valid API key; set SPECDEMO_API_KEY (401)."),
     "404": (Answer({"error": {"message": "no model tiny"}}, 404), "no model tiny"),
     "429": (Answer({"error": "slow down"}, 429), "too many requests"),
     "503": (Answer("loading", 503), "not ready"),
     "500": (Answer({"error": {"message": "out of memory"}}, 500), "out of memory"),
+    "addresses": (
+        Answer({"error": "http://10.0.0.7:9000/v1, 10.0.0.8:80 and 10.0.0.9 failed"}, 500),
+        ": …, … and … failed",
+    ),
+    "deep": (Answer(stream=("[" * 100_000,)), "no JSON object"),
+    "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "cannot be read"),
     "no JSON": (Answer(stream=("<html>", "[DONE]")), "no JSON object"),
     "an error in between": (Answer(stream=(chat("The"), {"error": {"message": "evicted"}})), "evicted"),
     "broken off": (Answer(stream=VLLM_EVENTS[:3], broken=True), "broke its answer off"),
@@ -156,10 +212,47 @@ def test_an_error_is_a_sentence_and_the_other_side_is_kept(what: str) -> None:
     comparison = compare(VLLM, {**VLLM, CHAT: answer})
     assert words in comparison.failures["speculative"]
     assert comparison.failures["speculative"].startswith("The speculative server ")
-    assert "127.0.0.1" not in comparison.model_dump_json()
+    assert not re.search(r"127\.0\.0|10\.0\.0", comparison.model_dump_json())
     assert comparison.plain.text == TEXT
     assert comparison.speculative.finish_reason == "failed"
     assert [figure for figure in figures(comparison) if "nan" in figure.speculative] == []
+
+
+def test_nonsense_at_the_end_is_a_sentence_too() -> None:
+    told = {"speculative_decoding": {"num_spec_steps": 3, "num_draft_tokens": None}}
+    answers = {**VLLM, CHAT: Answer(stream=(*VLLM_EVENTS, {"choices": [], "metrics": told}, "[DONE]"))}
+    with pytest.raises(ServerError, match="unknown format"):
+        run(answers)
+    with engine_of(None, answers) as engine, closing(engine.batch(AsServed())) as batch:
+        request = Request.of("Say", begun(engine.pair.target))
+        with pytest.raises(ServerError, match="unknown format"):
+            serve(batch, repeat(Prompted("first", request)), 1, 1)
+
+
+def test_a_prompt_that_cannot_be_sent_is_refused() -> None:
+    with engine_of(None, VLLM) as engine:
+        request = Request.of("Say \ud800", begun(engine.pair.target))
+        with pytest.raises(PromptError, match="not text"):
+            run_alone(engine.decoder(request))
+        with closing(engine.batch(AsServed())) as batch, pytest.raises(PromptError, match="not text"):
+            batch.submit(0, request)
+
+
+def test_whatever_goes_wrong_while_an_answer_is_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "check_event", mock.Mock(side_effect=RecursionError))
+    with pytest.raises(ServerError, match="cannot be read"):
+        run(VLLM)
+
+
+def test_as_many_requests_as_a_load_may_have_are_in_flight() -> None:
+    answered, number = Event(), 110
+    begun_ = Semaphore(0)
+    waiting = Answer(stream=VLLM_EVENTS, begins=begun_.release, waits=lambda: answered.wait(30))
+    with engine_of(None, {**VLLM, CHAT: waiting}) as engine, closing(engine.batch(AsServed())) as batch:
+        for index in range(number):
+            batch.submit(index, Request("Say", AsServed(), apply_chat_template=True))
+        assert all(begun_.acquire(timeout=4) for _ in range(number))
+        answered.set()
 
 
 def test_a_server_that_stops_answering() -> None:
@@ -192,7 +285,7 @@ def test_servers_that_cannot_be_used() -> None:
         with pytest.raises(ServerError, match="The plain server cannot be reached"):
             served_pair(Servers(plain=Server(url=f"http://127.0.0.1:{deaf.getsockname()[1]}")))
     with fake({**VLLM, "/v1/models": models("a", "b")}) as two:
-        with pytest.raises(ServerError, match=r"several models \(a, b\)"):
+        with pytest.raises(ServerError, match=r"several models \(a, b\); name one with --model"):
             served_pair(Servers(speculative=Server(url=two.url)))
         with pytest.raises(ServerError, match="no model 'c', but a, b"):
             served_pair(Servers(speculative=Server(url=two.url, model="c")))
@@ -201,6 +294,56 @@ def test_servers_that_cannot_be_used() -> None:
         assert served_pair(Servers(plain=plain, speculative=speculative)).target.name == "b"
     with pytest.raises(UsageError, match="--url"):
         served_pair(Servers())
+    for url in ("http://[::1", "http://localhost:port", "http://:80"):
+        with pytest.raises(UsageError, match="is not a server's address"):
+            check_url(url)
+    with pytest.raises(UsageError, match="address is none"):
+        served_pair(Servers(plain=Server(url="http://[::1")))
+
+
+@pytest.mark.parametrize("page", [Answer("<html>"), Answer({"data": []}), Answer([1])])
+def test_a_server_that_does_not_list_its_models(page: Answer) -> None:
+    with fake({"/version": page, "/v1/models": page}) as server:
+        with pytest.raises(ServerError, match="does not list its models; name one with --model"):
+            served_pair(Servers(speculative=Server(url=server.url)))
+        named = Server(url=server.url, model="tiny", kind="vllm")
+        with closing(ServedEngine(served_pair(Servers(speculative=named)))) as engine:
+            assert engine.environment.device == "vLLM"
+        with pytest.raises(ServerError, match="knows no such model or address"):
+            served_pair(Servers(speculative=Server(url=server.url, kind="llama.cpp")))
+
+
+def test_answers_of_something_else_are_sentences() -> None:
+    for answers, words in (
+        ({"/props": Answer("<html>")}, "no JSON object"),
+        ({"/props": Answer({}), "/v1/models": Answer("<html>")}, "no JSON object"),
+        ({"/props": Answer({}), "/v1/models": Answer({"data": [3]})}, "unknown format"),
+    ):
+        with fake(answers) as server, pytest.raises(ServerError, match=words):
+            served_pair(Servers(speculative=Server(url=server.url, kind="llama.cpp")))
+    with fake({"/v1/models": Answer({"data": [3]})}) as server, pytest.raises(ServerError, match="unknown format"):
+        served_pair(Servers(speculative=Server(url=server.url)))
+
+
+def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
+    closed = {"/v1/models": Answer({"error": "no key"}, 401)}
+    with fake(closed) as one, fake(closed) as other:
+        here, elsewhere = Server(url=one.url), Server(url=other.url)
+        for plain, speculative, own, variable in (
+            (None, here, "", "SPECDEMO_API_KEY"),
+            (here, here, "", "SPECDEMO_API_KEY"),
+            (here, here, "own", "SPECDEMO_PLAIN_API_KEY"),
+            (here, elsewhere, "", "SPECDEMO_PLAIN_API_KEY"),
+        ):
+            keys = {"SPECDEMO_API_KEY": "secret\r\n", "SPECDEMO_PLAIN_API_KEY": own}
+            with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set {variable} "):
+                served_pair(Servers(plain=plain, speculative=speculative))
+    assert set(one.keys) == {"Bearer secret", "Bearer own", None}
+    for key in ("sëcret", "se\ncret"):
+        with mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": key}), pytest.raises(UsageError) as error:
+            served_pair(Servers(speculative=here))
+        assert "set SPECDEMO_API_KEY anew" in str(error.value)
+        assert error.value.__cause__ is None
 
 
 def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None:

@@ -95,7 +95,7 @@ class Chart {
     const shapes = this.element.layout?.shapes; // such as the anatomy's current round, which the figure does not hold
     this.flush();
     this.redraw();
-    if (shapes && !this.marks.length) Plotly.relayout(this.element, { shapes });
+    if (shapes && !this.marks.length && !this.figure.layout.shapes) Plotly.relayout(this.element, { shapes });
   }
 
   // To its element's size; one in a hidden tab has none.

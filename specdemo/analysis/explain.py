@@ -107,8 +107,8 @@ _SOURCES = {
     "only how many were accepted.",
     "reported": "The server reported how many tokens each round proposed and how many were accepted, but not which "
     "ones were rejected. Rounds are timed by when their tokens arrived here.",
-    "passes": "The server told which tokens came from one pass of the target, but not what had been proposed. Rounds "
-    "are timed by when their tokens arrived here.",
+    "passes": "The server told how many tokens each event held; those that arrived together are taken for one pass. "
+    "It did not tell what had been proposed. Rounds are timed by when their tokens arrived here.",
     "bursts": "The server does not tell its rounds. What is shown as one is a burst of text that arrived at once; "
     "tokens are divided among bursts by length, so only their total is exact.",
 }

@@ -14,11 +14,12 @@ from specdemo.bench.suites import Task
 from specdemo.measure.hardware import Bound, MemoryUse
 from specdemo.models.folder import files_digest
 from specdemo.models.gguf_convert import folder_of
-from specdemo.records import Costs, Environment, ModelPair, Record, Trial
+from specdemo.records import Costs, Environment, ModelPair, Record, Servers, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.ways import EngineName
 
 ALL = "all tasks"
+_DIGITS = 4  # so many addresses share them that guessing does not tell which one is meant
 
 
 class Row(Record):
@@ -71,11 +72,13 @@ class JournalLine(Record):
 class Header(Heading):
     """What a benchmark measures; rows of a different one must not be mixed in.
 
-    `models` are digests of the files of target and draft, since a folder of the same name can hold other weights.
+    `models` are digests of the files of target and draft, since a folder of the same name can hold other weights;
+    `servers` those of which server each side has, which are too short to find an address with.
     """
 
     pair: ModelPair
     models: tuple[str, ...]
+    servers: tuple[str, ...] = ()
     settings: GenerationSettings
     methods: tuple[str, ...]
     prompts: str  # digest
@@ -86,7 +89,14 @@ class Header(Heading):
         digest = hashlib.sha256("\n".join(task.model_dump_json() for task in tasks).encode()).hexdigest()
         here = [model for model in (pair.target, pair.draft) if model is not None and model.path is not None]
         models = tuple(files_digest(folder_of(model)) for model in here)
-        return cls(pair=pair, models=models, settings=settings, methods=tuple(methods), prompts=digest)
+        return cls(
+            pair=pair,
+            models=models,
+            servers=_digests(pair.servers),
+            settings=settings,
+            methods=tuple(methods),
+            prompts=digest,
+        )
 
     def differences(self, begun: Self) -> list[str]:
         """How that one differs, in words; the order of methods does not matter."""
@@ -95,11 +105,19 @@ class Header(Heading):
         same = {
             "another pair": pair == begun_pair,  # paths are left out when it is dumped
             "other model files": self.models == begun.models,
+            "other servers": self.servers == begun.servers,
             "other settings": (self.settings, runtime) == (begun.settings, begun_runtime),
             "other methods": set(self.methods) == set(begun.methods),
             "other prompts": self.prompts == begun.prompts,
         }
         return [difference for difference, equal in same.items() if not equal]
+
+
+def _digests(servers: Servers | None) -> tuple[str, ...]:
+    """A few digits for each side's server, by which another one is noticed though addresses are not kept."""
+    told = [] if servers is None else [servers.plain, servers.speculative]
+    texts = ["" if each is None else f"{each.url} {each.model} {each.kind}" for each in told]
+    return tuple(hashlib.sha256(text.encode()).hexdigest()[:_DIGITS] for text in texts)
 
 
 class Bench(Record):

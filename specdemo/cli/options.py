@@ -123,8 +123,12 @@ def check_url(url: str) -> None:
     Raises:
         UsageError: it is not.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        fits = False
+    if not fits:
         raise UsageError(f"{quoted(url)} is not a server's address; write it like http://127.0.0.1:8080.")
 
 

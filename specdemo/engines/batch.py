@@ -24,10 +24,10 @@ class Verified(NamedTuple):
 class Arrival(NamedTuple):
     """What arrived for one request at one moment; its first arrival ends the time to first token.
 
-    `number` is that of `Batch.submit`, `at` is on the batch's clock. `tokens` is how many arrived; `output` holds
-    their ids, or their text where ids are not told. `rounds` are the target's passes that this tells of (the prefill
-    is none of them, a plain step is a round with nothing proposed), or None where nothing is known of them. An engine
-    may tell all of them at the end.
+    `number` is that of `Batch.submit`, `at` is on the batch's clock. `tokens` is how many arrived; where that is not
+    known before, the last arrival corrects it, in either direction. `output` holds their ids, or their text where ids
+    are not told. `rounds` are the target's passes that this tells of (the prefill is none of them, a plain step is a
+    round with nothing proposed), or None where nothing is known of them. An engine may tell all of them at the end.
     """
 
     number: int

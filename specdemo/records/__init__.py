@@ -42,7 +42,7 @@ from specdemo.settings import GenerationSettings
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "passes", "bursts"]
 """How the proposals of a run are known: recorded as they were made; replayed afterwards by running the drafter
 over the committed text, off the clock; or only by their number. Of a server's: the numbers of proposed and accepted
-tokens that it reported for each round; only which tokens came from one pass; or nothing, where each round is a
+tokens that it reported for each round; only how many tokens arrived together; or nothing, where each round is a
 burst of text that arrived at once."""
 
 NOT_USED = "not used"

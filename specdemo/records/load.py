@@ -1,6 +1,6 @@
 """What a load run measures: blocks, in each of which one side serves requests with a constant number in flight.
 
-Percentiles, rates and speedups are not stored: `analysis.crowds` derives them.
+Percentiles, rates and speedups are not stored: `bench.load.results` derives them.
 """
 
 from pydantic import Field

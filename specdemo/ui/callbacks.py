@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from specdemo.analysis.code import code
 from specdemo.analysis.wording import is_chat
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
+from specdemo.input import is_text
 from specdemo.models.checks import compared
 from specdemo.records import ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
@@ -30,7 +31,6 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
-from specdemo.ui.entrance import is_text
 from specdemo.ui.gate import FILE_BYTES
 from specdemo.ui.html.messages import alert, code_html, notice
 from specdemo.ui.session import Finished, Sessions, Update

@@ -15,6 +15,8 @@ from gradio.state_holder import SessionState
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specdemo.input import is_text
+
 
 class Page(gr.Blocks):
     """Blocks whose events accept only what their widgets can send, and whose tabs keep no connection.
@@ -80,14 +82,6 @@ def _fits(block: Any, value: Any) -> bool:
         case gr.UploadButton():
             return value is None or isinstance(value, dict)
     raise AssertionError(f"what {block} sends is not known here")
-
-
-def is_text(value: Any) -> bool:
-    """Whether a text can be encoded: lone surrogates, which JSON can hold, cannot."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
 
 
 def _is_number(value: Any) -> bool:

@@ -64,7 +64,7 @@ def headline(result: Load) -> dict[str, Any]:
             f"{point.method}, {point.level} at once": {
                 "median": round(point.speedup.middle, 3),
                 "interval": [round(end, 3) for end in (point.speedup.low, point.speedup.high) if end is not None],
-                "identical": point.identical == point.requests,
+                "identical": None if point.identical is None else point.identical == point.requests,
             }
             for point in found
             if point.speedup is not None
@@ -114,7 +114,7 @@ def notes(result: Load) -> Iterator[str]:
     if (rows := schedule(best(found), result.variants)) is not None:
         most = max(lookahead for *_, lookahead in rows)
         config = {"num_speculative_tokens": most, "num_speculative_tokens_per_batch_size": rows}
-        yield f"Fastest by load, as vLLM's --speculative-config (measured here, not there): {json.dumps(config)}."
+        yield f"Fastest by load (measured here, not in vLLM); add to its --speculative-config: {json.dumps(config)}."
     for what, formula in FORMULAS.items():
         yield f"{what.capitalize()}: {formula}."
     yield f"Speedups are shown as {FORMULA}."

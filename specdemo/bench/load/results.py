@@ -24,16 +24,21 @@ PLAIN = "plain"
 
 
 class LoadHeader(Header):
-    """What a load run measures. `methods` are plain and every speculative way; `requests` the least per block."""
+    """What a load run measures. `methods` are plain and every speculative way; `requests` the least per block.
+
+    `seed` is that of all orders, on which it depends which requests a block serves.
+    """
 
     levels: tuple[int, ...]
     requests: int
+    seed: int
 
     def differences(self, begun: Self) -> list[str]:
         """How that one differs, in words."""
         same = {
             "other numbers of requests in flight": self.levels == begun.levels,
             "other numbers of requests per block": self.requests == begun.requests,
+            "another random order": self.seed == begun.seed,
         }
         return super().differences(begun) + [difference for difference, equal in same.items() if not equal]
 

@@ -64,10 +64,11 @@ def header_of(
     levels: Sequence[int],
     requests: int,
     tasks: Sequence[Task],
+    seed: int = 0,
 ) -> LoadHeader:
     """The header of a run of these; one request at a time is among the levels, to compare outputs with."""
     common = Header.of(pair, settings, (PLAIN, *methods), tasks)
-    return LoadHeader(**dict(common), levels=tuple(sorted({1, *levels})), requests=requests)
+    return LoadHeader(**dict(common), levels=tuple(sorted({1, *levels})), requests=requests, seed=seed)
 
 
 def load_run(
@@ -98,7 +99,7 @@ def load_run(
     ways = variants(settings, lookaheads)
     for each in ways.values():
         check_way(compared(pair), each.engine, each.way, Request.of("", each).sampling)
-    header = header_of(pair, settings, tuple(ways), levels, requests, tasks)
+    header = header_of(pair, settings, tuple(ways), levels, requests, tasks, seed)
     entries = journal.open(header, LoadLine) if journal is not None else []
     rows = {entry.row.key: entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats}
     known = next((entry.environment for entry in entries if entry.environment is not None), None)
@@ -112,7 +113,7 @@ def load_run(
         rows=tuple(rows.values()),
     )
     yield Progress(len(state.rows), state.total, None, state, "starting")
-    missing = [key for key in _order(header, repeats, seed) if key not in rows]
+    missing = [key for key in _order(header, repeats) if key not in rows]
     if not missing or stop():
         return
     yield Progress(len(state.rows), state.total, None, state, f"loading {settings.engine}")
@@ -200,12 +201,11 @@ class _Crowd:
             return serve(batch, requests, level, number, self._stop)
 
 
-def _order(header: LoadHeader, repeats: int, seed: int) -> Iterator[tuple[int, int, str]]:
+def _order(header: LoadHeader, repeats: int) -> Iterator[tuple[int, int, str]]:
     """Repeat, level and method of every block, in the order in which to measure them."""
-    random = Random(seed)
-    methods = random.sample(header.methods, len(header.methods))
+    methods = Random(header.seed).sample(header.methods, len(header.methods))
     for repeat in range(repeats):
-        for level in Random(f"{seed} {repeat}").sample(header.levels, len(header.levels)):
+        for level in Random(f"{header.seed} {repeat}").sample(header.levels, len(header.levels)):
             for method in methods if repeat % 2 else reversed(methods):
                 yield repeat, level, method
 

@@ -1,4 +1,9 @@
-"""Several requests at once to one server, which batches them as it likes: only what arrives for each is seen."""
+"""Several requests at once to one server, which batches them as it likes: only what arrives for each is seen.
+
+Where a server tells the number of tokens only when a request has ended, what has arrived of it before is counted by
+the length of its text, at the tokens per character of the requests that have ended. One token for each event would
+count fewer, the more tokens a round commits, and so fewer on the speculative side only.
+"""
 
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -8,8 +13,8 @@ from typing import Any, NamedTuple
 from specdemo.engines.base import Prefilling
 from specdemo.engines.batch import Arrival, Verified
 from specdemo.engines.served.client import Client, Event, Sending
-from specdemo.engines.served.protocols import Dialect, Reader
-from specdemo.errors import PromptError, ServerError
+from specdemo.engines.served.protocols import Dialect, Reader, check_prompt
+from specdemo.errors import ServerError
 from specdemo.records import Request, Round
 
 _PATIENCE = 0.1  # seconds without any news
@@ -26,6 +31,8 @@ class _Flight:
     sending: Sending
     at: float
     rounds: list[Round] = field(default_factory=list)
+    tokens: int = 0
+    letters: int = 0
 
 
 class ServedBatch:
@@ -38,6 +45,7 @@ class ServedBatch:
         self._dialect = dialect
         self._news = SimpleQueue[_News]()
         self._flying: dict[int, _Flight] = {}
+        self._tokens = self._letters = 0  # of the requests that have ended
 
     def now(self) -> float:
         """Seconds of this process's clock, by which arrivals are timed, too."""
@@ -45,8 +53,7 @@ class ServedBatch:
 
     def submit(self, number: int, request: Request) -> None:
         """Send another request."""
-        if not request.prompt.strip():
-            raise PromptError("The prompt is empty; enter the beginning of a text.")
+        check_prompt(request)
         asked = self._dialect.ask(request, alone=False)
         sending = self._client.send(asked.path, asked.body, lambda event: self._news.put(_News(number, event)))
         self._flying[number] = _Flight(asked.reader(sending.at), sending, sending.at)
@@ -62,7 +69,7 @@ class ServedBatch:
             raise news.event
         if news.event is None:
             return [*self._arrived(news.number, flight, flight.reader.end()), self._ended(news.number, flight)]
-        return self._arrived(news.number, flight, self._client.understood(flight.reader.hear(news.event)))
+        return self._arrived(news.number, flight, flight.reader.hear(news.event))
 
     def cache_bytes(self) -> int | None:
         """No server tells."""
@@ -74,26 +81,36 @@ class ServedBatch:
             flight.sending.cancel()
         self._flying = {}
 
-    @staticmethod
-    def _arrived(number: int, flight: _Flight, news: Any) -> list[Arrival]:
+    def _arrived(self, number: int, flight: _Flight, news: Any) -> list[Arrival]:
         found = []
-        for step in news:
+        for step in self._client.understood(news):
             if not isinstance(step, Prefilling):
                 flight.at += step.seconds
                 flight.rounds.append(step)
                 text = "".join(token.text for token in step.committed)
-                found.append(Arrival(number, flight.at, len(step.committed), text, ()))
+                flight.letters += len(text)
+                more = self._more(flight, len(step.committed))
+                flight.tokens += more
+                found.append(Arrival(number, flight.at, more, text, ()))
         return found
+
+    def _more(self, flight: _Flight, told: int) -> int:
+        """How many tokens arrived with a round that seems to hold `told`; the first one holds at least one."""
+        if flight.reader.trace_source != "bursts" or not self._letters:
+            return told
+        by_length = round(flight.letters * self._tokens / self._letters) - flight.tokens
+        return max(by_length, 0 if flight.tokens else 1)
 
     def _ended(self, number: int, flight: _Flight) -> Arrival:
         """What is known only now: the rounds, and tokens that were not counted as they came."""
         del self._flying[number]
-        counted = sum(len(step.committed) for step in flight.rounds)
-        settled = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()
+        with self._client.understanding():
+            settled = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()
         known = flight.reader.trace_source != "bursts"
         rounds = tuple(
             Verified(None if step.proposed is None else len(step.proposed), step.accepted) for step in settled[1:]
         )
-        more = sum(len(step.committed) for step in settled) - counted
+        tokens = sum(len(step.committed) for step in settled)
+        self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
         reason = flight.reader.finish_reason
-        return Arrival(number, flight.at, more, "", rounds if known else None, reason)
+        return Arrival(number, flight.at, tokens - flight.tokens, "", rounds if known else None, reason)

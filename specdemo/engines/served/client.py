@@ -5,9 +5,8 @@ whatever whoever reads them does meanwhile; several answers can be under way; an
 """
 
 import asyncio
-import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import cache
 from queue import SimpleQueue
@@ -17,12 +16,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
-from specdemo.errors import ServerError
+from specdemo.engines.served.peer import Key, Peer, parsed
+from specdemo.errors import ServerError, UsageError
 from specdemo.records import Server, Side
 
 T = TypeVar("T")
 _CONNECT_SECONDS = 5.0
-_QUOTED = 300  # characters of what a server says of an error
 _DATA = "data:"
 _DONE = "[DONE]"
 
@@ -44,16 +43,28 @@ class Sending(NamedTuple):
     cancel: Callable[[], object]
 
 
-class Client:
+class Client(Peer):
     """One server, as one side of a comparison uses it."""
 
-    def __init__(self, server: Server, side: Side, key: str | None = None) -> None:
-        """`key`: the API key, if the server needs one."""
-        timeout = httpx.Timeout(server.silence_seconds, connect=min(_CONNECT_SECONDS, server.silence_seconds))
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._side = side
-        self._silence = server.silence_seconds
-        self._client = httpx.AsyncClient(base_url=_root(server.url), timeout=timeout, headers=headers)
+    def __init__(self, server: Server, side: Side, key: Key) -> None:
+        """A client that has not connected yet; an empty key is not sent.
+
+        Raises:
+            UsageError: no key or no address can be like this.
+        """
+        value = key.value.strip()  # files with Windows' line ends leave a \r
+        if not (value.isascii() and value.isprintable()):
+            raise UsageError(f"The API key holds a character that no key has; set {key.variable} anew.")
+        super().__init__(server, side, key)
+        try:
+            self._client = httpx.AsyncClient(
+                base_url=_root(server.url),
+                timeout=httpx.Timeout(self._silence, connect=min(_CONNECT_SECONDS, self._silence)),
+                headers={"Authorization": f"Bearer {value}"} if value else {},
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),  # a load sets its own
+            )
+        except httpx.InvalidURL:
+            raise UsageError(f"The {side} server's address is none; write it like http://127.0.0.1:8080.") from None
 
     def get(self, path: str) -> httpx.Response:
         """Whatever the server answers, errors included.
@@ -67,16 +78,20 @@ class Client:
         """The object that a server answers with; None if it does not know the path.
 
         Raises:
-            ServerError: it does not answer, or wants an API key.
+            ServerError: it does not answer, or requires an API key.
         """
         response = self.get(path)
         if response.status_code in (401, 403):
-            self._check(response)
-        try:
-            found = response.json() if response.is_success else None
-        except ValueError:
-            return None
-        return found if isinstance(found, dict) else None
+            self.check(response)
+        return parsed(response.text) if response.is_success else None
+
+    def read(self, path: str) -> dict[str, Any]:
+        """The object that a server answers with.
+
+        Raises:
+            ServerError: it does not answer, refuses, or answers with something else.
+        """
+        return self._read_all(self._client.get(path))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The object that a server answers with.
@@ -84,9 +99,12 @@ class Client:
         Raises:
             ServerError: it does not answer, refuses, or answers with something else.
         """
-        response = _wait(self._told(self._client.post(path, json=body)))
-        self._check(response)
-        return self._object(response.text)
+        return self._read_all(self._client.post(path, json=body))
+
+    def _read_all(self, answer: Coroutine[Any, Any, httpx.Response]) -> dict[str, Any]:
+        response = _wait(self._told(answer))
+        self.check(response)
+        return self.object(response.text)
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
         """Ask at once, on the first `next`, which yields an event without data; then each event of the answer.
@@ -122,9 +140,11 @@ class Client:
                 ended = event is None
                 hear(event)
             if not ended:
-                raise self._broken()
+                raise self.broken()
         except ServerError as error:
             hear(error)
+        except Exception:  # whoever waits must hear of it, whatever it is
+            hear(self.unreadable())
 
     async def _told_all(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event | None]:
         """The events of an answer, and None at its proper end."""
@@ -132,7 +152,7 @@ class Client:
             async with self._client.stream("POST", path, json=body) as response:
                 if response.is_error:
                     await response.aread()
-                self._check(response)
+                self.check(response)
                 async for line in response.aiter_lines():
                     text = line.removeprefix(_DATA).strip()
                     if not line.startswith(_DATA):
@@ -140,109 +160,25 @@ class Client:
                     if text == _DONE:
                         yield None
                         return
-                    event = Event(perf_counter(), self._object(text))
-                    self._check_event(event.data)
+                    event = Event(perf_counter(), self.object(text))
+                    self.check_event(event.data)
                     yield event
                     if event.data.get("stop") is True:  # llama.cpp's own protocol says so in its last event
                         yield None
                         return
-        except httpx.TimeoutException as error:
-            raise self._silent() from error
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
+        except httpx.RequestError as error:
+            raise self.failed(error) from error
 
     async def _told(self, answer: Coroutine[Any, Any, T]) -> T:
         try:
             return await answer
-        except httpx.TimeoutException as error:
-            raise self._silent() from error
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-
-    def _check(self, response: httpx.Response) -> None:
-        if not response.is_error:
-            return
-        status, said = response.status_code, _said(response.text)
-        raise self.error(
-            _SENTENCES.get(status, "answered with an error ({status}): {said}"), status=status, said=said
-        )
-
-    def _check_event(self, event: dict[str, Any]) -> None:
-        if "error" in event:
-            raise self.error("failed in the middle of its answer: {said}", said=_said(json.dumps(event)))
-
-    def _object(self, text: str) -> dict[str, Any]:
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise self.error(
-                "sent something that is no JSON object ({said}); check that the address is that of an "
-                "OpenAI-compatible server.",
-                said=_short(text),
-            )
-        return found
-
-    def _silent(self) -> ServerError:
-        return self.error(
-            "has sent nothing for {seconds:g} seconds; check whether it is still working, or raise --server-timeout.",
-            seconds=self._silence,
-        )
-
-    def _unreachable(self, error: httpx.TransportError) -> ServerError:
-        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
-            return self._broken()
-        return self.error("cannot be reached; check that it is running, and its address.")
-
-    def _broken(self) -> ServerError:
-        return self.error("broke its answer off; see its log, and run again.")
-
-    def understood(self, news: Iterator[T]) -> Iterator[T]:
-        """What is read of an event.
-
-        Raises:
-            ServerError: it is not what such a server should send.
-        """
-        try:
-            yield from news
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing in an answer can be relied on
-            raise self.error("sent an event in an unknown format; name its kind with --server.") from error
-
-    def error(self, text: str, **values: Any) -> ServerError:
-        """An error of this server, as a sentence about it, without the address, which visitors must not see."""
-        return ServerError(f"The {self._side} server " + text.format(**values))
-
-
-_SENTENCES = {
-    401: "wants an API key that it knows; set SPECDEMO_API_KEY to one (401).",
-    403: "does not let this API key use the model; set SPECDEMO_API_KEY to one that may (403).",
-    404: "knows no such model or address; check both (404: {said})",
-    429: "has too many requests; run again later, or raise its limit (429).",
-    503: "is not ready, perhaps still loading; run again later (503).",
-}
-"""Some errors by their status."""
+        except httpx.RequestError as error:
+            raise self.failed(error) from error
 
 
 def _root(url: str) -> str:
     """An address without the protocol's version, with which many people write it."""
     return re.sub(r"/(v\d+/?)?$", "", url)
-
-
-def _said(text: str) -> str:
-    """What a server says of an error, in as few words as it can be found."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return _short(text)
-    for key in ("error", "message", "detail"):
-        found = found.get(key, found) if isinstance(found, dict) else found
-    return _short(found if isinstance(found, str) else json.dumps(found))
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _QUOTED else line[:_QUOTED] + " …"
 
 
 @cache

@@ -1,7 +1,7 @@
 """One request to one server. The server does not wait to be asked for a round: it decodes, and what arrives is read.
 
-A round's seconds are those between the arrival of its first token and that of the round before, for every kind of
-server alike, so they contain the network's delays but not this program's.
+A round lasts from the arrival of the previous round's first token to the arrival of its own, for every kind of server
+alike, so it contains the network's delays but not this program's.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -9,8 +9,8 @@ from contextlib import closing
 
 from specdemo.engines.base import Prefilling
 from specdemo.engines.served.client import Client, Event
-from specdemo.engines.served.protocols import Dialect, Reader
-from specdemo.errors import PromptError, ServerError
+from specdemo.engines.served.protocols import Dialect, Reader, check_prompt
+from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
 from specdemo.ways import Way
 
@@ -39,11 +39,10 @@ class ServedDecoder:
         """Send the request, then yield what arrives.
 
         Raises:
-            PromptError: the prompt is empty.
+            PromptError: the prompt is empty, or no text.
             ServerError: the server refused the request, or broke its answer off.
         """
-        if not self._request.prompt.strip():
-            raise PromptError("The prompt is empty; enter the beginning of a text.")
+        check_prompt(self._request)
         path, body, reader = self._dialect.ask(self._request)
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
@@ -73,7 +72,7 @@ class ServedDecoder:
                 if tokens > MOST:  # more than any run may have
                     raise self._client.error("sends more tokens than it was asked for; see its log.")
                 yield news
-        yield from reader.end()
+        yield from self._client.understood(reader.end())
 
     def trace(self, rounds: Sequence[Round]) -> list[Round]:
         """The server told what it knows with each of them."""
@@ -83,9 +82,12 @@ class ServedDecoder:
         """The whole run, with what the server told at its end."""
         if self._reader is None or not run.tokens:
             return run
-        prefill, *rounds = self._reader.settle((run.prefill, *run.rounds))
+        rounds = run.prefill, *run.rounds
+        if run.finish_reason != "failed":  # else its server may not answer once more
+            with self._client.understanding():
+                rounds = self._reader.settle(rounds)
         known = self._reader.trace_source != "bursts"
-        return run.model_copy(update={"prefill": prefill, "rounds": tuple(rounds), "passes_known": known})
+        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": known})
 
     def follow(self, way: Way) -> bool:
         """A request that was sent cannot be changed."""

@@ -13,6 +13,7 @@ from specdemo.engines.served.batch import ServedBatch
 from specdemo.engines.served.client import Client
 from specdemo.engines.served.decoder import ServedDecoder
 from specdemo.engines.served.kinds import dialect
+from specdemo.engines.served.peer import Key
 from specdemo.engines.served.protocols import Dialect
 from specdemo.errors import UsageError
 from specdemo.models.checks import check_request, check_way
@@ -102,7 +103,7 @@ def served_pair(servers: Servers) -> ModelPair:
 
     Raises:
         ServerError: one does not answer.
-        UsageError: there is no address at all.
+        UsageError: there is no address at all, or an address or an API key is malformed.
     """
     talks = _talks(servers)
     if not talks:
@@ -129,13 +130,14 @@ def _talks(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
     return found
 
 
-def _key(servers: Servers, side: Side) -> str | None:
-    """The API key of a side. What was given for one host is not sent to another."""
-    key = os.environ.get(KEY_VARIABLE)
+def _key(servers: Servers, side: Side) -> Key:
+    """The API key of a side. What was given for one host and port is not sent to another."""
+    common = Key(KEY_VARIABLE, os.environ.get(KEY_VARIABLE, ""))
     if side == "speculative" or servers.plain is None:
-        return key
+        return common
+    own = Key(PLAIN_KEY_VARIABLE, os.environ.get(PLAIN_KEY_VARIABLE, ""))
     same = servers.speculative is None or _host(servers.plain) == _host(servers.speculative)
-    return os.environ.get(PLAIN_KEY_VARIABLE) or (key if same else None)
+    return common if same and not own.value else own
 
 
 def _host(server: Server) -> str:

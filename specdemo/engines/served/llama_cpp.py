@@ -27,13 +27,18 @@ class LlamaCpp:
 
     def __init__(self, client: Client, model: str | None) -> None:
         self._client = client
-        self._props = client.get("/props").json()
+        self._props = client.read("/props")
         self._name = model
-        self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx")
+        with client.understanding():
+            self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx")
 
     def describe(self) -> Model:
         """The model that is served."""
-        listed = self._client.get("/v1/models").json().get("data") or [{}]
+        found = self._client.read("/v1/models")
+        with self._client.understanding():
+            return self._listed(found.get("data") or [{}])
+
+    def _listed(self, listed: list[dict[str, Any]]) -> Model:
         names = [str(each.get("id")) for each in listed]
         if self._name is not None and self._name not in names:
             raise self._client.error("has no model {model!r}, but {names}.", model=self._name, names=", ".join(names))
@@ -78,7 +83,7 @@ class LlamaCpp:
 
     def count_tokens(self, text: str) -> int:
         """Number of tokens, as the server counts them."""
-        return len(self._client.post("/tokenize", {"content": text}).get("tokens", ()))
+        return len(self._client.post("/tokenize", {"content": text}).get("tokens") or ())
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,16 @@ class OpenAI:
 
     def describe(self) -> Model:
         """The model that is served."""
-        found = self._client.get(f"{self._extras.prefix}/models")
-        listed = found.json().get("data") or [] if found.is_success else []
+        found = self._client.probe(f"{self._extras.prefix}/models") or {}
+        with self._client.understanding():
+            return self._listed(found.get("data") or [])
+
+    def _listed(self, listed: list[dict[str, Any]]) -> Model:
         names = [str(each.get("id")) for each in listed]
-        if self._name is None and len(names) != 1:
-            raise self._client.error("has several models ({names}); name one.", names=", ".join(names) or "unknown")
+        if self._name is None and not names:
+            raise self._client.error("does not list its models; name one with --model.")
+        if self._name is None and len(names) > 1:
+            raise self._client.error("has several models ({names}); name one with --model.", names=", ".join(names))
         if self._name is not None and names and self._name not in names:
             raise self._client.error("has no model {model!r}, but {names}.", model=self._name, names=", ".join(names))
         self._name = self._name or names[0]
@@ -81,9 +86,8 @@ class OpenAI:
 
     def version(self) -> str:
         """The server's name and version."""
-        found = self._client.get(self._extras.version) if self._extras.version else None
-        told = found.json().get("version", "") if found is not None and found.is_success else ""
-        return f"{self._extras.name} {told}".strip()
+        told = self._client.probe(self._extras.version) if self._extras.version else None
+        return f"{self._extras.name} {(told or {}).get('version', '')}".strip()
 
     def ask(self, request: Request, *, alone: bool = True) -> Asked:
         """A chat completion, or a completion of the prompt as it is."""
@@ -127,8 +131,9 @@ class OpenAI:
             return None
         found = self._client.get("/metrics")
         names = ("drafts", "draft_tokens", "accepted_tokens")
-        totals = [_total(found.text, f"{self._extras.counters}{name}") for name in names]
-        rounds, proposed, accepted = (int(total or 0) for total in totals)
+        with self._client.understanding():
+            totals = [_total(found.text, f"{self._extras.counters}{name}") for name in names]
+            rounds, proposed, accepted = (int(total or 0) for total in totals)
         return None if None in totals else Proposals(rounds, proposed, accepted)
 
 

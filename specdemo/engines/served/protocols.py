@@ -1,10 +1,12 @@
-"""What a kind of server is asked, and how its answer is read. One class for each kind; see `PROTOCOLS`."""
+"""What a kind of server is asked, and how its answer is read. One class for each kind; see `kinds`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from specdemo.engines.base import Prefilling
 from specdemo.engines.served.client import Event
+from specdemo.errors import PromptError
+from specdemo.input import is_text
 from specdemo.records import FinishReason, Model, Request, Round, TraceSource
 
 
@@ -60,3 +62,15 @@ def messages(request: Request) -> list[dict[str, str]]:
     turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
     said = [part for turn in turns for part in turn] + [("user", request.prompt)]
     return [{"role": role, "content": text} for role, text in said]
+
+
+def check_prompt(request: Request) -> None:
+    """Check that a prompt can be sent.
+
+    Raises:
+        PromptError: it is empty, or no text.
+    """
+    if not request.prompt.strip():
+        raise PromptError("The prompt is empty; enter the beginning of a text.")
+    if not all(is_text(part["content"]) for part in messages(request)):
+        raise PromptError("The prompt is not text; send a string without lone surrogates.")

@@ -111,7 +111,7 @@ def load_tab(
                     value=_first_lookahead(first),
                     visible=has_lookahead(_settings(first)),
                     label="Lookaheads",
-                    info="several give a table of the fastest",
+                    info="choose several to compare them",
                     elem_id="lookaheads",
                 )
             with gr.Row(elem_classes="controls"):
