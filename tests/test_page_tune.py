@@ -33,6 +33,12 @@ def widest(page: Page) -> Any:
     return page.locator(".card, .sheet, .sheet button").evaluate_all(edges)
 
 
+LEGENDS_ARE_ABOVE = """() => [...document.querySelectorAll('#bench-board .chart')].every(chart => {
+    const bottom = chart.querySelector('.legend').getBoundingClientRect().bottom;
+    return chart.clientWidth > 390 && bottom - chart.getBoundingClientRect().top <= chart._fullLayout._size.t;
+})"""
+
+
 def test_a_sweep_a_stop_and_what_steps_cost(visit: Visit) -> None:
     page = visit(SHORT)
     open_tab(page, "Tune")
@@ -187,6 +193,9 @@ def test_a_benchmark_and_its_reports(visit: Visit, tmp_path: Path) -> None:
     for kind in ("json", "md", "csv", "html"):
         expect(page.locator("#bench-reports")).to_contain_text(f".{kind}")
     assert widest(page) <= 390
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.wait_for_timeout(500)
+    assert page.evaluate(LEGENDS_ARE_ABOVE), "not on the bars, where more lines of them had been"
 
 
 def test_load_up_to_the_crossover_then_a_stop_that_keeps_what_is_finished(visit: Visit) -> None:

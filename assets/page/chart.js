@@ -99,8 +99,11 @@ class Chart {
   }
 
   // To its element's size; one in a hidden tab has none.
-  resize() {
-    if (this.element.offsetWidth) Plotly.Plots.resize(this.element);
+  async resize() {
+    if (!this.element.offsetWidth) return;
+    await Plotly.Plots.resize(this.element);
+    const { legend, showlegend } = this.figure.layout;
+    if (legend && showlegend !== false) Plotly.relayout(this.element, { "legend.y": legend.y }); // else it stays where more lines put it
   }
 
   // The figure with the style sheet's variables resolved; `uirevision` keeps the reader's zoom within a run.
