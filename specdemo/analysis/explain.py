@@ -147,8 +147,8 @@ UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
 """Stored precisions of weights, of folders and of GGUF files, with which activations are not quantized."""
 _EXACT = (
     "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
-    "slower: plain ones of SmolLM2 took 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models tab has "
-    "the switch."
+    "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
+    "tab has the switch."
 )
 _QUANTIZED = (
     " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "

@@ -1,4 +1,6 @@
-"""What exact arithmetic costs on the default pair: seconds of target passes by precision, in turns.
+"""What exact arithmetic costs on the default pair, and what it gives.
+
+By precision: seconds of target passes, in turns, and on how many prompts GenAI writes the same with a draft as without.
 
 python -m tests.benchmarks.exactness [--turns 20]
 """
@@ -8,10 +10,12 @@ from itertools import islice
 
 import numpy as np
 
+from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.measure.race import WARM_UP_PROMPT
+from specdemo.measure.race import WARM_UP_PROMPT, run_alone
 from specdemo.models.gguf_convert import convert_models
-from specdemo.models.pairs import default_pair
+from specdemo.models.pairs import begun, bundled_prompts, default_pair
+from specdemo.records import ModelPair, Request
 
 RUNTIMES = {
     "default": {"precision": "default", "kv_cache_precision": "default", "dynamic_quantization": "default"},
@@ -46,9 +50,13 @@ def main() -> None:
             for tokens in TOKENS:
                 passes = list(islice(engine.pass_seconds(WARM_UP_PROMPT, tokens), 2, PASSES))
                 seconds.setdefault((name, tokens), []).append(float(np.median(passes)))
+    for engine in engines.values():
+        engine.close()
     print(f"{pair.target.name}, seconds of a pass divided by those of the default precision in the same turn\n")
-    print("| precision | " + " | ".join(f"{tokens} token{'s' * (tokens > 1)}" for tokens in TOKENS) + " |")
-    print("|---" * (len(TOKENS) + 1) + "|")
+    print(
+        "| precision | " + " | ".join(f"{tokens} token{'s' * (tokens > 1)}" for tokens in TOKENS) + " | identical |"
+    )
+    print("|---" * (len(TOKENS) + 2) + "|")
     for name in RUNTIMES:
         cells = []
         for tokens in TOKENS:
@@ -56,7 +64,21 @@ def main() -> None:
             low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
             milliseconds = np.median(seconds[name, tokens]) * 1000
             cells.append(f"{middle:.2f} ({low:.2f}–{high:.2f}), {milliseconds:.1f} ms")
-        print(f"| {name} | {' | '.join(cells)} |")
+        print(f"| {name} | {' | '.join(cells)} | {identical(pair, RUNTIMES[name])} |", flush=True)
+
+
+def identical(pair: ModelPair, runtime: dict[str, str]) -> str:
+    """On how many of the bundled prompts plain and speculative outputs of GenAI are the same."""
+    settings = begun(pair.target, num_assistant_tokens=3, max_new_tokens=96)
+    prompts = bundled_prompts(pair.target.prompts)
+    engine = GenAIEngine(pair.model_copy(update={"runtime": pair.runtime.model_copy(update=runtime)}))
+    same = 0
+    for prompt in prompts:
+        request = Request.of(prompt, settings)
+        plain, speculative = (run_alone(engine.decoder(each)) for each in (request.plain, request))
+        same += plain.token_ids == speculative.token_ids
+    engine.close()
+    return f"{same} of {len(prompts)}"
 
 
 if __name__ == "__main__":
