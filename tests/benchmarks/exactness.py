@@ -1,6 +1,6 @@
 """What exact arithmetic costs on the default pair, and what it gives.
 
-By precision: seconds of target passes, in turns, and on how many prompts GenAI writes the same with a draft as without.
+By precision: seconds of target passes, in turns; on how many prompts GenAI writes the same with a draft as without.
 
 python -m tests.benchmarks.exactness [--turns 20]
 """
