@@ -179,7 +179,7 @@ def test_a_repository_whose_files_are_to_be_named(hub: Hub) -> None:
 
 def test_download_in_a_terminal(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "download", f"{NAME}:tiny.gguf"]) == 0
-    assert f"--target {NAME}:tiny.gguf" in capsys.readouterr().out
+    assert f"{NAME}:tiny.gguf is on this machine" in capsys.readouterr().out
     assert main(["models", "info", f"{NAME}:tiny.gguf", "--json", "-"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["architecture"], told["weights"]) == ("llama", "Q8_0")

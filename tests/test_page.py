@@ -377,6 +377,7 @@ def test_many_runs_do_not_grow_the_page(visit: Visit) -> None:
     for _ in range(6):
         page.evaluate("localStorage.removeItem('specdemo-runs')")  # of which it shows as many as it keeps
         run(page)
+        repeated(page)
         page.evaluate("gc()")
         sizes.append(
             page.evaluate("[document.querySelectorAll('*').length, performance.memory.usedJSHeapSize / 2**20]")

@@ -21,7 +21,7 @@ from specdemo.errors import FileError, PromptError, SettingsError, quoted
 from specdemo.measure.hardware import Loader, measure_bound, measure_memory
 from specdemo.measure.race import WARM_UP_PROMPT
 from specdemo.measure.step_costs import measure_costs
-from specdemo.measure.trials import can_run, trials, warm_up
+from specdemo.measure.trials import can_run, rehearse, trials
 from specdemo.progress import Progress
 from specdemo.records import SIDES, Costs, Environment, ModelPair, Trial
 from specdemo.settings import GenerationSettings
@@ -200,7 +200,7 @@ def _rows(
     able = {way: settings for way, settings in ways.items() if can_run(engine.pair, settings, costs)}
     for batch in batches:
         used = sorted({way for _, _, order in batch for way in order} & able.keys())
-        warm_up(engine, WARM_UP_PROMPT, [able[way] for way in used], costs, stop)
+        rehearse(engine, WARM_UP_PROMPT, [able[way] for way in used], costs, stop)
         for repeat, task, order in batch:
             for way, trial, problem in _tried(engine, task, order, able, costs, stop):
                 name, method = ways[way].engine, _method(way)

@@ -14,7 +14,7 @@ from specdemo.records import FinishReason, Request
 from specdemo.ways import Way
 
 
-class Verified(NamedTuple):
+class RoundCounts(NamedTuple):
     """A round of one request, as far as it is known: how many tokens were proposed, and how many accepted."""
 
     proposed: int | None
@@ -34,7 +34,7 @@ class Arrival(NamedTuple):
     at: float
     tokens: int
     output: tuple[int, ...] | str
-    rounds: tuple[Verified, ...] | None = None
+    rounds: tuple[RoundCounts, ...] | None = None
     finish_reason: FinishReason | None = None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import sleep
 
 from specdemo.engines.base import Engine, rounds_of
-from specdemo.engines.batch import Arrival, Verified
+from specdemo.engines.batch import Arrival, RoundCounts
 from specdemo.records import Request, Round
 
 
@@ -61,7 +61,7 @@ class ScriptedBatch:
 
     def _arrival(self, number: int, step: Round) -> Arrival:
         flight = self._flying[number]
-        told = () if flight.prefilling else (Verified(len(step.proposed or ()), step.accepted),)
+        told = () if flight.prefilling else (RoundCounts(len(step.proposed or ()), step.accepted),)
         flight.prefilling = False
         if flight.decoder.finish_reason is not None:
             del self._flying[number]

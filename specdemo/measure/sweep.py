@@ -21,7 +21,7 @@ from specdemo.errors import SettingsError
 from specdemo.measure.race import run_alone
 from specdemo.measure.recommend import Candidate, Point, Recommendation, recommend
 from specdemo.measure.step_costs import MAX_LOOKAHEAD
-from specdemo.measure.trials import can_run, trials, warm_up
+from specdemo.measure.trials import can_run, rehearse, trials
 from specdemo.progress import Progress
 from specdemo.records import Costs, Environment, ModelPair, Record, Request, Trial
 from specdemo.settings import GenerationSettings
@@ -110,7 +110,7 @@ def sweep(
     for prompt in prompts[1:]:
         # refuse what cannot be run before anything is
         run_alone(engine.decoder(Request.of(prompt, settings).plain), 1, stop)
-    warm_up(engine, prompts[0], [candidate.settings for candidate in tried], costs, stop)
+    rehearse(engine, prompts[0], [candidate.settings for candidate in tried], costs, stop)
     for repeat in range(repeats + again):
         if repeat == repeats:
             fastest = results.fastest()

@@ -29,7 +29,7 @@ def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) 
     return not KINDS[type(way)].costs or (costs is not None and costs.draft_step is not None)
 
 
-def warm_up(
+def rehearse(
     engine: Engine,
     prompt: str,
     variants: Sequence[GenerationSettings],

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import openvino_genai
 
-from specdemo.engines.batch import Arrival, Verified
+from specdemo.engines.batch import Arrival, RoundCounts
 from specdemo.engines.genai.config import generation_config, kind_of
 from specdemo.engines.genai.handles import as_tensor, check_fits, read
 from specdemo.engines.genai.pipelines import Pipelines
@@ -97,14 +97,14 @@ class _Flight:
         self._most = request.max_new_tokens
         self._committed = 0
 
-    def rounds(self, tokens: int, finish_reason: FinishReason | None) -> tuple[Verified, ...]:
+    def rounds(self, tokens: int, finish_reason: FinishReason | None) -> tuple[RoundCounts, ...]:
         """The round that committed so many tokens; none for the prefill, which commits the first."""
         wanted, first = self._most - self._committed, self._committed == 0
         self._committed += tokens
         if first:
             return ()
         if isinstance(self._way, Plain):
-            return (Verified(0, 0),)
+            return (RoundCounts(0, 0),)
         proposed = min(self._way.lookahead, wanted - 1) if isinstance(self._way, Constant) else None
         # prompt lookup may find fewer; after an end-of-text token it is unknown whether the draft proposed it
-        return (Verified(None if finish_reason == "stop" else proposed, tokens - 1),)
+        return (RoundCounts(None if finish_reason == "stop" else proposed, tokens - 1),)

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from specdemo.engines.base import Prefilling
-from specdemo.engines.batch import Arrival, Verified
+from specdemo.engines.batch import Arrival, RoundCounts
 from specdemo.engines.served.client import Client, Event, Sending
 from specdemo.engines.served.protocols import Dialect, Reader, check_prompt
 from specdemo.errors import ServerError
@@ -108,7 +108,7 @@ class ServedBatch:
             settled = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()
         known = flight.reader.trace_source != "bursts"
         rounds = tuple(
-            Verified(None if step.proposed is None else len(step.proposed), step.accepted) for step in settled[1:]
+            RoundCounts(None if step.proposed is None else len(step.proposed), step.accepted) for step in settled[1:]
         )
         tokens = sum(len(step.committed) for step in settled)
         self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
