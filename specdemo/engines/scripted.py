@@ -12,8 +12,9 @@ from time import sleep
 from specdemo.decoding.verification import judge
 from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
 from specdemo.engines.batch import Batch
+from specdemo.engines.prompt import check_prompt
 from specdemo.engines.scripted_batch import ScriptedBatch
-from specdemo.errors import EngineError, PromptError
+from specdemo.errors import EngineError
 from specdemo.records import (
     SIDES,
     Costs,
@@ -101,8 +102,7 @@ class _ScriptedDecoder:
         self.finish_reason: FinishReason | None = None
 
     def rounds(self) -> Generator[Prefilling | Round]:
-        if not self._request.prompt.strip():
-            raise PromptError("The prompt is empty; enter the beginning of a text.")
+        check_prompt(self._request)
         self._engine.requests += 1
         try:
             words = len(self._request.prompt.split())

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import openvino_genai
 
+from specdemo.engines.prompt import check_prompt, messages
 from specdemo.errors import LoadError, PromptError
 from specdemo.models.gguf_convert import folder_of
 from specdemo.models.vocabulary import check_tokenizers
@@ -31,19 +32,13 @@ class Tokenizer:
         With a chat template, the prompt is a message after those of earlier turns.
 
         Raises:
-            PromptError: it is empty, or too long.
+            PromptError: it is empty, no text, or too long.
         """
-        prompt = request.prompt
-        if not prompt.strip():
-            raise PromptError("The prompt is empty; enter the beginning of a text.")
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise PromptError("The prompt holds characters that are not valid Unicode; enter it again.") from error
+        check_prompt(request)
         chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
         if request.history and not chat:
             raise PromptError("Earlier turns need the chat template; switch it on, or start a new chat.")
-        ids = self._encode_chat(request) if chat else self.encode(prompt)
+        ids = self._encode_chat(request) if chat else self.encode(request.prompt)
         limit = self._model.context_length
         if not ids:
             raise PromptError("The model has no token for this prompt; enter another text.")
@@ -59,15 +54,9 @@ class Tokenizer:
         return [int(token) for token in self._tokenizer.encode(text).input_ids.data[0]]
 
     def _encode_chat(self, request: Request) -> list[int]:
-        messages = [
-            {"role": role, "content": content}
-            for turn in request.history
-            for role, content in (("user", turn.prompt), ("assistant", turn.answer))
-        ]
-        messages.append({"role": "user", "content": request.prompt})
         thinking = {"enable_thinking": request.enable_thinking}
         try:
-            text = self._tokenizer.apply_chat_template(messages, True, extra_context=thinking)
+            text = self._tokenizer.apply_chat_template(messages(request), True, extra_context=thinking)
         except RuntimeError as error:
             raise PromptError("The model's chat template refuses this chat; switch the template off.") from error
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]

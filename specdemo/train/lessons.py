@@ -5,6 +5,7 @@ target of the words that every text repeats; the same penalty then turns it away
 less often.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,7 +51,7 @@ def from_target(network: Network, kept: Ids, layers: Sequence[int]) -> Start:
     )
 
 
-class Lesson(nn.Module):
+class Lesson(nn.Module, ABC):
     """A draft, and how it is taught and asked; the kinds differ in what they read."""
 
     model: Draft | Head
@@ -89,9 +90,9 @@ class Lesson(nn.Module):
         """Of the chains that are learnt when `share` of the training is done."""
         return 1
 
+    @abstractmethod
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
         """By step of a chain: last hidden states for the token after each, normed, [batch, tokens, hidden]."""
-        raise NotImplementedError
 
     def loss(self, batch: Batch, share: float) -> Tensor:
         """Mean over judged positions, summed over the steps of a chain; `share` of the training is done."""

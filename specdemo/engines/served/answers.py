@@ -5,6 +5,7 @@ end is, and tokens are divided among events by the length of their text. Proposa
 each round, or in total, which tells those of each round if all rounds proposed equally many.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -38,7 +39,7 @@ class Proposals:
 
 
 @dataclass
-class TextReader:
+class TextReader(ABC):
     """Reads one answer. Subclasses say what an event means."""
 
     began: float
@@ -52,9 +53,9 @@ class TextReader:
     def __post_init__(self) -> None:
         self._at = self.began
 
+    @abstractmethod
     def part(self, data: dict[str, Any]) -> Part:
         """What an event tells; sets `total` and `proposals` once they are told."""
-        raise NotImplementedError
 
     def hear(self, event: Event) -> Iterator[Prefilling | Round]:
         """The round that an event with text is."""

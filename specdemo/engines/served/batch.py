@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from specdemo.engines.base import Prefilling
 from specdemo.engines.batch import Arrival, RoundCounts
+from specdemo.engines.prompt import check_prompt
 from specdemo.engines.served.client import Client, Event, Sending
-from specdemo.engines.served.protocols import Dialect, Reader, check_prompt
+from specdemo.engines.served.protocols import Dialect, Reader
 from specdemo.errors import ServerError
 from specdemo.records import Request, Round
 

@@ -8,8 +8,9 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
 from specdemo.engines.base import Prefilling
+from specdemo.engines.prompt import check_prompt
 from specdemo.engines.served.client import Client, Event
-from specdemo.engines.served.protocols import Dialect, Reader, check_prompt
+from specdemo.engines.served.protocols import Dialect, Reader
 from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
 from specdemo.ways import Way

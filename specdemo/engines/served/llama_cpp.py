@@ -17,8 +17,9 @@ from typing import Any
 from specdemo.decoding import fields
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
+from specdemo.engines.prompt import messages
 from specdemo.engines.served.client import Client, Event
-from specdemo.engines.served.protocols import Asked, messages
+from specdemo.engines.served.protocols import Asked
 from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
 
 

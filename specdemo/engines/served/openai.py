@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from specdemo.decoding import fields
+from specdemo.engines.prompt import messages
 from specdemo.engines.served.answers import Part, Proposals, TextReader
 from specdemo.engines.served.client import Client
-from specdemo.engines.served.protocols import Asked, messages
+from specdemo.engines.served.protocols import Asked
 from specdemo.records import FinishReason, Model, Request, Round
 from specdemo.ways import ServerKind
 

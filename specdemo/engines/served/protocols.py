@@ -5,8 +5,6 @@ from typing import Any, NamedTuple, Protocol
 
 from specdemo.engines.base import Prefilling
 from specdemo.engines.served.client import Event
-from specdemo.errors import PromptError
-from specdemo.input import is_text
 from specdemo.records import FinishReason, Model, Request, Round, TraceSource
 
 
@@ -55,22 +53,3 @@ class Dialect(Protocol):
 
     def count_tokens(self, text: str) -> int:
         """Number of the model's tokens in a text."""
-
-
-def messages(request: Request) -> list[dict[str, str]]:
-    """A chat as these servers take it."""
-    turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
-    said = [part for turn in turns for part in turn] + [("user", request.prompt)]
-    return [{"role": role, "content": text} for role, text in said]
-
-
-def check_prompt(request: Request) -> None:
-    """Check that a prompt can be sent.
-
-    Raises:
-        PromptError: it is empty, or no text.
-    """
-    if not request.prompt.strip():
-        raise PromptError("The prompt is empty; enter the beginning of a text.")
-    if not all(is_text(part["content"]) for part in messages(request)):
-        raise PromptError("The prompt is not text; send a string without lone surrogates.")
