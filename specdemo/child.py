@@ -152,7 +152,6 @@ def program(
     arguments: Sequence[str],
     stop: Callable[[], bool] = lambda: False,
     environment: Mapping[str, str] | None = None,
-    poll_seconds: float = _POLL_SECONDS,
 ) -> Generator[Ended | None]:
     """Run another program: None now and then while it runs, then how it ended; `environment` is added to this one's.
 
@@ -167,7 +166,7 @@ def program(
                 if stop():
                     return
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(poll_seconds)
+                    process.wait(_POLL_SECONDS)
                 yield None
         finally:
             process.kill()

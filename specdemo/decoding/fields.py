@@ -38,16 +38,10 @@ def tells_probabilities(request: Request) -> bool:
 
 
 def genai(request: Request) -> dict[str, Any]:
-    """The fields of OpenVINO GenAI's `GenerationConfig`."""
+    """The fields of OpenVINO GenAI's `GenerationConfig`: those of transformers and a few more."""
     sampling = request.sampling
-    found: dict[str, Any] = {
-        "max_new_tokens": request.max_new_tokens,
-        "ignore_eos": request.ignore_eos,
-        "repetition_penalty": sampling.repetition_penalty,
-        "do_sample": sampling.do_sample,
-    }
+    found = transformers(request) | {"ignore_eos": request.ignore_eos}
     if sampling.do_sample:
-        found |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
         found |= {"top_k": sampling.top_k or _NO_TOP_K, "rng_seed": sampling.seed}
     if tells_probabilities(request):
         found["logprobs"] = 1
