@@ -27,6 +27,8 @@ FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component
 FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 WAIT = 60_000
 TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Load", "Models")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first of them that is installed is used; the shell opens pages in three quarters of the processor time."""
 expect.set_options(timeout=WAIT)
 
 
@@ -102,6 +104,11 @@ def _answers(app: App) -> bool:
     except OSError:
         return False
     return True
+
+
+def installed() -> str | None:
+    """Path of a Chromium, if there is one."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def open_tab(page: Page, name: str) -> None:

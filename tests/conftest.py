@@ -1,7 +1,6 @@
 """Shared fixtures. The real pair is loaded once; tests that need a browser find Chromium or say why not."""
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers
 from tests import hurry, llama  # noqa: F401 (hurry is a setting)
-from tests.browser import FLAGS, WAIT, App, Visit, started
+from tests.browser import FLAGS, WAIT, App, Visit, installed, started
 from tests.folders import add_models
 
 PROMPTS = (
@@ -25,9 +24,6 @@ PROMPTS = (
     '"Where are you going?" asked the wolf.',
 )
 
-
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first of them that is installed is used; the shell opens pages in three quarters of the processor time."""
 
 hypothesis.settings.register_profile("quick", max_examples=30, deadline=None)
 hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default tries more examples
@@ -88,7 +84,7 @@ def llama_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """Path of a Chromium; where it must not be missing, `SPECDEMO_REQUIRE_BROWSER` makes that a failure."""
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    path = installed()
     if path is None:
         message = "no Chromium on this machine (Debian: apt-get install chromium)"
         if os.environ.get("SPECDEMO_REQUIRE_BROWSER"):

@@ -7,7 +7,6 @@ benchmark, a load run, and the models; each at three sizes, light and dark. What
 of the whole page. The README's moving picture is made by `specdemo compare --gif`.
 """
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.ui.session import first_used
 from specdemo.worker import WithEngine, Worker
-from tests.browser import FLAGS, models_tab, open_tab, repeated, run, set_slider, start
+from tests.browser import FLAGS, installed, models_tab, open_tab, repeated, run, set_slider, start
 
 SIZES: tuple[ViewportSize, ...] = (
     {"width": 1440, "height": 900},
@@ -101,7 +100,7 @@ def main() -> None:
     app = build_page(worker, pair)
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=installed(), args=FLAGS)
         page = browser.new_page(viewport=SIZES[0])
         take(page, url, folder)
         browser.close()

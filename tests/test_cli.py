@@ -1,6 +1,7 @@
 """The terminal: its commands in this process, and in one of their own where that makes a difference."""
 
 import json
+import runpy
 import signal
 import subprocess
 import sys
@@ -49,6 +50,16 @@ def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.Monkey
 
 
 measured_once = cache(measure_costs)
+
+
+def test_the_file_that_a_space_starts_is_serve(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["app.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
+    assert ended.value.code == 0
+    assert "specdemo serve" in capsys.readouterr().out
 
 
 @pytest.mark.openvino

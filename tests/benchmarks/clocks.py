@@ -10,7 +10,6 @@ Prints ratios of seconds per token, measured in turns within one run of this scr
 """
 
 import argparse
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from random import sample
 from statistics import quantiles
@@ -27,6 +26,7 @@ from specdemo.records import Comparison, Request, Run, Side
 from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.worker import WithEngine, Worker
+from tests.browser import installed
 
 PROMPT = "Once upon a time there was a fox who"
 SIDES: tuple[Side, Side] = ("plain", "speculative")
@@ -132,7 +132,7 @@ def main() -> None:
     settings = GenerationSettings(max_new_tokens=arguments.tokens, ignore_eos=True)
     if arguments.what == "slicing":
         slicing(settings, arguments.repeats)
-    elif (chromium := shutil.which("chromium")) is not None:
+    elif (chromium := installed()) is not None:
         streaming(settings, arguments.repeats, chromium)
     else:
         parser.error("what streaming costs is measured in Chromium; install it")

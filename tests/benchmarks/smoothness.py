@@ -7,7 +7,6 @@ The default pair in headless Chromium on the same machine as the engine, which m
 """
 
 import os
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +17,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from rich.console import Console
 from rich.table import Table
 
-from tests.browser import FLAGS, ROOT, run, started
+from tests.browser import FLAGS, ROOT, installed, run, started
 
 WATCH = """() => {
   window.seen = { tasks: [], plain: [], speculative: [] };
@@ -55,7 +54,7 @@ def main() -> None:
         path = os.pathsep.join([folder, str(ROOT), os.environ.get("PYTHONPATH", "")])
         app = opened.enter_context(started(Path(folder), ROOT / "app.py", PYTHONPATH=path))
         playwright = opened.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=installed(), args=FLAGS)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(300_000)
         page.goto(f"{app.url}/#engine=traced&ignore_eos=true&max_new_tokens=200")
