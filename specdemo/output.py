@@ -1,13 +1,14 @@
 """Output of the program: JSON of one schema version, and the files that JSON and text are written to."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from specdemo.errors import SpecdemoError, quoted
 
 SCHEMA = 2
-"""Version of the JSON objects that other programs read. Since 2, a comparison holds its repeats."""
+"""Version of all JSON objects that other programs read. Since 2, a comparison holds its repeats."""
 READABLE = (1, SCHEMA)
 """Versions of comparisons that are read."""
 
@@ -17,12 +18,13 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-def write_json(value: Any, path: str | Path, indent: int | None = 2) -> None:
-    """Write a value as JSON to a file, or to standard output for `-`.
+def write_json(content: Mapping[str, Any], path: str | Path, indent: int | None = 2) -> None:
+    """Write an object as JSON, with the schema version, to a file, or to standard output for `-`.
 
     Raises:
         SpecdemoError: it cannot be written.
     """
+    value = {"schema": SCHEMA, **content}
     if path == "-":
         print(json.dumps(value, indent=indent))  # any terminal takes ASCII
     else:

@@ -4,28 +4,13 @@ Field names follow `openvino_genai.GenerationConfig`. A field's title, descripti
 page's controls and the terminal's `--help` show, so they are written only here.
 """
 
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specdemo.errors import SettingsError, quoted
-from specdemo.ways import (
-    ENGINES_OF,
-    AsServed,
-    Auto,
-    Both,
-    BothAuto,
-    Confidence,
-    Constant,
-    Drafter,
-    EngineName,
-    Heuristic,
-    Lookup,
-    Policy,
-    Tree,
-    Way,
-    refusal,
-)
+from specdemo.ways import ENGINES, ENGINES_OF, KINDS, Drafter, EngineName, Policy, Way, named, refusal
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
@@ -41,6 +26,18 @@ class _Settings(BaseModel):
             return cls(**values)
         except ValidationError as error:
             raise SettingsError(_sentence(cls, error)) from error
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: the likeliest one, or one drawn from the distribution that these shape."""
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    seed: int = 0
 
 
 class GenerationSettings(_Settings):
@@ -132,25 +129,18 @@ class GenerationSettings(_Settings):
     @property
     def way(self) -> Way:
         """The way of decoding that the flat settings name."""
-        if self.drafter == "both":
-            if self.policy == "auto":
-                return BothAuto(self.max_ngram_size, self.max_assistant_tokens)
-            return Both(self.max_ngram_size, self.num_assistant_tokens)
-        if self.drafter == "lookup":
-            return Lookup(self.max_ngram_size, self.num_assistant_tokens)
-        if self.tree_depth:
-            return Tree(self.tree_depth, self.branching_factor, self.num_assistant_tokens)
-        if self.policy == "heuristic":
-            return Heuristic()
-        if self.policy == "auto":
-            return Auto(self.max_assistant_tokens)
-        if self.policy == "server":
-            return AsServed()
-        if self.policy == "confidence":
-            return Confidence(
-                self.assistant_confidence_threshold, self.max_assistant_tokens if self.engine == "traced" else None
-            )
-        return Constant(self.num_assistant_tokens)
+        way = named(self.drafter, self.policy, tree=self.tree_depth > 0)
+        assert way is not None, "checked below"
+        return way(*map(self._known, KINDS[way].settings))
+
+    def _known(self, name: str) -> Any:
+        """The value of a setting, or None if the engine does not support it."""
+        return getattr(self, name) if self.engine in ENGINES_OF.get(name, ENGINES) else None
+
+    @property
+    def sampling(self) -> Sampling:
+        """How both sides choose their tokens."""
+        return Sampling(**{field.name: getattr(self, field.name) for field in fields(Sampling)})
 
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
@@ -163,14 +153,11 @@ class GenerationSettings(_Settings):
 
     def _contradiction(self) -> str | None:
         """Why two flat settings contradict each other; None if they do not."""
-        if self.drafter == "lookup" and self.policy != "constant":
-            return "prompt lookup proposes without probabilities, so its policy must be constant"
-        if self.drafter == "both" and self.policy not in ("constant", "auto"):
-            return "drafter both needs policy constant or auto; set one of these, or drafter model"
-        if self.tree_depth and self.drafter != "model":
-            return "a tree of proposals needs drafter model; set that, or set tree_depth to 0"
-        if self.tree_depth and self.policy != "constant":
-            return "a tree of proposals needs policy constant; set that, or set tree_depth to 0"
+        if named(self.drafter, self.policy, tree=False) is None:
+            able = " or ".join(kind.policy for kind in KINDS.values() if kind.drafter == self.drafter)
+            return f"drafter {self.drafter} needs policy {able}; change one of the two"
+        if named(self.drafter, self.policy, tree=self.tree_depth > 0) is None:
+            return "a tree of proposals needs drafter model and policy constant; set these, or set tree_depth to 0"
         for name, engines in ENGINES_OF.items():
             value = getattr(self, name)
             if self.engine not in engines and value != type(self).model_fields[name].default:

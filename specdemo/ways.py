@@ -105,9 +105,10 @@ Way = Plain | Constant | Confidence | Heuristic | Auto | Lookup | Both | BothAut
 class Kind(NamedTuple):
     """What holds for all ways of one type.
 
-    `settings` are the flat settings that shape it, `drafts` the kinds of draft that can propose that way; an EAGLE-3
-    head can on the engines `heads`. `sampling`: whether the target may sample; `costs`: whether step costs are
-    required, which exist only with a KV cache; `moves`: the engines that follow its settings while they decode.
+    `settings` are the flat settings that shape it, in the order of its fields; `drafts` the kinds of draft that can
+    propose that way; an EAGLE-3 head can on the engines `heads`. `sampling`: whether the target may sample; `costs`:
+    whether step costs are required, which exist only with a KV cache; `moves`: the engines that follow its settings
+    while they decode.
     """
 
     drafter: Drafter
@@ -122,14 +123,14 @@ class Kind(NamedTuple):
 
 
 _BOTH: tuple[EngineName, ...] = ("genai", "traced")
-_ALL: tuple[EngineName, ...] = (*_BOTH, "served")
+ENGINES: tuple[EngineName, ...] = (*_BOTH, "served")
 _ANY: tuple[DraftKind, ...] = ("model", "translated", "eagle3", "request")
 KINDS: dict[type[Way], Kind] = {
-    Constant: Kind("model", "constant", ("num_assistant_tokens",), _ALL, _ANY, heads=_BOTH, moves=("traced",)),
+    Constant: Kind("model", "constant", ("num_assistant_tokens",), ENGINES, _ANY, heads=_BOTH, moves=("traced",)),
     Tree: Kind(
         "model",
         "constant",
-        ("num_assistant_tokens", "tree_depth", "branching_factor"),
+        ("tree_depth", "branching_factor", "num_assistant_tokens"),
         ("genai",),
         ("eagle3",),
         ("genai",),
@@ -140,22 +141,22 @@ KINDS: dict[type[Way], Kind] = {
         "model",
         "confidence",
         ("assistant_confidence_threshold", "max_assistant_tokens"),
-        _ALL,
+        ENGINES,
         _ANY,
         moves=("traced",),
     ),
     Auto: Kind("model", "auto", ("max_assistant_tokens",), ("traced",), costs=True),
-    Lookup: Kind("lookup", "constant", ("num_assistant_tokens", "max_ngram_size"), _ALL, ()),
+    Lookup: Kind("lookup", "constant", ("max_ngram_size", "num_assistant_tokens"), ENGINES, ()),
     Both: Kind(
         "both",
         "constant",
-        ("num_assistant_tokens", "max_ngram_size"),
+        ("max_ngram_size", "num_assistant_tokens"),
         ("traced",),
         ("model",),
         costs=True,
         moves=("traced",),
     ),
-    BothAuto: Kind("both", "auto", ("max_assistant_tokens", "max_ngram_size"), ("traced",), ("model",), costs=True),
+    BothAuto: Kind("both", "auto", ("max_ngram_size", "max_assistant_tokens"), ("traced",), ("model",), costs=True),
     AsServed: Kind("model", "server", (), ("served",), ("server",)),
 }
 """The table: one row for each type that settings can name."""
@@ -178,6 +179,23 @@ ENGINES_OF_DRAFTS: dict[DraftKind, tuple[EngineName, ...]] = {
     "request": ("served",),
 }
 """The engines that can load a kind of draft."""
+
+
+def named(drafter: Drafter, policy: Policy, *, tree: bool) -> type[Way] | None:
+    """The type of way that flat settings name; `tree`: with a depth. None if there is no such way."""
+    asked = (drafter, policy, tree)
+    return next((way for way, kind in KINDS.items() if (kind.drafter, kind.policy, way is Tree) == asked), None)
+
+
+def sources(way: Way) -> tuple[Source, ...]:
+    """What proposes in a way of decoding that proposes."""
+    drafter = KINDS[type(way)].drafter
+    return ("model", "lookup") if drafter == "both" else (drafter,)
+
+
+def fixed_lookahead(way: Way) -> int | None:
+    """Tokens proposed in every round, if it is the same number; prompt lookup may find fewer."""
+    return way.lookahead if isinstance(way, Constant | Tree | Lookup | Both) else None
 
 
 def kinds(
@@ -203,7 +221,7 @@ def _proposes(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
 
 def shapes(kind: Kind, engine: EngineName) -> frozenset[str]:
     """The settings that have an effect in ways of this kind, on this engine."""
-    return frozenset(name for name in kind.settings if engine in ENGINES_OF.get(name, _ALL))
+    return frozenset(name for name in kind.settings if engine in ENGINES_OF.get(name, ENGINES))
 
 
 def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: bool = True) -> str | None:

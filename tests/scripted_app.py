@@ -17,7 +17,6 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure import repeats
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
-from specdemo.ui import page
 from specdemo.ways import Auto, EngineName
 from tests import hurry  # noqa: F401 (a setting)
 
@@ -51,5 +50,7 @@ def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
 
 
 if __name__ == "__main__":
+    from specdemo.ui import page  # not for the engine's process, which imports this file again
+
     with mock.patch.object(page, "load_engine", load):
         page.serve(bundled_pair(), models_dir=Path(sys.argv[1]))

@@ -20,8 +20,8 @@ import httpx
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair, Side
-from specdemo.ui import page
 from specdemo.ways import EngineName
+from tests import hurry  # noqa: F401 (a setting)
 
 API = "/gradio_api"
 STEP = 2**-6
@@ -36,9 +36,9 @@ def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Scripte
 
 @dataclass
 class Served:
-    """A page that runs at `url`."""
+    """A page that runs at the client's address."""
 
-    url: str
+    http: httpx.Client
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -47,10 +47,10 @@ class Served:
         return found
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=60, **options)
+        return self.http.get(path, **options)
 
     def post(self, path: str, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + API + path, timeout=60, **options)
+        return self.http.post(API + path, **options)
 
     def callback(self, name: str) -> dict[str, Any]:
         """What Gradio tells of a callback."""
@@ -83,8 +83,8 @@ class Visitor:
 
     def messages(self) -> Generator[dict[str, Any]]:
         """What the queue tells this visitor."""
-        url = f"{self.served.url}{API}/queue/data"
-        with httpx.stream("GET", url, params={"session_hash": self.name}, timeout=120) as stream:
+        asked = {"session_hash": self.name}
+        with self.served.http.stream("GET", f"{API}/queue/data", params=asked) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: "):
                     yield json.loads(line.removeprefix("data: "))
@@ -106,5 +106,7 @@ class Visitor:
 
 
 if __name__ == "__main__":
+    from specdemo.ui import page  # not for the engine's process, which imports this file again
+
     with mock.patch.multiple(page, load_engine=load, SESSIONS=int(sys.argv[2])):
         page.serve(bundled_pair(), models_dir=Path(sys.argv[1]), downloads=False)

@@ -63,7 +63,7 @@ def test_a_model_that_drafts_for_itself_is_right(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_genai_runs_it(family: str) -> None:
     engine = GenAIEngine(pair_of(family))
-    for run in (decode(engine, plain=True), decode(engine), decode(engine, drafter="lookup")):
+    for run in (decode(engine, plain=True), decode(engine)):
         assert len(run.token_ids) == TOKENS
         assert run.finish_reason == "length"
     engine.close()

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
-from specdemo.engines import load_engine
-from specdemo.engines.base import PREFILL_CHUNK, Engine
+from specdemo.engines import load_engine, sequences
+from specdemo.engines.base import Engine
+from specdemo.engines.genai import decoder, pipelines
 from specdemo.engines.tokenizer import Tokenizer
 from specdemo.errors import PromptError
-from specdemo.measure.race import Lap, race
+from specdemo.measure.lane import Lap
+from specdemo.measure.race import race
 from specdemo.progress import Phase
 from specdemo.records import Comparison, ModelPair, Request, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -18,6 +20,7 @@ from tests.folders import chat_pair
 
 pytestmark = pytest.mark.openvino
 SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
+CHUNK = 128  # tokens read at once, so that a prompt of a few hundred is long
 HISTORY = (Turn(prompt="Who is there?", answer="A fox."),)
 
 
@@ -59,12 +62,14 @@ def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[C
     return comparison, [phase for phase in progress if isinstance(phase, Phase) and phase.name == "prefilling"]
 
 
-@pytest.mark.parametrize("name", ["genai", "traced"])
+@pytest.mark.parametrize("engine_name", ["genai", "traced"])
 def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new(
-    name: EngineName, tmp_path: Path
+    engine_name: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = load_engine(name, chat_pair(tmp_path, enable_prefix_caching=True))
-    long = "once upon a time there was a fox who " * (2 * PREFILL_CHUNK // 8)
+    for module, name in ((decoder, "PREFILL_CHUNK"), (pipelines, "PREFILL_CHUNK"), (sequences, "_CHUNK")):
+        monkeypatch.setattr(module, name, CHUNK)
+    engine = load_engine(engine_name, chat_pair(tmp_path, enable_prefix_caching=True))
+    long = "once upon a time there was a fox who " * (2 * CHUNK // 8)
     first, parts = turn(engine, long)
     assert len(parts) >= 2 * 2, "both sides report"
     assert all(0 < part.done <= part.total for part in parts)
@@ -74,7 +79,7 @@ def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new
     assert second.history == history
     engine.close()
 
-    anew = load_engine(name, engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")}))
+    anew = load_engine(engine_name, engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")}))
     again, parts = turn(anew, "And then?", history)
     assert len(parts) >= 2 * 2
     for side in ("plain", "speculative"):

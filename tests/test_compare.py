@@ -6,7 +6,8 @@ import pytest
 from specdemo.analysis import metrics, schema
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure.race import Lap, Moved, RaceEvent, race, run_alone
+from specdemo.measure.lane import Lap, Moved
+from specdemo.measure.race import RaceEvent, race, run_alone
 from specdemo.measure.repeats import repeats
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
 from specdemo.progress import Phase
@@ -200,6 +201,6 @@ def test_texts_that_the_models_cannot_read_are_left_out() -> None:
 
 def test_stopping_keeps_the_lengths_that_are_finished() -> None:
     asked = count()
-    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 150)
+    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 50)
     assert last.found is not None
     assert len(last.found.contexts) == 1

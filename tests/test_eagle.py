@@ -171,7 +171,7 @@ def test_step_costs_are_measured(eagle: GenAIEngine) -> None:
         ({"tree_depth": 3, "num_assistant_tokens": 2}, "lookahead of at least its depth; raise num_assistant_tokens"),
         ({"tree_depth": 3, "do_sample": True}, "needs greedy decoding; set do_sample to false"),
         ({"tree_depth": 3, "drafter": "lookup"}, "needs drafter model"),
-        ({"tree_depth": 3, "policy": "confidence"}, "needs policy constant"),
+        ({"tree_depth": 3, "policy": "confidence"}, "needs drafter model and policy constant"),
         ({"tree_depth": 3, "engine": "traced"}, "does not support a tree of proposals"),
         ({"tree_depth": 17}, "Tree depth"),
         ({"branching_factor": 0}, "Branching factor"),

@@ -1,7 +1,7 @@
 """Where values enter the page: every event refuses, in a sentence, what no widget could have sent."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -58,8 +58,18 @@ def page() -> Iterator[gr.Blocks]:
         yield run_apart(built())
 
 
-async def taken(page: gr.Blocks, fn: BlockFunction, values: list[Any]) -> list[Any]:
-    return cast(list[Any], await page.preprocess_data(fn, values, SessionState(page)))
+Take = Callable[[BlockFunction, list[Any]], Coroutine[Any, Any, list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def taken(page: gr.Blocks) -> Take:
+    """What a function would be called with, for values that a browser sent."""
+    state = SessionState(page)
+
+    async def take(fn: BlockFunction, values: list[Any]) -> list[Any]:
+        return cast(list[Any], await page.preprocess_data(fn, values, state))
+
+    return take
 
 
 def events(page: gr.Blocks) -> list[BlockFunction]:
@@ -72,22 +82,22 @@ def beginning(fn: BlockFunction) -> list[Any]:
     return [known.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
 
 
-def test_what_widgets_hold_to_begin_with_is_taken(page: gr.Blocks) -> None:
+def test_what_widgets_hold_to_begin_with_is_taken(page: gr.Blocks, taken: Take) -> None:
     async def check() -> None:
         for fn in events(page):
-            assert len(await taken(page, fn, beginning(fn))) == len(fn.inputs)
+            assert len(await taken(fn, beginning(fn))) == len(fn.inputs)
 
     run_apart(check())
 
 
-def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Blocks) -> None:
+def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Blocks, taken: Take) -> None:
     tried = set()
 
     async def check(fn: BlockFunction, index: int, forged: Any) -> None:
         values = beginning(fn)
         values[index] = forged
         with pytest.raises(gr.Error) as refused:
-            await taken(page, fn, values)
+            await taken(fn, values)
         assert not refused.value.print_exception, f"{fn.inputs[index]} {forged!r} leaves a traceback"
         assert len(str(refused.value)) < 200
         assert "etc" not in str(refused.value)
@@ -108,12 +118,12 @@ def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Block
     assert tried == set(FORGED)
 
 
-def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page: gr.Blocks) -> None:
+def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page: gr.Blocks, taken: Take) -> None:
     async def check() -> None:
         for fn in page.fns.values():
             if fn.inputs or fn.fn is None:
                 with pytest.raises(gr.Error, match="received something unexpected"):
-                    await taken(page, fn, [])
+                    await taken(fn, [])
 
     run_apart(check())
 

@@ -80,6 +80,6 @@ def test_what_is_set_and_said(found: Sweep, lookahead: int | None, words: str) -
 )
 def test_the_present_setting_is_among_those_tried(changes: dict[str, Any], name: str | None) -> None:
     settings = GenerationSettings(**changes)
-    before = candidates(settings, (2, 3), ())
+    before = candidates(ScriptedEngine().pair, settings, (2, 3), ())
     added = [candidate.name for candidate in with_present(before, settings) if candidate not in before]
     assert added == ([] if name is None else [name])

@@ -26,22 +26,23 @@ from tests.proposals import proposals
 
 pytestmark = pytest.mark.openvino
 F32 = RuntimeSettings(precision="f32")
+TOKENS = 64
 
 
 def speculate(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings: Any) -> Run:
-    chosen = GenerationSettings(**{"ignore_eos": True, "max_new_tokens": 96, **settings})
+    chosen = GenerationSettings(**{"ignore_eos": True, "max_new_tokens": TOKENS, **settings})
     return run_alone(engine.decoder(Request.of(prompt, chosen)))
 
 
 def plain(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings: Any) -> Run:
     return run_alone(
         engine.decoder(
-            Request.of(prompt, GenerationSettings(**{"ignore_eos": True, "max_new_tokens": 96, **settings})).plain
+            Request.of(prompt, GenerationSettings(**{"ignore_eos": True, "max_new_tokens": TOKENS, **settings})).plain
         )
     )
 
 
-greedy = cache(plain)
+greedy, speculated = cache(plain), cache(speculate)
 
 
 DRAFTERS = {
@@ -58,16 +59,16 @@ DRAFTERS = {
 def test_greedy_outputs_are_identical_in_f32(
     engine: GenAIEngine, prompt: str, drafter: dict[str, Any], penalty: float
 ) -> None:
-    speculative = speculate(engine, prompt, repetition_penalty=penalty, **drafter)
+    speculative = speculated(engine, prompt, repetition_penalty=penalty, **drafter)
     assert speculative.token_ids == greedy(engine, prompt, repetition_penalty=penalty).token_ids
-    assert len(speculative.token_ids) == 96
+    assert len(speculative.token_ids) == TOKENS
     assert speculative.finish_reason == "length"
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
 @pytest.mark.parametrize("penalty", [1.0, 1.2])
 def test_replay_explains_every_round(engine: GenAIEngine, drafter: dict[str, Any], penalty: float) -> None:
-    run = speculate(engine, repetition_penalty=penalty, **drafter)
+    run = speculated(engine, PROMPTS[0], repetition_penalty=penalty, **drafter)
     assert run.rounds
     for step in run.rounds:
         assert step.proposed is not None
@@ -93,7 +94,7 @@ def test_in_the_devices_own_precision_what_is_replayed_can_have_led_to_what_was_
     """There a replay may round differently and be wrong; such rounds keep what is certain."""
     for prompt in PROMPTS:
         run = speculate(own_precision, prompt, **drafter)
-        assert len(run.token_ids) == 96
+        assert len(run.token_ids) == TOKENS
         for step in run.rounds:
             if step.proposed is not None:
                 assert len(step.committed) == step.accepted + 1
@@ -122,7 +123,7 @@ def test_counts_agree_for_a_confidence_threshold_too(engine: GenAIEngine, thresh
 
 def genai_counters(engine: GenAIEngine, prompt: str, **settings: Any) -> Any:
     pipeline = engine.pipelines.get("model")
-    chosen = GenerationSettings(ignore_eos=True, max_new_tokens=96, **settings)
+    chosen = GenerationSettings(ignore_eos=True, max_new_tokens=TOKENS, **settings)
     config = generation_config(pipeline, Request.of(prompt, chosen))
     ids = as_tensor(engine.pipelines.tokenizer.encode(prompt))
     return pipeline.generate([ids], [config])[0].extended_perf_metrics
@@ -222,11 +223,11 @@ def test_end_of_text_stops_both_sides_unless_ignored(sentence_engine: GenAIEngin
     stopped = greedy(sentence_engine, ignore_eos=False)
     assert stopped.finish_reason == "stop"
     assert stopped.text.endswith(".")
-    assert len(stopped.token_ids) < 96
+    assert len(stopped.token_ids) < TOKENS
     speculative = speculate(sentence_engine, ignore_eos=False, **drafter)
     assert speculative.token_ids == stopped.token_ids
     assert speculative.finish_reason == "stop"
-    assert len(speculate(sentence_engine, **drafter).token_ids) == 96
+    assert len(speculate(sentence_engine, **drafter).token_ids) == TOKENS
 
 
 def test_a_failed_pipeline_is_rebuilt_and_the_next_run_works(engine: GenAIEngine) -> None:
@@ -273,7 +274,7 @@ def test_a_cache_larger_than_memory() -> None:
 def test_prompts_that_cannot_be_run(engine: GenAIEngine) -> None:
     with pytest.raises(PromptError, match="empty"):
         plain(engine, "  \n")
-    with pytest.raises(PromptError, match=r"\d+ tokens and 96 new ones exceed the model's context of 2048"):
+    with pytest.raises(PromptError, match=rf"\d+ tokens and {TOKENS} new ones exceed the model's context of 2048"):
         plain(engine, "word " * 2048)
     assert plain(engine).token_ids
 

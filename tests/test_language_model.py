@@ -14,8 +14,7 @@ from specdemo.engines.agreement import draft_agreement
 from specdemo.engines.language_model import LanguageModel
 from specdemo.models.devices import properties
 from specdemo.models.pairs import BUNDLED
-from specdemo.records import Sampling
-from specdemo.settings import RuntimeSettings
+from specdemo.settings import RuntimeSettings, Sampling
 
 pytestmark = pytest.mark.openvino
 

@@ -13,7 +13,7 @@ from specdemo.models.pairs import BUNDLED
 from tests.hub import Hub
 
 FIXTURES = Path(__file__).parent / "fixtures"
-FAMILIES = ("codegen", "gpt_neox", "qwen3")
+FAMILIES = ("codegen", "qwen3")
 DOLLY = {
     "OpenVINO/dolly-v2-7b-int8-ov": FIXTURES / "gpt_neox" / "target",
     "OpenVINO/dolly-v2-3b-int4-ov": FIXTURES / "gpt_neox" / "draft",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.errors import SpecdemoError
-from specdemo.output import write_json, write_text
+from specdemo.output import SCHEMA, write_json, write_text
 
 VALUE = {"τ": 1.5, "text": "“Where?”", "rows": [1, 2]}
 
@@ -16,7 +16,7 @@ def test_a_file_and_standard_output_hold_the_same(tmp_path: Path, capsys: pytest
     write_json(VALUE, str(path))
     write_json(VALUE, "-")
     text, printed = path.read_text(encoding="utf-8"), capsys.readouterr().out
-    assert json.loads(text) == json.loads(printed) == VALUE
+    assert json.loads(text) == json.loads(printed) == {"schema": SCHEMA, **VALUE}
     assert "“Where?”" in text
     assert printed.isascii()
     assert text.endswith("}\n")

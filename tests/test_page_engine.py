@@ -53,7 +53,7 @@ def hub() -> Iterator[Hub]:
 def app(chromium: str, models_dir: Path, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """`serve`, as on a Space, with models of a user's own and downloads."""
     places: dict[str, Any] = {"SPECDEMO_MODELS": str(models_dir), "HF_ENDPOINT": hub.url}
-    with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.real_app", **places) as app:
+    with started(tmp_path_factory.mktemp("elsewhere"), "-m", "tests.hurried", "serve", **places) as app:
         yield app
 
 

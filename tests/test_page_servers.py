@@ -18,7 +18,8 @@ def app(chromium: str, llama_servers: Servers, tmp_path_factory: pytest.TempPath
     assert plain is not None
     assert speculative is not None
     folder = tmp_path_factory.mktemp("served")
-    with started(folder, "-m", "specdemo", "serve", "--plain-url", plain.url, SPECDEMO_URL=speculative.url) as app:
+    serve = ("-m", "tests.hurried", "serve", "--plain-url", plain.url)
+    with started(folder, *serve, SPECDEMO_URL=speculative.url) as app:
         yield app
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from specdemo.decoding.sampling import Logits
 from specdemo.engines.genai.replay import DraftReplay, LookupReplay
-from specdemo.records import Request, Sampling
-from specdemo.settings import GenerationSettings
+from specdemo.records import Request
+from specdemo.settings import GenerationSettings, Sampling
 from specdemo.ways import Confidence, Constant, Lookup
 
 

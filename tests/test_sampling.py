@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from specdemo.decoding.sampling import distribution, draw, entropy, greedy_choice, penalised
-from specdemo.records import Sampling
+from specdemo.settings import Sampling
 
 logits = arrays(np.float32, 12, elements=st.floats(-20, 20, width=32))
 LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))

@@ -27,36 +27,37 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 
 @pytest.fixture(scope="module")
-def page(running: App) -> Served:
-    return Served(running.url)
+def page(running: App) -> Iterator[Served]:
+    with httpx.Client(base_url=running.url, timeout=120) as http:
+        yield Served(http)
 
 
 def asked(page: Served, tokens: int) -> str:
-    """Ask the endpoint for a comparison, as any HTTP client can; where its result will be."""
+    """Ask the endpoint for a comparison, as any HTTP client can; the path of its result."""
     known = {"prompt": "Say", "max_new_tokens": tokens, "ignore_eos": True}
     parameters = page.get(f"{API}/info").json()["named_endpoints"]["/compare"]["parameters"]
     names = [(parameter["parameter_name"], parameter.get("parameter_default")) for parameter in parameters]
     reply = page.post("/call/compare", json={"data": [known.get(name, default) for name, default in names]})
-    return f"{page.url}{API}/call/compare/{reply.json()['event_id']}"
+    return f"{API}/call/compare/{reply.json()['event_id']}"
 
 
 def test_the_endpoint_returns_one_comparison(page: Served) -> None:
-    client = Client(page.url, verbose=False)
+    client = Client(str(page.http.base_url), verbose=False)
     comparison = schema.from_json(client.predict(prompt="Say", max_new_tokens=40, api_name="/compare"))
     assert len(comparison.plain.token_ids) == 40
     with pytest.raises(Exception, match="The prompt is empty"):
         client.predict(prompt=" ", api_name="/compare")
-    with httpx.stream("GET", asked(page, 8), timeout=60) as stream:
+    with page.http.stream("GET", asked(page, 8)) as stream:
         lines = list(stream.iter_lines())
     data = lines[lines.index("event: complete") + 1].removeprefix("data: ")
     assert len(schema.from_json(json.loads(data)[0]).plain.token_ids) == 8
 
 
 def test_a_client_that_drops_frees_the_engine(page: Served) -> None:
-    with httpx.stream("GET", asked(page, 2000), timeout=60) as stream:
+    with page.http.stream("GET", asked(page, 2000)) as stream:
         assert next(stream.iter_lines()).startswith("event: generating")
     began = monotonic()
-    with httpx.stream("GET", asked(page, 4), timeout=120) as stream:
+    with page.http.stream("GET", asked(page, 4)) as stream:
         assert "event: complete" in list(stream.iter_lines())
     assert monotonic() - began < 20  # the whole comparison takes 45 s
 
@@ -67,7 +68,7 @@ def test_a_visitor_that_drops_frees_the_engine(page: Served) -> None:
         visitor.opens()
     began = monotonic()
     with pytest.raises(TimeoutError):
-        leaves.runs(patience=2, max_new_tokens=2000, ignore_eos=True)
+        leaves.runs(patience=0.5, max_new_tokens=2000, ignore_eos=True)
     assert stays.runs(max_new_tokens=4)["success"]
     assert monotonic() - began < 20
 

@@ -76,7 +76,7 @@ def test_both_servers_race(served: ServedEngine) -> None:
 
 def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: ServedEngine) -> None:
     settings = begun(served.pair.target, max_new_tokens=8, ignore_eos=True)
-    *_, last = sweep(served, [PROMPT], settings, candidates(settings), repeats=1)
+    *_, last = sweep(served, [PROMPT], settings, candidates(served.pair, settings), repeats=1)
     assert [point.candidate.name for point in last.found.points] == ["policy server"]
     (point,) = last.found.points
     assert point.identical

@@ -15,13 +15,15 @@ from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import FRESH, Sweep, candidates, sweep
 from specdemo.measure.trials import trials
 from specdemo.progress import Progress
-from specdemo.records import Costs, Request
+from specdemo.records import Costs, ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.ways import Plain
 from tests.conftest import PROMPTS
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=121)
-FEW = candidates(LONG, lookaheads=(1, 4, 8), thresholds=())
+PAIR = ScriptedEngine().pair
+HEAD = PAIR.model_copy(update={"draft": PAIR.target.model_copy(update={"eagle3": True})})
+FEW = candidates(PAIR, LONG, lookaheads=(1, 4, 8), thresholds=())
 
 
 def swept(engine: ScriptedEngine, **options: Any) -> list[Progress[Sweep]]:
@@ -111,28 +113,31 @@ def test_a_text_that_ends_at_once_gives_no_trial() -> None:
 
 
 def test_what_can_be_tried() -> None:
-    def names(**values: Any) -> list[str]:
+    def names(pair: ModelPair = PAIR, **values: Any) -> list[str]:
         settings = GenerationSettings(**values)
-        return [candidate.name for candidate in candidates(settings, (2,), (0.5,))]
+        return [candidate.name for candidate in candidates(pair, settings, (2,), (0.5,))]
 
-    assert names(tree_depth=3, num_assistant_tokens=4) == []  # which needs longer ones, and a constant policy
+    assert names(HEAD) == ["lookahead 2"]
+    assert names(HEAD, tree_depth=2, num_assistant_tokens=4) == ["lookahead 2"]
+    assert names(HEAD, tree_depth=3, num_assistant_tokens=4) == []  # which needs longer ones
     assert names() == ["lookahead 2", "threshold 0.5"]
     assert names(drafter="lookup") == ["lookahead 2"]
     assert names(engine="traced") == ["lookahead 2", "threshold 0.5", "policy heuristic", "policy auto"]
     assert "policy auto" not in names(engine="traced", kv_cache="off")
     with pytest.raises(SettingsError, match="less than or equal to 16"):
-        candidates(LONG, (17,))
+        candidates(PAIR, LONG, (17,))
     with pytest.raises(SettingsError, match="nothing to try"):
-        candidates(LONG, (), ())
-    with pytest.raises(SettingsError, match="no thresholds"):
-        candidates(GenerationSettings(drafter="lookup"), (), (0.5,))
+        candidates(PAIR, LONG, (), ())
+    with pytest.raises(SettingsError, match="nothing to try; give at least one lookahead"):
+        candidates(PAIR, GenerationSettings(drafter="lookup"), (), (0.5,))
+    with pytest.raises(SettingsError, match="supports none of the settings to be tried"):
+        candidates(PAIR.model_copy(update={"draft": None}), LONG)
 
 
 def test_what_a_pair_cannot_do_is_left_out() -> None:
     engine = ScriptedEngine()
-    head = engine.pair.target.model_copy(update={"eagle3": True})
-    engine.pair = engine.pair.model_copy(update={"draft": head})
-    tried = candidates(LONG, (1, 4), (0.5,))
+    tried = candidates(engine.pair, LONG, (1, 4), (0.5,))
+    engine.pair = HEAD  # loaded, it turns out to be another pair
     *_, last = sweep(engine, ["Say"], LONG, tried, repeats=1)
     assert [point.candidate.name for point in last.found.points] == ["lookahead 1", "lookahead 4"]
     with pytest.raises(SettingsError, match="supports none of the settings to be tried"):
@@ -142,7 +147,7 @@ def test_what_a_pair_cannot_do_is_left_out() -> None:
 @pytest.mark.parametrize("settings", [{"drafter": "lookup"}, {"engine": "traced", "kv_cache": "off"}], ids=str)
 def test_nothing_is_predicted_where_step_costs_do_not_tell(settings: dict[str, str]) -> None:
     engine, changed = ScriptedEngine(), GenerationSettings.checked(**{**LONG.model_dump(), **settings})
-    tried = candidates(changed, (2,), ())
+    tried = candidates(engine.pair, changed, (2,), ())
     *_, last = sweep(engine, ["Say"], changed, tried, repeats=1, costs=measure_costs(engine))
     assert last.found.acceptance == 1
     assert last.found.prediction is None
@@ -215,7 +220,7 @@ def test_intervals_hold_the_median_and_narrow_with_more_runs() -> None:
 def test_the_bundled_pair_is_swept(traced: TracedEngine) -> None:
     settings = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=24)
     costs = Costs(plain_step=0.0015, draft_step=0.0003, verify=(0.0015,) * 17)
-    tried = candidates(settings, (2, 6), (0.4,))
+    tried = candidates(traced.pair, settings, (2, 6), (0.4,))
     *_, last = sweep(traced, PROMPTS[:1], settings, tried, repeats=1, costs=costs)
     assert (last.done, last.total) == (5 + FRESH, 5 + FRESH)
     names = [point.candidate.name for point in last.found.points]

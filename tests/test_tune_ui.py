@@ -42,7 +42,11 @@ JOB = WithEngine("traced", ENGINE.pair)
 
 
 def swept() -> list[Progress[Sweep]]:
-    return list(sweep(ENGINE, ["Say"], SETTINGS, candidates(SETTINGS, (1, 2, 4), (0.5,)), repeats=3, costs=costs()))
+    return list(
+        sweep(
+            ENGINE, ["Say"], SETTINGS, candidates(ENGINE.pair, SETTINGS, (1, 2, 4), (0.5,)), repeats=3, costs=costs()
+        )
+    )
 
 
 def costs() -> Costs:

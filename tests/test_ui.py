@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from specdemo.analysis import metrics, schema
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
-from specdemo.measure.race import Lap, race
+from specdemo.measure.lane import Lap
+from specdemo.measure.race import race
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Round, Side, Token
 from specdemo.settings import GenerationSettings

@@ -15,6 +15,7 @@ from specdemo.analysis.intervals import Interval, Summary
 from specdemo.analysis.loops import loop
 from specdemo.analysis.predict import predict
 from specdemo.records import Comparison, Costs, Verdict
+from specdemo.ways import sources
 
 _ABOVE = 1.1  # × τ: clocks and caches explain a little
 _BELOW = 0.95  # of v(1)
@@ -80,7 +81,7 @@ def doubts(comparison: Comparison) -> Iterator[Doubt]:
 
 def causes(comparison: Comparison) -> Iterator[Doubt]:
     """What is probably wrong with the pair, or how it is loaded, where speculation cannot pay off."""
-    pair, costs, by_model = comparison.pair, comparison.costs, comparison.settings.drafter != "lookup"
+    pair, costs, by_model = comparison.pair, comparison.costs, "model" in sources(comparison.settings.way)
     yield from _of_verdicts(comparison, by_model=by_model)
     if costs is not None:
         yield from _of_steps(costs, by_model=by_model)

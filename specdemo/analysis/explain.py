@@ -7,7 +7,7 @@ from specdemo.analysis.conclusion import evidence
 from specdemo.analysis.figures import number, percent
 from specdemo.analysis.wording import in_words
 from specdemo.records import SIDES, Comparison, Move, Round, Run, Verdict
-from specdemo.ways import Drafter, Source
+from specdemo.ways import Drafter, Source, fixed_lookahead, sources
 
 
 def reason(comparison: Comparison) -> str:
@@ -34,7 +34,7 @@ def _nothing(comparison: Comparison) -> str:
     rounds = comparison.speculative.rounds
     if not rounds or any(step.accepted for step in rounds):
         return ""
-    lookup = comparison.settings.drafter == "lookup"
+    lookup = "model" not in sources(comparison.settings.way)
     if any(step.proposed is None or step.proposed for step in rounds):
         who = "prompt lookup" if lookup else "the draft"
         return f"No token that {who} proposed was accepted, so speculation could only cost time."
@@ -75,7 +75,7 @@ def made_by(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     """How the proposals are known, and what else matters in judging the figures."""
     yield _SOURCES[comparison.trace_source]
-    if comparison.pair.translated and comparison.settings.drafter == "model":
+    if comparison.pair.translated and "model" in sources(comparison.settings.way):
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
             "so its proposals have no probabilities."
@@ -119,7 +119,7 @@ def divergence_reason(comparison: Comparison) -> str:
     if metrics.identical(comparison):
         return ""
     settings = comparison.settings
-    if settings.do_sample and settings.drafter == "model" and settings.engine == "genai":
+    if settings.do_sample and "model" in sources(settings.way) and settings.engine == "genai":
         return SAMPLING_CAVEAT
     if settings.do_sample:
         return (
@@ -170,7 +170,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
     telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
     number, step = (telling or known)[0]
     drafts, accepted = step.proposed or (), step.accepted
-    who = SOURCES["lookup" if "lookup" in (comparison.settings.drafter, step.source) else "model"]
+    who = SOURCES[step.source or sources(comparison.settings.way)[0]]
     words = ", ".join(_quoted(draft.text) for draft in drafts)
     yield (
         f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
@@ -239,17 +239,17 @@ SAMPLING_CAVEAT = (
 
 def _makeup(comparison: Comparison) -> str:
     settings, costs = comparison.settings, comparison.costs
-    by_model = settings.drafter != "lookup"
+    who, lookahead = sources(settings.way), fixed_lookahead(settings.way)
     sentences, calibrated = [], []
     rate = metrics.acceptance_rate(comparison.speculative)
     if rate is not None:
         sentences.append(f"{percent(rate)} of {_PROPOSALS[settings.drafter]} were accepted.")
-    if settings.drafter == "both":
+    if len(who) > 1:
         sentences.append(_shares(comparison.speculative))
-    if costs is not None and by_model and costs.draft_step is not None:
+    if costs is not None and "model" in who and costs.draft_step is not None:
         calibrated.append(f"a draft step cost {number(metrics.draft_cost(costs))} of a plain step")
-    if costs is not None and settings.policy == "constant":
-        tokens = settings.num_assistant_tokens + 1
+    if costs is not None and lookahead is not None:
+        tokens = lookahead + 1
         times = number(metrics.verify_cost(costs, tokens))
         calibrated.append(f"verifying {tokens} tokens in one pass cost {times} times a pass over one")
     if calibrated:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from specdemo.analysis import intervals, metrics
 from specdemo.analysis.conclusion import speedup_of
 from specdemo.records import Comparison, Run
+from specdemo.ways import fixed_lookahead, sources
 
 _POSITIONS = 16
 
@@ -72,10 +73,11 @@ def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
         return
     formulas = metrics.FORMULAS
     calibrated = "measured apart from this run: "
-    if comparison.settings.drafter != "lookup":
+    if "model" in sources(comparison.settings.way):
         yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), calibrated + formulas["draft_cost"])
-    if comparison.settings.policy == "constant":
-        tokens = comparison.settings.num_assistant_tokens + 1
+    lookahead = fixed_lookahead(comparison.settings.way)
+    if lookahead is not None:
+        tokens = lookahead + 1
         verify = number(metrics.verify_cost(costs, tokens))
         yield Figure(f"verify cost v({tokens})", "", verify, calibrated + formulas["verify_cost"])
 

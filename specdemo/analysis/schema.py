@@ -11,6 +11,8 @@ from typing import Any
 from specdemo.analysis import metrics
 from specdemo.analysis.conclusion import runs_of, speedup_of
 from specdemo.analysis.doubts import doubts
+from specdemo.errors import FileError
+from specdemo.input import json_value
 from specdemo.output import READABLE, SCHEMA
 from specdemo.records import SIDES, TICK, Comparison, Round, Run
 
@@ -54,6 +56,19 @@ def from_json(data: dict[str, Any]) -> Comparison:
     if data.get("schema") not in READABLE:
         raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
     return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in SIDES}})
+
+
+def from_text(text: str | bytes, advice: str) -> Comparison:
+    """The comparison in a JSON text that anyone may have written.
+
+    Raises:
+        FileError: it holds none; ends in this advice.
+    """
+    try:
+        return from_json(json_value(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
+        versions = " or ".join(map(str, READABLE))
+        raise FileError(f"This is not a comparison of schema {versions}; {advice}.") from error
 
 
 def _run_to_json(run: Run) -> dict[str, Any]:

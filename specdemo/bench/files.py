@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from specdemo.errors import UsageError, quoted
-from specdemo.output import SCHEMA, write_json, write_text
+from specdemo.output import write_json, write_text
 from specdemo.resources import ASSETS, colours
 
 _TEMPLATE = ASSETS / "report.html"
@@ -53,11 +53,6 @@ class Report:
     data: Callable[[], Mapping[str, Any]]
     figures: Sequence[Mapping[str, Any]]
     more: Mapping[str, Table] = field(default_factory=dict)
-
-
-def to_json(report: Report) -> dict[str, Any]:
-    """One JSON-serialisable object."""
-    return {"schema": SCHEMA, **report.data()}
 
 
 def to_markdown(report: Report) -> str:
@@ -110,7 +105,7 @@ def write(report: Report, path: Path) -> list[Path]:
     Raises:
         SpecdemoError: one cannot be written.
     """
-    write_json(to_json(report), path, indent=1)
+    write_json(report.data(), path, indent=1)
     texts = {".md": to_markdown(report), ".csv": to_csv(report), ".html": to_html(report)}
     for ending, text in texts.items():
         write_text(text, beside(path, ending))

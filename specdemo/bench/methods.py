@@ -2,9 +2,9 @@
 
 from specdemo.errors import PairError, SettingsError
 from specdemo.models.checks import check_way, compared
-from specdemo.records import ModelPair, Request
+from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ways import ENGINES_OF, KINDS, EngineName, Kind, Tree, kinds
+from specdemo.ways import ENGINES, ENGINES_OF, KINDS, EngineName, Kind, Tree, kinds
 
 
 def name_of(kind: Kind) -> str:
@@ -16,7 +16,6 @@ def name_of(kind: Kind) -> str:
 
 METHODS = {name_of(kind): kind for way, kind in KINDS.items() if way is not Tree}
 """Every way of decoding by a short name, except trees, which have their own settings to try."""
-ENGINES: tuple[EngineName, ...] = ("genai", "traced", "served")
 
 
 def widest(pair: ModelPair) -> EngineName:
@@ -41,7 +40,7 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, Genera
                 chosen = GenerationSettings.checked(
                     **{**known, "engine": engine, "drafter": kind.drafter, "policy": kind.policy}
                 )
-                check_way(pair, engine, chosen.way, Request.of("", chosen).sampling)
+                check_way(pair, engine, chosen.way, chosen.sampling)
             except (PairError, SettingsError):  # not with these settings
                 continue
             ways[f"{engine} {method}"] = chosen

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from specdemo.bench.journal import Journal
-from specdemo.bench.methods import ENGINES, available
+from specdemo.bench.methods import available
 from specdemo.bench.results import Bench, EngineFacts, Header, JournalLine, Row
 from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
@@ -25,7 +25,7 @@ from specdemo.measure.trials import can_run, rehearse, trials
 from specdemo.progress import Progress
 from specdemo.records import SIDES, Costs, Environment, ModelPair, Trial
 from specdemo.settings import GenerationSettings
-from specdemo.ways import EngineName
+from specdemo.ways import ENGINES, EngineName
 
 REPEATS = 3
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
-from specdemo.bench.methods import ENGINES, METHODS, widest
+from specdemo.bench.methods import METHODS, widest
 from specdemo.bench.report import report_of
 from specdemo.bench.results import headline
 from specdemo.bench.run import REPEATS, bench, with_hardware
@@ -25,6 +25,7 @@ from specdemo.cli.options import (
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
 from specdemo.settings import GenerationSettings
+from specdemo.ways import ENGINES
 
 _LATER = ("engine", "drafter", "policy")  # the methods name these
 

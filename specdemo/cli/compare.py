@@ -31,7 +31,7 @@ from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.ui.share import files
-from specdemo.ways import KINDS
+from specdemo.ways import KINDS, fixed_lookahead
 
 
 def add_to(commands: Commands) -> None:
@@ -66,7 +66,7 @@ def _compare(options: argparse.Namespace) -> None:
         engine = load_engine(settings.engine, pair)
     comparison = None
     with closing(engine), status.status("measuring step costs") as busy:
-        varying = settings.policy != "constant" or KINDS[type(settings.way)].costs
+        varying = fixed_lookahead(settings.way) is None or KINDS[type(settings.way)].costs
         costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):

@@ -50,7 +50,7 @@ def _sweep(options: argparse.Namespace) -> None:
     settings = raced_settings(options, pair)
     lookaheads = LOOKAHEADS if options.lookaheads is None else numbers(options.lookaheads, int)
     thresholds = THRESHOLDS if options.thresholds is None else numbers(options.thresholds, float)
-    tried = candidates(settings, lookaheads, thresholds)
+    tried = candidates(pair, settings, lookaheads, thresholds)
     check_effect(options, [candidate.settings for candidate in tried])
     check_json(options.json)
     show_conversion(pair.target, pair.draft)

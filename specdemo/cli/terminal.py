@@ -109,7 +109,7 @@ def print_report(console: Console, report: Report) -> None:
 def tell(report: Report, headline: Mapping[str, Any], path: Path | None, *, as_json: bool) -> None:
     """Print a report, and its headline as JSON; or all of it as JSON. Write its files, if there is a path."""
     if as_json:
-        write_json(files.to_json(report), "-", indent=None)
+        write_json(report.data(), "-", indent=None)
     else:
         print_report(Console(), report)
         write_json(headline, "-", indent=None)

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.records import Sampling
+from specdemo.settings import Sampling
 
 Logits = npt.NDArray[np.float32]
 """Shape (vocabulary,), or (tokens, vocabulary)."""

@@ -19,34 +19,31 @@ class IncrementalText:
         """`context` is what comes before, usually the prompt; its text is not returned."""
         self._decode = decode
         self._window = list(context[-_CONTEXT:])
-        self._shown = len(self._window)
+        self._before = decode(self._window)
 
     def push(self, token: int) -> str:
         """Text that this token completes; empty while a character is incomplete."""
         self._window.append(token)
-        text = self._pending()
-        if text.endswith(UNDECODED):
+        text = self._decode(self._window)
+        if text[len(self._before) :].endswith(UNDECODED):
             return ""
-        self._forget()
-        return text
+        return self._show(text)
 
     def flush(self) -> str:
         """Whatever is still held back, undecodable bytes shown as U+FFFD."""
-        text = self._pending()
-        self._forget()
-        return text
+        return self._show(self._decode(self._window))
 
     def held(self) -> str:
         """What is held back, as U+FFFD; empty if nothing is."""
-        return self._pending()
+        return self._decode(self._window)[len(self._before) :]
 
-    def _pending(self) -> str:
-        before = self._decode(self._window[: self._shown])
-        return self._decode(self._window)[len(before) :]
-
-    def _forget(self) -> None:
-        del self._window[:-_CONTEXT]
-        self._shown = len(self._window)
+    def _show(self, text: str) -> str:
+        """What is new in the window's text; a window that has grown is cut off at its beginning."""
+        new, self._before = text[len(self._before) :], text
+        if len(self._window) > 2 * _CONTEXT:
+            del self._window[:-_CONTEXT]
+            self._before = self._decode(self._window)
+        return new
 
 
 def texts(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> list[str]:

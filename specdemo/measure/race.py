@@ -6,13 +6,13 @@ processor's caches. So they take turns in slices: always the side whose clock is
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
-from specdemo.errors import RunError, ServerError
+from specdemo.errors import RunError
+from specdemo.measure.lane import Lane, Lap, Moved
 from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
@@ -20,13 +20,10 @@ from specdemo.records import (
     SIDES,
     Comparison,
     Costs,
-    FinishReason,
-    Move,
     Request,
     Round,
     Run,
     Side,
-    TraceSource,
     Turn,
     WarmUp,
 )
@@ -35,25 +32,6 @@ from specdemo.settings import GenerationSettings
 SLICE_SECONDS = 0.2
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
 """No word occurs twice, so prompt lookup finds little."""
-
-
-@dataclass(frozen=True)
-class Lap:
-    """What one side did in one slice; the first lap of a side is its prefill, a single round."""
-
-    side: Side
-    rounds: tuple[Round, ...]
-    finish_reason: FinishReason | None
-    trace_source: TraceSource
-    moves: tuple[Move, ...] = ()
-
-
-class Moved(NamedTuple):
-    """Where the controls that can be moved during a run stand now."""
-
-    num_assistant_tokens: int
-    assistant_confidence_threshold: float
-
 
 RaceEvent = Phase | Lap | Comparison
 
@@ -81,21 +59,11 @@ def race(
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
     """
     request = Request.of(prompt, settings, tuple(history))
-    requests: dict[Side, Request] = {"plain": request.plain, "speculative": request}
-    # with prefix caching the prompt must be new when its prefill is timed
-    rehearsed = (
-        replace(request, prompt=WARM_UP_PROMPT, history=())
-        if engine.remote or engine.pair.runtime.enable_prefix_caching
-        else request
-    )
-    lanes: dict[Side, _Lane] = {
-        side: _Lane(side, engine.decoder(requests[side], costs), settings, moved) for side in engine.sides
-    }
-    rehearsals: dict[Side, Request] = {"plain": rehearsed.plain, "speculative": rehearsed}
+    lanes = {side: Lane(side, engine.decoder(each, costs), each.way, moved) for side, each in _sides(engine, request)}
     with ExitStack() as opened:
         for lane in lanes.values():
             opened.callback(lane.rounds.close)
-        warmed = yield from _warm_up(engine, lanes, rehearsals, costs, stop)
+        warmed = yield from _warm_up(engine, lanes, request, costs, stop)
         load = OtherLoad()
         apart = engine.remote and not settings.at_once
         for group in [[lane] for lane in lanes.values()] if apart else [list(lanes.values())]:
@@ -119,7 +87,7 @@ def race(
             trace_source=last.decoder.trace_source,
             costs=costs,
             draft_agreement=_agreement(last.decoder),
-            history=tuple(history),
+            history=request.history,
             warm_up=warmed,
             other_load=other_load,
             moves=tuple(last.moves),
@@ -127,14 +95,20 @@ def race(
         )
 
 
+def _sides(engine: Engine, request: Request) -> Iterator[tuple[Side, Request]]:
+    """What each side that the engine has is asked to do."""
+    for side in engine.sides:
+        yield side, request.plain if side == "plain" else request
+
+
 def _warm_up(
-    engine: Engine,
-    lanes: "Mapping[Side, _Lane]",
-    requests: Mapping[Side, Request],
-    costs: Costs | None,
-    stop: Callable[[], bool],
+    engine: Engine, lanes: Mapping[Side, Lane], request: Request, costs: Costs | None, stop: Callable[[], bool]
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Warm both sides up, in turns; servers one after the other, since one of them may fail."""
+    if engine.remote or engine.pair.runtime.enable_prefix_caching:
+        # with prefix caching the prompt must be new when its prefill is timed
+        request = replace(request, prompt=WARM_UP_PROMPT, history=())
+    requests = dict(_sides(engine, request))
     if not engine.remote:
         return (yield from warm_up(engine, requests, costs, stop))
     warmed: dict[Side, WarmUp] = {}
@@ -144,7 +118,7 @@ def _warm_up(
     return warmed
 
 
-def _prefill(lanes: "Sequence[_Lane]", stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Lap]:
+def _prefill(lanes: Sequence[Lane], stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Lap]:
     """The first token of each side, unless stopped; `together`: both requests are sent before either is answered."""
     begun = [lane.prefill() for lane in lanes]
     if together:
@@ -158,7 +132,7 @@ def _prefill(lanes: "Sequence[_Lane]", stop: Callable[[], bool], *, together: bo
                 return
 
 
-def _check_any(lanes: "Collection[_Lane]") -> None:
+def _check_any(lanes: Collection[Lane]) -> None:
     """Raise what went wrong first, if no side has any token."""
     errors = [lane.error for lane in lanes if lane.error is not None and not lane.begun]
     if errors and len(errors) == len(lanes):
@@ -171,96 +145,6 @@ def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
         return decoder.draft_agreement()
     except (RunError, RuntimeError):
         return None
-
-
-class _Lane:
-    """One side: its decoder, what it did so far, and its clock."""
-
-    def __init__(
-        self,
-        side: Side,
-        decoder: Decoder,
-        settings: GenerationSettings,
-        moved: Callable[[], Moved | None],
-    ) -> None:
-        self.side: Side = side
-        self.decoder = decoder
-        self.rounds = decoder.rounds()
-        self.clock = 0.0
-        self.error: ServerError | None = None
-        self.moves: list[Move] = []
-        self._settings = settings
-        self._moved = moved
-        self._done: list[Round] = []
-
-    @property
-    def begun(self) -> bool:
-        """Whether it has a token."""
-        return bool(self._done)
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more comes."""
-        return self.error is not None or self.decoder.finish_reason is not None
-
-    @property
-    def failure(self) -> str | None:
-        """Why it ended too early, if it did."""
-        return None if self.error is None else str(self.error)
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Keep what there is if the server fails."""
-        try:
-            yield
-        except ServerError as error:
-            self.error = error
-
-    def prefill(self) -> Iterator[Phase | Lap]:
-        if self.over:
-            return
-        with self.kept():
-            for step in self.rounds:
-                if isinstance(step, Round):
-                    yield self._record([step])
-                    return
-                yield Phase("prefilling", *step)
-
-    def lap(self, seconds: float, stop: Callable[[], bool]) -> Iterator[Lap]:
-        rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
-        with self.kept():
-            while not self.over and self.clock < until and not stop():
-                self._follow(len(self._done) + len(rounds))
-                step = next(self.rounds)
-                assert isinstance(step, Round), "progress of the prefill is over"
-                rounds.append(step)
-                self.clock += step.seconds
-        yield replace(self._record(rounds), moves=tuple(self.moves[before:]))
-
-    def _follow(self, number: int) -> None:
-        """Move the settings to where the controls are, for this round and those after it."""
-        moved = self._moved()
-        if moved is None or self.side == "plain":
-            return
-        settings = self._settings.model_copy(update=moved._asdict())
-        if settings.way == self._settings.way or not self.decoder.follow(settings.way):
-            return
-        self._settings = settings
-        effective = "assistant_confidence_threshold" if settings.policy == "confidence" else "num_assistant_tokens"
-        self.moves.append(Move.model_validate({"round": number, effective: getattr(settings, effective)}))
-
-    def run(self) -> Run:
-        reason: FinishReason = "failed" if self.error is not None else self.decoder.finish_reason or "cancelled"
-        if not self._done:
-            return Run.without("failed")
-        prefill, *rounds = self._done
-        return self.decoder.settled(Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason))
-
-    def _record(self, rounds: list[Round]) -> Lap:
-        traced = self.decoder.trace(rounds)  # off the clock
-        self._done += traced
-        reason = self.decoder.finish_reason or ("failed" if self.error is not None else None)
-        return Lap(self.side, tuple(traced), reason, self.decoder.trace_source)
 
 
 def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bool] = lambda: False) -> Run:

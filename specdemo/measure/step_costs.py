@@ -23,16 +23,19 @@ from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
 MAX_LOOKAHEAD = 16
 CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
+VISITS = 6
+"""Visits to each length of passes; fewer once they take `_ENOUGH` seconds."""
+REPEATS = 3
+"""Times that a change of lengths is measured."""
 _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens an engine may decode to time its passes
 _TURNS = (4, 5)  # alternating lengths of passes, to measure what a change costs
-_REPEATS = 3
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
 _WARM_UP = 2
 _PASSES = 8  # passes of each length, where lengths alternate
-_VISITS, _AT_LEAST = 6, 2  # visits to each length, a few passes each; fewer once they take this many seconds
-_FEW = 2
+_FEW = 2  # passes in a visit
+_AT_LEAST = 2  # visits
 _ENOUGH = 1.5
 
 
@@ -52,7 +55,7 @@ def measure_contexts(
     """
     shortest, *longer = (_text(engine, tokens) for tokens in contexts)
     texts = [shortest, *(text for text in longer if _fits(engine, text))]
-    each = _VISITS * len(_VISITED)
+    each = VISITS * len(_VISITED)
     finished: list[StepCosts] = []
     for index, text in enumerate(texts):
         seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
@@ -123,7 +126,7 @@ def _fits(engine: Engine, text: str) -> bool:
 def _order() -> Iterator[int]:
     """Lengths of passes in the order of their visits."""
     random, began = Random(0), perf_counter()
-    for visit in range(_VISITS):
+    for visit in range(VISITS):
         if visit >= _AT_LEAST and perf_counter() - began > _ENOUGH:
             return
         yield from random.sample(_VISITED, len(_VISITED))
@@ -132,7 +135,7 @@ def _order() -> Iterator[int]:
 def _length_change(engine: Engine, text: str) -> float | None:
     """How much longer passes take when lengths alternate than when they do not, measured side by side, repeatedly."""
     turns, apart = list[float](), list[float]()
-    for _ in range(_REPEATS):
+    for _ in range(REPEATS):
         for index, tokens in enumerate(_TURNS):
             mixed = _seconds(engine, text, *_TURNS, passes=_PASSES)[index::2]
             if not mixed:

@@ -7,6 +7,7 @@ decoding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 from time import perf_counter
 from typing import Any, Literal
@@ -25,12 +26,13 @@ from specdemo.measure.trials import can_run, rehearse, trials
 from specdemo.progress import Progress
 from specdemo.records import Costs, Environment, ModelPair, Record, Request, Trial
 from specdemo.settings import GenerationSettings
-from specdemo.ways import DraftKind, kinds
+from specdemo.ways import kinds, sources
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
 REPEATS = 3
-_TRIED = {"num_assistant_tokens", "assistant_confidence_threshold"}  # whose values are candidates themselves
+_ORDER = ("lookahead", "threshold", "policy")
+_NONE = "This pair supports none of the settings to be tried; choose another engine or drafter."
 FRESH = 8  # fresh runs of the fastest setting, at least, equally many per prompt
 
 
@@ -55,31 +57,35 @@ class Sweep(Record):
 
 
 def candidates(
+    pair: ModelPair,
     settings: GenerationSettings,
     lookaheads: Sequence[int] = LOOKAHEADS,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> list[Candidate]:
-    """What can be tried with this engine and drafter, including the traced engine's policies.
+    """What can be tried with this pair, engine and drafter, policies without a number of their own included.
 
     Raises:
-        SettingsError: a lookahead or a threshold is out of its range, or there is none.
+        SettingsError: a lookahead or a threshold is out of its range, or there is nothing to try.
     """
-    if not lookaheads and not thresholds:
+    found: list[Candidate] = []
+    able = list(kinds(settings.engine, pair.draft_kind, settings.drafter))
+    for kind in able:
+        tree = "tree_depth" in kind.settings
+        if tree != bool(settings.tree_depth) or (kind.costs and settings.kv_cache == "off"):
+            continue
+        changed = partial(_candidate, settings, policy=kind.policy)
+        if "num_assistant_tokens" in kind.settings:
+            least = settings.tree_depth  # a tree's lookahead is at least its depth
+            found += [changed("lookahead", n, num_assistant_tokens=n) for n in lookaheads if n >= least]
+        elif "assistant_confidence_threshold" in kind.settings:
+            found += [changed("threshold", value, assistant_confidence_threshold=value) for value in thresholds]
+        else:
+            found.append(changed("policy", None))
+    if not able:
+        raise SettingsError(_NONE)
+    if not lookaheads and not found:
         raise SettingsError("There is nothing to try; give at least one lookahead or threshold.")
-    if settings.drafter == "lookup" and not lookaheads:
-        raise SettingsError("Prompt lookup has no thresholds; give at least one lookahead.")
-    lookaheads = [n for n in lookaheads if n >= settings.tree_depth]  # the lookahead is at least the tree's depth
-    found = [_candidate(settings, "lookahead", f"lookahead {n}", n, num_assistant_tokens=n) for n in lookaheads]
-    if settings.drafter == "lookup" or settings.tree_depth:
-        return found
-    for threshold in thresholds if settings.drafter == "model" else ():
-        values = {"policy": "confidence", "assistant_confidence_threshold": threshold}
-        found.append(_candidate(settings, "threshold", f"threshold {threshold:g}", threshold, **values))
-    draft: DraftKind = "server" if settings.engine == "served" else "model"
-    others = [kind for kind in kinds(settings.engine, draft, settings.drafter) if not _TRIED & set(kind.settings)]
-    others = [kind for kind in others if settings.kv_cache == "on" or not kind.costs]
-    found += [_candidate(settings, "policy", f"policy {kind.policy}", None, policy=kind.policy) for kind in others]
-    return found
+    return sorted(found, key=lambda candidate: _ORDER.index(candidate.kind))
 
 
 def sweep(
@@ -102,7 +108,7 @@ def sweep(
     """
     tried = [candidate for candidate in tried if can_run(engine.pair, candidate.settings, costs)]
     if not tried:
-        raise SettingsError("This pair supports none of the settings to be tried; choose another engine or drafter.")
+        raise SettingsError(_NONE)
     random, results = Random(seed), _Results(engine, tuple(prompts), settings, costs, list(tried))
     again = -(-FRESH // len(prompts))
     total, done, spent = (repeats * len(tried) + again) * len(prompts), 0, 0.0
@@ -181,7 +187,7 @@ class _Results:
             "environment": engine.environment,
             "costs": costs,
         }
-        self._predicted = costs if settings.drafter == "model" and settings.kv_cache == "on" else None
+        self._predicted = costs if sources(settings.way) == ("model",) and settings.kv_cache == "on" else None
         self._trials: dict[str, list[Trial]] = {candidate.name: [] for candidate in tried}
         self._candidates = {candidate.name: candidate for candidate in tried}
         self._points: dict[str, Point] = {}
@@ -226,9 +232,9 @@ class _Results:
 def _candidate(
     settings: GenerationSettings,
     kind: Literal["lookahead", "threshold", "policy"],
-    name: str,
     value: float | None,
     **changes: Any,
 ) -> Candidate:
-    changed = GenerationSettings.checked(**{**settings.model_dump(), "policy": "constant", **changes})
+    changed = GenerationSettings.checked(**{**settings.model_dump(), **changes})
+    name = f"{kind} {changed.policy if value is None else format(value, 'g')}"
     return Candidate(kind=kind, name=name, value=value, settings=changed)

@@ -23,7 +23,7 @@ def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) 
     """Whether the pair supports these settings, and the step costs that the policy needs are known."""
     way = settings.way
     try:
-        check_way(pair, settings.engine, way, Request.of("", settings).sampling)
+        check_way(pair, settings.engine, way, settings.sampling)
     except (PairError, SettingsError):
         return False
     return not KINDS[type(way)].costs or (costs is not None and costs.draft_step is not None)

@@ -10,7 +10,8 @@ from specdemo.models.gguf_convert import awaits_conversion, folder_of
 from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
-from specdemo.records import Model, ModelPair, Record, Request, Sampling
+from specdemo.records import Model, ModelPair, Record, Request
+from specdemo.settings import Sampling
 from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Tree, Way, pair_refusal
 
 _TRANSLATED = (

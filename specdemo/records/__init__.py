@@ -22,7 +22,6 @@ from specdemo.records.pair import Model as Model
 from specdemo.records.pair import ModelPair as ModelPair
 from specdemo.records.pair import Prompts as Prompts
 from specdemo.records.request import Request as Request
-from specdemo.records.request import Sampling as Sampling
 from specdemo.records.request import Turn as Turn
 from specdemo.records.run import SIDES as SIDES
 from specdemo.records.run import Alternative as Alternative

@@ -1,10 +1,10 @@
 """What an engine is asked to do: handed over once, and complete."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from specdemo.records.base import Record
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, Sampling
 from specdemo.ways import Plain, Way
 
 
@@ -16,24 +16,12 @@ class Turn(Record):
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How the next token is chosen: the likeliest one, or one drawn from the distribution that these shape."""
-
-    do_sample: bool = False
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
-    seed: int = 0
-
-
-@dataclass(frozen=True)
 class Request:
     """A prompt, the way to decode it, and when to stop. `history` holds the chat's turns before the prompt."""
 
     prompt: str
     way: Way
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 128
     ignore_eos: bool = False
     history: tuple[Turn, ...] = ()
@@ -48,14 +36,7 @@ class Request:
         return cls(
             prompt=prompt,
             way=settings.way,
-            sampling=Sampling(
-                do_sample=settings.do_sample,
-                temperature=settings.temperature,
-                top_p=settings.top_p,
-                top_k=settings.top_k,
-                repetition_penalty=settings.repetition_penalty,
-                seed=settings.seed,
-            ),
+            sampling=settings.sampling,
             max_new_tokens=settings.max_new_tokens,
             ignore_eos=settings.ignore_eos,
             history=history,

@@ -14,7 +14,7 @@ from uuid import uuid4
 from specdemo.analysis import conclusion, explain, metrics, schema
 from specdemo.analysis.doubts import doubts
 from specdemo.analysis.wording import in_words, is_chat
-from specdemo.measure.race import Lap
+from specdemo.measure.lane import Lap
 from specdemo.output import json_text
 from specdemo.records import SIDES, Comparison, Round, Side, Turn
 from specdemo.settings import GenerationSettings

@@ -12,7 +12,7 @@ from specdemo.analysis import schema
 from specdemo.analysis.wording import is_chat
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
-from specdemo.measure.race import Moved
+from specdemo.measure.lane import Moved
 from specdemo.measure.repeats import repeats
 from specdemo.output import json_text
 from specdemo.progress import Phase

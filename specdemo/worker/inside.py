@@ -11,7 +11,7 @@ from typing import Any
 
 from specdemo.child import send_all
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import Moved
+from specdemo.measure.lane import Moved
 from specdemo.worker.jobs import EngineFactory, Engines, Job
 
 

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from specdemo.engines.base import Engine
-from specdemo.measure.race import Moved, race
+from specdemo.measure.lane import Moved
+from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.gguf_convert import convert_models
 from specdemo.progress import Phase

@@ -12,7 +12,8 @@ from typing import Any
 
 from specdemo.child import Child, Sign
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import Moved, RaceEvent
+from specdemo.measure.lane import Moved
+from specdemo.measure.race import RaceEvent
 from specdemo.progress import Phase
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
@@ -20,7 +21,7 @@ from specdemo.worker.inside import serve
 from specdemo.worker.jobs import EngineFactory, Job, Race
 
 _POLL_SECONDS = 0.05
-_TICK_SECONDS = 1.0
+TICK_SECONDS = 1.0
 _LOADING_GRACE = (
     0.5  # seconds after a Stop; only ending the process stops OpenVINO while it reads and compiles a model
 )
@@ -75,7 +76,7 @@ class Worker:
         """
         cancelled = cancelled or ThreadEvent()
         with self._in_line():
-            while not self._busy.acquire(timeout=_TICK_SECONDS):
+            while not self._busy.acquire(timeout=TICK_SECONDS):
                 yield None
         yield from self._do(job, cancelled, cancelled.is_set)
 
@@ -171,7 +172,7 @@ class Worker:
                 else:
                     phase = message
                 yield message
-            elif now - told >= _TICK_SECONDS:
+            elif now - told >= TICK_SECONDS:
                 told = now
                 yield replace(phase, seconds=now - began) if phase is not None else None
             if not unwanted():

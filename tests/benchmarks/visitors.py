@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import httpx
 import psutil
 
 from specdemo.ui.page import SESSIONS
@@ -25,8 +26,12 @@ def measure(visitors: int, steps: int, sessions: int) -> list[float]:
     """Resident MB of the server before the first visitors, and after each step."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        with started(folder, "-m", "tests.served", folder, str(sessions)) as app, ThreadPoolExecutor(AT_ONCE) as pool:
-            server, page = psutil.Process(app.process.pid), Served(app.url)
+        with (
+            started(folder, "-m", "tests.served", folder, str(sessions)) as app,
+            httpx.Client(base_url=app.url, timeout=120) as http,
+            ThreadPoolExecutor(AT_ONCE) as pool,
+        ):
+            server, page = psutil.Process(app.process.pid), Served(http)
             Visitor(page).opens()  # what is made once
             resident = [server.memory_info().rss / 1e6]
             for _ in range(steps):

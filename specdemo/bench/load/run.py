@@ -98,7 +98,7 @@ def load_run(
     _check(settings, levels)
     ways = variants(settings, lookaheads)
     for each in ways.values():
-        check_way(compared(pair), each.engine, each.way, Request.of("", each).sampling)
+        check_way(compared(pair), each.engine, each.way, each.sampling)
     header = header_of(pair, settings, tuple(ways), levels, requests, tasks, seed)
     entries = journal.open(header, LoadLine) if journal is not None else []
     rows = {entry.row.key: entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats}

@@ -18,7 +18,8 @@ from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.errors import EngineError
 from specdemo.models.checks import check_request, check_way
 from specdemo.models.environment import describe_environment
-from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request, Sampling
+from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request
+from specdemo.settings import Sampling
 from specdemo.ways import Constant, Lookup, Plain, Way
 
 _MOST_TOKENS = 200  # tokens per series of passes: enough for eleven over seventeen tokens

@@ -26,11 +26,11 @@ from specdemo.records import (
     Model,
     ModelPair,
     Request,
-    Sampling,
     Server,
     Servers,
     Side,
 )
+from specdemo.settings import Sampling
 from specdemo.ways import Plain, Way
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"

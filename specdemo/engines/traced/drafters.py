@@ -22,7 +22,7 @@ from specdemo.decoding.verification import Uniform
 from specdemo.engines.agreement import draft_agreement
 from specdemo.engines.language_model import ModelSequence
 from specdemo.engines.tokenizer import Tokenizer
-from specdemo.records import Sampling
+from specdemo.settings import Sampling
 from specdemo.ways import Lookup, Source
 
 

@@ -3,15 +3,12 @@
 import gzip
 import zlib
 from base64 import b64decode
-from binascii import Error
 from collections.abc import Callable
 from io import BytesIO
 from typing import NamedTuple
 
 from specdemo.analysis import schema
 from specdemo.errors import FileError
-from specdemo.input import json_value
-from specdemo.output import SCHEMA
 from specdemo.records import Comparison
 from specdemo.ui.share.picture import moving_picture, verdict_picture
 from specdemo.ui.share.replay import replay
@@ -38,11 +35,12 @@ def unpacked(packed: str, most: int) -> Comparison:
     Raises:
         FileError: it holds none, or more.
     """
+    advice = "run again and share that"
     try:
         with gzip.open(BytesIO(b64decode(packed, validate=True))) as file:
             text = file.read(most + 1)
-        if len(text) > most:
-            raise FileError(f"This run has more than {most:,} bytes; run with fewer tokens.")
-        return schema.from_json(json_value(text))
-    except (Error, OSError, EOFError, zlib.error, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise FileError(f"This is not a comparison of schema {SCHEMA}; run again and share that.") from error
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise FileError(f"This run was not sent as it should be; {advice}.") from error
+    if len(text) > most:
+        raise FileError(f"This run has more than {most:,} bytes; run with fewer tokens.")
+    return schema.from_text(text, advice)

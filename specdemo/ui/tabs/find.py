@@ -51,7 +51,7 @@ class Finder:
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
             shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _TOKENS)})
-            tried = with_present(candidates(shorter, _LOOKAHEADS, _THRESHOLDS), shorter)
+            tried = with_present(candidates(pair, shorter, _LOOKAHEADS, _THRESHOLDS), shorter)
         except SpecdemoError as error:
             yield [alert(error), *idle, *unchanged]
             return

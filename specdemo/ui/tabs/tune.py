@@ -24,6 +24,7 @@ from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, applied
 from specdemo.ui.views import heading, view
+from specdemo.ways import sources
 from specdemo.worker import WithEngine
 
 _SWEEP, _COSTS = "Sweep", "Measure step costs"
@@ -69,7 +70,7 @@ class Callbacks:
             return
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            tried = candidates(settings, LOOKAHEADS[: int(longest)], THRESHOLDS if thresholds else ())
+            tried = candidates(pair, settings, LOOKAHEADS[: int(longest)], THRESHOLDS if thresholds else ())
         except SpecdemoError as error:
             yield [*_Swept(alert(error)), *idle]
             return
@@ -116,7 +117,7 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
     if found.costs is not None:
         costs = KnownCosts(pair, found.settings.engine, found.costs)
         costs = known if known is not None and known.richer_than(costs) else costs
-    if found.acceptance is not None and found.settings.drafter == "model":  # the drafter that predictions are for
+    if found.acceptance is not None and sources(found.settings.way) == ("model",):  # predictions are for a draft
         alpha = round(found.acceptance, 2)
     return _Swept(
         best=best,

@@ -18,7 +18,7 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.measure.race import Lap
+from specdemo.measure.lane import Lap
 from specdemo.models.pairs import bundled_pair
 from specdemo.progress import Phase, Progress
 from specdemo.records import Comparison, ModelPair

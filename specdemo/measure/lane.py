@@ -1,0 +1,128 @@
+"""One side of a race: a decoder with a clock that runs only while it computes, and what it has done so far."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from specdemo.engines.base import Decoder
+from specdemo.errors import ServerError
+from specdemo.progress import Phase
+from specdemo.records import FinishReason, Move, Round, Run, Side, TraceSource
+from specdemo.ways import Both, Confidence, Constant, Way
+
+
+@dataclass(frozen=True)
+class Lap:
+    """What one side did in one slice; the first lap of a side is its prefill, a single round."""
+
+    side: Side
+    rounds: tuple[Round, ...]
+    finish_reason: FinishReason | None
+    trace_source: TraceSource
+    moves: tuple[Move, ...] = ()
+
+
+class Moved(NamedTuple):
+    """Where the controls that can be moved during a run stand now."""
+
+    num_assistant_tokens: int
+    assistant_confidence_threshold: float
+
+    def of(self, way: Way) -> Way:
+        """This way of decoding, with what can be moved of it moved there."""
+        if isinstance(way, Confidence):
+            return replace(way, threshold=self.assistant_confidence_threshold)
+        return replace(way, lookahead=self.num_assistant_tokens) if isinstance(way, Constant | Both) else way
+
+    def noted(self, number: int, way: Way) -> Move:
+        """The record of what was moved in a round of this way."""
+        if isinstance(way, Confidence):
+            return Move(round=number, assistant_confidence_threshold=self.assistant_confidence_threshold)
+        return Move(round=number, num_assistant_tokens=self.num_assistant_tokens)
+
+
+class Lane:
+    """One side: its decoder, what it did so far, and its clock."""
+
+    def __init__(self, side: Side, decoder: Decoder, way: Way, moved: Callable[[], Moved | None]) -> None:
+        """`moved` tells, before each round, where the controls stand."""
+        self.side: Side = side
+        self.decoder = decoder
+        self.rounds = decoder.rounds()
+        self.clock = 0.0
+        self.error: ServerError | None = None
+        self.moves: list[Move] = []
+        self._way = way
+        self._moved = moved
+        self._done: list[Round] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has a token."""
+        return bool(self._done)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes."""
+        return self.error is not None or self.decoder.finish_reason is not None
+
+    @property
+    def failure(self) -> str | None:
+        """Why it ended too early, if it did."""
+        return None if self.error is None else str(self.error)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep what there is if the server fails."""
+        try:
+            yield
+        except ServerError as error:
+            self.error = error
+
+    def prefill(self) -> Iterator[Phase | Lap]:
+        """Up to its first token: how much of the prompt is read, then the lap."""
+        if self.over:
+            return
+        with self.kept():
+            for step in self.rounds:
+                if isinstance(step, Round):
+                    yield self._record([step])
+                    return
+                yield Phase("prefilling", *step)
+
+    def lap(self, seconds: float, stop: Callable[[], bool]) -> Iterator[Lap]:
+        """Its rounds until it has computed for so long, or is over, or stopped."""
+        rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
+        with self.kept():
+            while not self.over and self.clock < until and not stop():
+                self._follow(len(self._done) + len(rounds))
+                step = next(self.rounds)
+                assert isinstance(step, Round), "progress of the prefill is over"
+                rounds.append(step)
+                self.clock += step.seconds
+        yield replace(self._record(rounds), moves=tuple(self.moves[before:]))
+
+    def _follow(self, number: int) -> None:
+        """Move the way of decoding to where the controls are, for this round and those after it."""
+        moved = self._moved()
+        if moved is None:
+            return
+        way = moved.of(self._way)
+        if way != self._way and self.decoder.follow(way):
+            self._way = way
+            self.moves.append(moved.noted(number, way))
+
+    def run(self) -> Run:
+        """What it did, once nothing more is asked of it."""
+        reason: FinishReason = "failed" if self.error is not None else self.decoder.finish_reason or "cancelled"
+        if not self._done:
+            return Run.without("failed")
+        prefill, *rounds = self._done
+        return self.decoder.settled(Run(prefill=prefill, rounds=tuple(rounds), finish_reason=reason))
+
+    def _record(self, rounds: list[Round]) -> Lap:
+        traced = self.decoder.trace(rounds)  # off the clock
+        self._done += traced
+        reason = self.decoder.finish_reason or ("failed" if self.error is not None else None)
+        return Lap(self.side, tuple(traced), reason, self.decoder.trace_source)
