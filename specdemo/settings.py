@@ -10,7 +10,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from specdemo.errors import SettingsError, quoted
-from specdemo.ways import ENGINES, ENGINES_OF, KINDS, Drafter, EngineName, Policy, Way, named, refusal
+from specdemo.refusals import refusal
+from specdemo.ways import ENGINES, ENGINES_OF, KINDS, Drafter, EngineName, Policy, Way, named
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]

@@ -1,14 +1,16 @@
 """Ways of decoding: who proposes tokens, and when it stops. A way is one value, checked against one table.
 
 Flat settings (command line, links, the page, JSON) become a way once, in `GenerationSettings.way`. What engines and
-pairs support is defined only in `KINDS` and `refusal`: controls, checks, sweeps and benchmarks derive from them.
+pairs support is defined only in `KINDS`, and what else they refuse in `refusals`: controls, checks, sweeps and
+benchmarks derive from them.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 EngineName = Literal["genai", "traced", "served"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 AT_ONCE: tuple[EngineName, ...] = ("genai", "served")
 """Engines that serve several requests at once."""
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
@@ -123,7 +125,6 @@ class Kind(NamedTuple):
 
 
 _BOTH: tuple[EngineName, ...] = ("genai", "traced")
-ENGINES: tuple[EngineName, ...] = (*_BOTH, "served")
 _ANY: tuple[DraftKind, ...] = ("model", "translated", "eagle3", "request")
 KINDS: dict[type[Way], Kind] = {
     Constant: Kind("model", "constant", ("num_assistant_tokens",), ENGINES, _ANY, heads=_BOTH, moves=("traced",)),
@@ -209,10 +210,10 @@ def kinds(
 
 
 def _can_propose(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
-    return draft != "server" if kind.drafter == "lookup" else _proposes(kind, engine, draft)
+    return draft != "server" if kind.drafter == "lookup" else proposes(kind, engine, draft)
 
 
-def _proposes(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
+def proposes(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
     """Whether such a draft can propose that way on an engine that supports the way."""
     if draft not in kind.drafts or engine not in ENGINES_OF_DRAFTS[draft]:
         return False
@@ -222,59 +223,3 @@ def _proposes(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
 def shapes(kind: Kind, engine: EngineName) -> frozenset[str]:
     """The settings that have an effect in ways of this kind, on this engine."""
     return frozenset(name for name in kind.settings if engine in ENGINES_OF.get(name, ENGINES))
-
-
-def refusal(way: Way, engine: EngineName, *, sampling: bool = False, kv_cache: bool = True) -> str | None:
-    """Why no pair can be decoded that way, in terms of the settings that name it; None if some pair can."""
-    if isinstance(way, Plain | Planned):
-        return None
-    kind = KINDS[type(way)]
-    if isinstance(way, Tree):
-        what = "a tree of proposals (tree_depth above 0)"
-    else:
-        what = "drafter both" if kind.drafter == "both" else f"policy {kind.policy}"
-    if kind.costs and not kv_cache:
-        return f"{what} needs the step costs of a KV cache, so kv_cache must be on"
-    if engine not in kind.engines:
-        return f"the {engine} engine does not support {what}; choose the {kind.engines[0]} engine"
-    if sampling and not kind.sampling:
-        return f"{what} needs greedy decoding; set do_sample to False"
-    if isinstance(way, Tree) and way.lookahead < way.depth:
-        return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
-    return None
-
-
-def pair_refusal(
-    way: Way, draft: DraftKind | None, engine: EngineName, *, sampling: bool = False, penalty: bool = False
-) -> str | None:
-    """Why a pair with such a draft cannot be decoded that way; None if it can. `penalty`: on tokens a head may lack.
-
-    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and silently ignores it
-    when stepped. It ignores a repetition penalty in trees; in chains it fails on prompt tokens that the head lacks.
-    """
-    if isinstance(way, Plain | Planned) or draft is None:
-        return None
-    if draft == "server" and not isinstance(way, AsServed):
-        return "This server was told how to speculate when it was started; choose policy server."
-    if isinstance(way, AsServed) and draft != "server":
-        return "Policy server is for servers that are not told in a request how to speculate; choose policy constant."
-    if isinstance(way, Lookup):
-        return None
-    if draft == "translated" and sampling:
-        return "A draft with a different tokenizer works in greedy decoding only; switch sampling off."
-    if isinstance(way, Tree) and draft != "eagle3":
-        return "Only an EAGLE-3 head can propose trees; set tree_depth to 0, or choose such a draft."
-    kind = KINDS[type(way)]
-    if draft not in kind.drafts and kind.drafter == "both":
-        return "Both sources need a draft with the target's tokenizer; choose drafter model or lookup."
-    if not _proposes(kind, engine, draft):
-        return (
-            f"With an EAGLE-3 head the {engine} engine does not support a confidence threshold; "
-            "choose the constant policy, or the traced engine."
-        )
-    if draft == "eagle3" and engine == "genai" and penalty:
-        return (
-            "With this EAGLE-3 head the genai engine does not support a repetition penalty; "
-            "set repetition_penalty to 1, or choose the traced engine."
-        )
-    return None

@@ -3,7 +3,8 @@
 import shutil
 from pathlib import Path
 
-from specdemo.models.pairs import BUNDLED, pair_from_folders
+from specdemo.models.folder import inspect_folder
+from specdemo.models.pairs import BUNDLED, pair_of
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 
@@ -13,6 +14,17 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% if enable_thinking is defined and not enable_thinking %}"
     "<think></think>{% endif %}{% endif %}"
 )
+
+
+def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings) -> ModelPair:
+    """A pair from two folders of OpenVINO IR, or a target alone for prompt lookup.
+
+    Raises:
+        FolderError: a folder is missing, empty, incomplete or not OpenVINO IR.
+        PairError: the target is an EAGLE-3 head.
+    """
+    drafted = inspect_folder(draft, draft=True) if draft is not None else None
+    return pair_of(inspect_folder(target), drafted, runtime=runtime)
 
 
 def chat_pair(folder: Path, *, enable_prefix_caching: bool = False) -> ModelPair:

@@ -10,9 +10,9 @@ from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
-from specdemo.models.pairs import pair_from_folders
 from specdemo.records import ModelPair, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.folders import pair_from_folders
 
 pytestmark = pytest.mark.openvino
 FIXTURES = Path(__file__).parent / "fixtures"

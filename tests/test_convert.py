@@ -9,9 +9,10 @@ import pytest
 from specdemo.errors import ConversionError
 from specdemo.models import convert as module
 from specdemo.models.convert import convert, converted_folder
-from specdemo.models.pairs import BUNDLED, pair_from_folders
+from specdemo.models.pairs import BUNDLED
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.folders import pair_from_folders
 
 INSTALLED = importlib.util.find_spec("optimum") is not None
 needs_optimum = pytest.mark.skipif(not INSTALLED, reason="optimum-intel is not installed; it converts models")

@@ -16,9 +16,10 @@ from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.folder import inspect_folder
-from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
+from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import Comparison, Request, Run, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.folders import pair_from_folders
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.openvino

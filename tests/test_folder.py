@@ -15,11 +15,11 @@ from specdemo.models.pairs import (
     bundled_models,
     bundled_pair,
     check_vocabularies,
-    pair_from_folders,
     pair_of,
 )
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
+from tests.folders import pair_from_folders
 
 
 @pytest.fixture

@@ -18,10 +18,11 @@ from specdemo.engines.text import IncrementalText
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
+from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import Comparison, Request, Run, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
+from tests.folders import pair_from_folders
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.openvino

@@ -16,6 +16,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo.output",
         "specdemo.progress",
         "specdemo.records",
+        "specdemo.refusals",
         "specdemo.resources",
         "specdemo.settings",
         "specdemo.ways",

@@ -22,11 +22,12 @@ from specdemo.engines.traced.drafters import ModelDrafter
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.pairs import BUNDLED, pair_from_folders
+from specdemo.models.pairs import BUNDLED
 from specdemo.records import Comparison, Costs, Request, Round, Run, Spread, StepCosts, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import Kind, Planned, kinds
 from tests.conftest import PROMPTS
+from tests.folders import pair_from_folders
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.openvino

@@ -11,8 +11,9 @@ from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request
+from specdemo.refusals import pair_refusal
 from specdemo.settings import Sampling
-from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Tree, Way, pair_refusal
+from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Tree, Way
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from specdemo.errors import FolderError, PairError
@@ -94,17 +93,6 @@ def bundled_prompts(kind: Prompts) -> list[str]:
     """Example prompts of a kind."""
     prompts: dict[Prompts, list[str]] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
     return prompts[kind]
-
-
-def pair_from_folders(target: Path, draft: Path | None, runtime: RuntimeSettings) -> ModelPair:
-    """A pair from two folders of OpenVINO IR, or a target alone for prompt lookup.
-
-    Raises:
-        FolderError: a folder is missing, empty, incomplete or not OpenVINO IR.
-        PairError: the target is an EAGLE-3 head.
-    """
-    drafted = inspect_folder(draft, draft=True) if draft is not None else None
-    return pair_of(inspect_folder(target), drafted, runtime=runtime)
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:

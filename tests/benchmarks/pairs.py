@@ -14,9 +14,10 @@ import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-from specdemo.models.pairs import BUNDLED, bundled_pair, pair_from_folders
+from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
+from tests.folders import pair_from_folders
 
 UNITS = 6144
 
