@@ -27,6 +27,8 @@ FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component
 FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
 WAIT = 60_000
 TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Load", "Models")
+BRIEF = "/?max_new_tokens=48"
+"""The page for runs that are exact but for their last tokens (see `scripted_app`)."""
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first of them that is installed is used; the shell opens pages in three quarters of the processor time."""
 expect.set_options(timeout=WAIT)

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import Visit, downloaded, repeated, run, set_slider, settled, start
+from tests.browser import BRIEF, Visit, downloaded, repeated, run, set_slider, settled, start
 from tests.proposals import proposals
 
 pytestmark = pytest.mark.browser
@@ -90,7 +90,7 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
 
 
 def test_without_motion_the_end_is_shown_at_once_and_answers_can_be_copied(visit: Visit) -> None:
-    page = visit()
+    page = visit(BRIEF)
     page.emulate_media(reduced_motion="reduce")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.evaluate("""() => {

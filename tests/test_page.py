@@ -15,6 +15,7 @@ from specdemo.records import Comparison, Verdict
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.tokens import round_html
 from tests.browser import (
+    BRIEF,
     TABS,
     WAIT,
     App,
@@ -60,7 +61,7 @@ CONTRAST = """element => {
 
 
 def test_colours_are_readable_and_repeated_by_lines(visit: Visit) -> None:
-    page = visit()
+    page = visit(BRIEF)
     run(page)
     page.check(".discarded-shown")
     for dark in (False, True):
@@ -267,7 +268,7 @@ def assert_opened_on_both_tabs(page: Page, folder: Path) -> None:
 
 
 def test_bad_input_is_told_and_the_finished_result_stays(visit: Visit) -> None:
-    page = visit("/?num_assistant_tokens=99")
+    page = visit("/?num_assistant_tokens=99&max_new_tokens=48")
     expect(page.locator("#message [role=alert]")).to_contain_text("less than or equal to 16, got '99'")
     expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
     run(page)
@@ -286,7 +287,7 @@ def test_bad_input_is_told_and_the_finished_result_stays(visit: Visit) -> None:
 
 def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: Visit) -> None:
     evil = '<img src=x onerror=alert(1)><script>alert(2)</script>"&'
-    page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3")
+    page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3&max_new_tokens=48")
     run(page)
     expect(page.locator(".agreement")).to_contain_text("outputs differ from token")
     expect(page.locator(".divergence")).to_contain_text("does not keep the target's distribution")
@@ -324,7 +325,7 @@ def test_stop_keeps_what_there_is(visit: Visit) -> None:
 
 
 def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -> None:
-    first, second = visit(LONG), visit()
+    first, second = visit(LONG), visit(BRIEF)
     first.click("#run")
     first.wait_for_selector(".race[data-state=playing]")
     second.click("#run")
@@ -338,7 +339,7 @@ def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -
     second.click("#run")
     expect(second.locator("#message")).to_contain_text("queue: 1/1")
     first.click("#stop")
-    second.wait_for_selector(".race[data-state=done]", timeout=WAIT)
+    finish(second)
     assert downloaded(first).plain.finish_reason == "cancelled"
     assert downloaded(second).plain.finish_reason == "length"  # the first visitor's Stop was not the second's
 
@@ -348,7 +349,7 @@ def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -
     expect(second.locator("#message")).to_contain_text("queue: 1/1")
     first.close()
     finish(second)
-    assert len(downloaded(second).plain.token_ids) == 128
+    assert len(downloaded(second).plain.token_ids) == 48
 
 
 def test_a_page_says_why_it_waits_and_holds_no_connection(browser: BrowserContext, app: App) -> None:
@@ -357,8 +358,11 @@ def test_a_page_says_why_it_waits_and_holds_no_connection(browser: BrowserContex
     page.on("requestfinished", lambda request: open_requests.discard(request))
     page.on("requestfailed", lambda request: open_requests.discard(request))
     page.route("**/queue/join*", lambda route: held.append(route))
-    page.goto(f"{app.url}/?max_new_tokens=64")
+    page.clock.install()
+    page.goto(app.url + BRIEF)
     note = page.locator(".stalled")
+    expect(page.locator("#run")).to_be_disabled()
+    page.clock.fast_forward("00:20")
     expect(note).to_contain_text("it has no connection left: stop what runs in them, or close some")
     expect(page.locator("#run")).to_be_disabled()
     held.pop().continue_()
@@ -388,7 +392,7 @@ def test_many_runs_do_not_grow_the_page(visit: Visit) -> None:
 
 
 def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit) -> None:
-    page = visit(width=390)
+    page = visit(BRIEF, width=390)
     expect(page.locator("#run")).to_be_in_viewport()
     run(page)
     expect(page.locator(".verdict")).to_be_in_viewport()

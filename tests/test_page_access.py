@@ -4,7 +4,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser import TABS, Visit, open_tab, run
+from tests.browser import BRIEF, TABS, Visit, open_tab, run
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +25,7 @@ def faults(page: Page, rules: list[str]) -> list[str]:
 
 
 def test_everybody_can_use_every_tab(visit: Visit) -> None:
-    page = visit("/?max_new_tokens=48")
+    page = visit(BRIEF)
     assert_groups_are_one_tab_stop(page)
     run(page)
     for name in TABS:

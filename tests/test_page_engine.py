@@ -58,7 +58,7 @@ def app(chromium: str, models_dir: Path, hub: Hub, tmp_path_factory: pytest.Temp
 
 
 def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> None:
-    page = visit()
+    page = visit("/?max_new_tokens=64")
     page.fill("#prompt textarea", "In a deep forest there lived")
     run(page)
     comparison = downloaded(page)
@@ -75,7 +75,7 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
         assert expected
     assert len(kinds(page, "own")) == 1 + len(comparison.speculative.rounds)
     assert page.locator(".pane.speculative .round").count() == 1 + len(comparison.speculative.rounds)
-    assert page.locator(".agreement").text_content() == "✓ identical output, 128 tokens compared"
+    assert page.locator(".agreement").text_content() == "✓ identical output, 64 tokens compared"
     assert page.locator(".figures dt").count() >= 8
     page.hover(".pane.speculative .text .token.rejected")
     expect(page.locator(".tip")).to_contain_text("draft's probability 0.")

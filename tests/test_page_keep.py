@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import Visit, finish, repeated, run, set_slider, share
+from tests.browser import BRIEF, Visit, finish, repeated, run, set_slider, share
 
 pytestmark = pytest.mark.browser
 
 
 def test_runs_become_files_are_kept_found_again_and_overlaid(visit: Visit) -> None:
-    page = visit()
+    page = visit(BRIEF)
     kept = page.locator(".past li")
     expect(page.locator(".past")).to_be_hidden()
     run(page)

@@ -5,6 +5,7 @@ from playwright.sync_api import Page, expect
 
 from specdemo.models.catalogue import find
 from tests.browser import (
+    BRIEF,
     App,
     Visit,
     card,
@@ -24,7 +25,7 @@ LLAMA = "/#target=llama/target&draft=llama/draft"
 
 
 def test_pair_and_settings_hold_on_every_tab_after_a_reload_and_in_a_link(visit: Visit, app: App) -> None:
-    page = visit()
+    page = visit(BRIEF)
     page.fill("#prompt textarea", "A & B = <C>?")
     set_slider(page, "num_assistant_tokens", 9)
     page.click("text=Prompt lookup")
@@ -86,7 +87,7 @@ def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_
 
 
 def test_two_visitors_run_their_own_pairs(visit: Visit) -> None:
-    pages = {"story-pair": visit(), "llama/target + llama/draft": visit(LLAMA)}
+    pages = {"story-pair": visit(BRIEF), "llama/target + llama/draft": visit(LLAMA)}
     for page in pages.values():
         start(page)
     for name, page in pages.items():
