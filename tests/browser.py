@@ -14,9 +14,10 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Protocol
 from urllib.request import urlopen
+from weakref import WeakKeyDictionary
 
 import psutil
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Request, expect
 
 from specdemo.analysis import schema
 from specdemo.models.catalogue import catalogue
@@ -31,6 +32,7 @@ BRIEF = "/?max_new_tokens=48"
 """The page for runs that are exact but for their last tokens (see `scripted_app`)."""
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first of them that is installed is used; the shell opens pages in three quarters of the processor time."""
+_UNDER_WAY: WeakKeyDictionary[Page, set[Request]] = WeakKeyDictionary()
 expect.set_options(timeout=WAIT)
 
 
@@ -147,9 +149,27 @@ def grown(page: Page, tokens: int) -> None:
     page.wait_for_function(f"document.querySelectorAll('.pane.plain .text [data-index]').length > {tokens}")
 
 
+def watch(page: Page) -> None:
+    """Know which of a page's requests are under way."""
+    requests = _UNDER_WAY[page] = set()
+    page.on("request", lambda request: requests.add(request))
+    page.on("requestfinished", lambda request: requests.discard(request))
+    page.on("requestfailed", lambda request: requests.discard(request))
+
+
+def rests(page: Page) -> None:
+    """Wait until a watched page asks for nothing and has drawn everything."""
+    until = monotonic() + WAIT / 1000
+    while _UNDER_WAY[page]:
+        assert monotonic() < until, f"still under way: {_UNDER_WAY[page]}"
+        page.wait_for_timeout(20)
+    page.evaluate("() => new Promise(done => requestIdleCallback(() => done()))")
+
+
 def repeated(page: Page) -> None:
-    """Wait until a finished run has been repeated unwatched."""
+    """Wait until a finished run has been repeated unwatched, and the page rests."""
     expect(page.locator(".outcome")).to_contain_text(re.compile(r"\d repeat"))
+    rests(page)
 
 
 def skip(page: Page) -> None:

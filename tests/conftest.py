@@ -15,7 +15,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers
 from tests import hurry, llama  # noqa: F401 (hurry is a setting)
-from tests.browser import FLAGS, WAIT, App, Visit, installed, started
+from tests.browser import FLAGS, WAIT, App, Visit, installed, started, watch
 from tests.folders import add_models
 
 PROMPTS = (
@@ -131,6 +131,7 @@ def visit(browser: BrowserContext, app: App) -> Iterator[Visit]:
     def open_page(path: str = "/", width: int = 1440) -> Page:
         page = browser.new_page()
         pages.append(page)
+        watch(page)
         page.set_default_timeout(WAIT)
         page.set_viewport_size({"width": width, "height": 1000})
         page.emulate_media(color_scheme="light")
