@@ -196,7 +196,7 @@ def sources(way: Way) -> tuple[Source, ...]:
 
 def fixed_lookahead(way: Way) -> int | None:
     """Tokens proposed in every round, if it is the same number; prompt lookup may find fewer."""
-    return way.lookahead if isinstance(way, Constant | Tree | Lookup | Both) else None
+    return getattr(way, "lookahead", None)
 
 
 def kinds(

@@ -157,9 +157,9 @@ def watch(page: Page) -> None:
     page.on("requestfailed", lambda request: requests.discard(request))
 
 
-def rests(page: Page) -> None:
-    """Wait until a watched page asks for nothing and has drawn everything."""
-    until = monotonic() + WAIT / 1000
+def rests(page: Page, seconds: float = WAIT / 1000) -> None:
+    """Wait until a watched page asks for nothing and has drawn everything; it must within so many seconds."""
+    until = monotonic() + seconds
     while _UNDER_WAY[page]:
         assert monotonic() < until, f"still under way: {_UNDER_WAY[page]}"
         page.wait_for_timeout(20)

@@ -18,7 +18,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.ui.session import first_used
 from specdemo.worker import WithEngine, Worker
-from tests.browser import FLAGS, installed, models_tab, open_tab, repeated, run, set_slider, start
+from tests.browser import FLAGS, installed, models_tab, open_tab, repeated, run, set_slider, start, watch
 
 SIZES: tuple[ViewportSize, ...] = (
     {"width": 1440, "height": 900},
@@ -102,6 +102,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=installed(), args=FLAGS)
         page = browser.new_page(viewport=SIZES[0])
+        watch(page)
         take(page, url, folder)
         browser.close()
     app.close()

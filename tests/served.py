@@ -65,17 +65,20 @@ class Visitor:
     name: str = field(default_factory=lambda: uuid4().hex)
 
     def call(self, callback: dict[str, Any], data: list[Any], patience: float = 120) -> dict[str, Any]:
-        """Have a queued callback run to its end, or leave after so many seconds; the last message about it.
+        """Have a queued callback run to its end, or leave once it has begun and so many seconds are over.
+
+        Returns the last message about it.
 
         Raises:
             TimeoutError: this visitor has left.
         """
         body = {"fn_index": callback["id"], "data": data, "session_hash": self.name}
         self.served.post("/queue/join", json=body).raise_for_status()
-        until, last = monotonic() + patience, {}
+        until, last, begun = monotonic() + patience, {}, False
         with closing(self.messages()) as messages:
             for message in messages:
-                if monotonic() > until:
+                begun = begun or message["msg"] == "process_generating"
+                if begun and monotonic() > until:
                     raise TimeoutError
                 if message["msg"] == "process_completed":
                     last = message

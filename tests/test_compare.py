@@ -6,6 +6,7 @@ import pytest
 from specdemo.analysis import metrics, schema
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
+from specdemo.measure import step_costs
 from specdemo.measure.lane import Lap, Moved
 from specdemo.measure.race import RaceEvent, race, run_alone
 from specdemo.measure.repeats import repeats
@@ -150,13 +151,22 @@ def test_an_empty_prompt_is_refused() -> None:
         list(race(ScriptedEngine(), " \n", LONG))
 
 
-def test_step_costs_of_a_known_engine_are_measured_exactly() -> None:
+def test_step_costs_of_a_known_engine_are_measured_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_costs, "VISITS", 6)  # as without the hurry of tests
+    monkeypatch.setattr(step_costs, "REPEATS", 3)
     engine = ScriptedEngine(step=0.010, draft=0.002, extra=0.001)
     costs = measure_costs(engine)
     assert costs is not None
     assert metrics.draft_cost(costs) == pytest.approx(0.2)
     passes = [metrics.verify_cost(costs, n) for n in range(1, MAX_LOOKAHEAD + 2)]
     assert passes == pytest.approx([1 + (n - 1) * 0.1 for n in range(1, MAX_LOOKAHEAD + 2)])
+
+
+def test_slow_steps_are_visited_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_costs, "VISITS", 6)
+    monkeypatch.setattr(step_costs, "_ENOUGH", 0)
+    lengths = list(step_costs._order())
+    assert {lengths.count(length) for length in range(2, MAX_LOOKAHEAD + 2)} == {2}
 
 
 def test_measuring_step_costs_can_be_stopped() -> None:

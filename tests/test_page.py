@@ -26,6 +26,7 @@ from tests.browser import (
     is_no_wider_than,
     open_tab,
     repeated,
+    rests,
     run,
     set_slider,
     settled,
@@ -366,7 +367,8 @@ def test_a_page_says_why_it_waits_and_holds_no_connection(browser: BrowserContex
     expect(page.locator("#run")).to_be_enabled()
     expect(note).to_have_count(0)
     run(page)
-    repeated(page)  # then nothing is under way: a browser opens six to a host, and a seventh tab would wait for ever
+    expect(page.locator(".outcome")).to_contain_text(re.compile(r"\d repeat"))
+    rests(page, seconds=5)  # a browser opens six connections to a host: a seventh tab would wait for ever
     page.close()
 
 

@@ -4,7 +4,19 @@ import pytest
 
 from specdemo.errors import SettingsError
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import KINDS, Constant
+from specdemo.ways import (
+    KINDS,
+    AsServed,
+    Auto,
+    Both,
+    BothAuto,
+    Confidence,
+    Constant,
+    Heuristic,
+    Lookup,
+    Tree,
+    Way,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +51,30 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
     with pytest.raises(SettingsError, match=message) as error:
         GenerationSettings.checked(**values)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "way"),
+    [
+        ({}, Constant(lookahead=7)),
+        ({"tree_depth": 2, "branching_factor": 3}, Tree(depth=2, branching=3, lookahead=7)),
+        ({"engine": "traced", "policy": "heuristic"}, Heuristic()),
+        ({"policy": "confidence"}, Confidence(threshold=0.6, cap=None)),
+        ({"engine": "traced", "policy": "confidence", "max_assistant_tokens": 9}, Confidence(threshold=0.6, cap=9)),
+        ({"engine": "traced", "policy": "auto", "max_assistant_tokens": 9}, Auto(cap=9)),
+        ({"drafter": "lookup"}, Lookup(ngram=5, lookahead=7)),
+        ({"engine": "traced", "drafter": "both"}, Both(ngram=5, lookahead=7)),
+        (
+            {"engine": "traced", "drafter": "both", "policy": "auto", "max_assistant_tokens": 9},
+            BothAuto(ngram=5, cap=9),
+        ),
+        ({"engine": "served", "policy": "server"}, AsServed()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_settings_name_a_way(values: dict[str, Any], way: Way) -> None:
+    named = {"num_assistant_tokens": 7, "max_ngram_size": 5, "assistant_confidence_threshold": 0.6, **values}
+    assert GenerationSettings.checked(**named).way == way
 
 
 def test_whether_a_way_can_sample_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,16 +119,22 @@ def test_what_can_be_tried() -> None:
 
     assert names(HEAD) == ["lookahead 2"]
     assert names(HEAD, tree_depth=2, num_assistant_tokens=4) == ["lookahead 2"]
-    assert names(HEAD, tree_depth=3, num_assistant_tokens=4) == []  # which needs longer ones
     assert names() == ["lookahead 2", "threshold 0.5"]
     assert names(drafter="lookup") == ["lookahead 2"]
     assert names(engine="traced") == ["lookahead 2", "threshold 0.5", "policy heuristic", "policy auto"]
     assert "policy auto" not in names(engine="traced", kv_cache="off")
+    with pytest.raises(SettingsError, match="tree of depth 3 needs a lookahead of at least 3; give one"):
+        names(HEAD, tree_depth=3, num_assistant_tokens=4)
+    with pytest.raises(SettingsError, match="Only an EAGLE-3 head can propose trees; set tree_depth to 0"):
+        names(tree_depth=2)
     with pytest.raises(SettingsError, match="less than or equal to 16"):
         candidates(PAIR, LONG, (17,))
-    with pytest.raises(SettingsError, match="nothing to try"):
-        candidates(PAIR, LONG, (), ())
-    with pytest.raises(SettingsError, match="nothing to try; give at least one lookahead"):
+    for engine in ("genai", "traced"):
+        with pytest.raises(SettingsError, match="nothing to try; give at least one lookahead or threshold"):
+            candidates(PAIR, GenerationSettings(engine=engine), (), ())
+    with pytest.raises(SettingsError, match="less than or equal to 1, got 2"):
+        candidates(HEAD, LONG, (2,), (2.0,))
+    with pytest.raises(SettingsError, match="thresholds have no effect here; give at least one lookahead"):
         candidates(PAIR, GenerationSettings(drafter="lookup"), (), (0.5,))
     with pytest.raises(SettingsError, match="supports none of the settings to be tried"):
         candidates(PAIR.model_copy(update={"draft": None}), LONG)

@@ -23,6 +23,7 @@ _COLUMNS = {
     "token_entropies": "entropy",
     "token_alternatives": "alternatives",
 }
+_VERSIONS = " or ".join(map(str, READABLE))
 _REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load", "moves", "failures")
 
 
@@ -51,10 +52,10 @@ def from_json(data: dict[str, Any]) -> Comparison:
     """The comparison that `to_json` wrote.
 
     Raises:
-        ValueError: the object is of another schema.
+        ValueError: the object is of a schema that is not read.
     """
     if data.get("schema") not in READABLE:
-        raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
+        raise ValueError(f"expected an object of schema {_VERSIONS}, got schema {data.get('schema')!r}")
     return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in SIDES}})
 
 
@@ -67,8 +68,7 @@ def from_text(text: str | bytes, advice: str) -> Comparison:
     try:
         return from_json(json_value(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
-        versions = " or ".join(map(str, READABLE))
-        raise FileError(f"This is not a comparison of schema {versions}; {advice}.") from error
+        raise FileError(f"This is not a comparison of schema {_VERSIONS}; {advice}.") from error
 
 
 def _run_to_json(run: Run) -> dict[str, Any]:

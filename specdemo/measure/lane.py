@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 from specdemo.engines.base import Decoder
 from specdemo.errors import ServerError
 from specdemo.progress import Phase
 from specdemo.records import FinishReason, Move, Round, Run, Side, TraceSource
-from specdemo.ways import Both, Confidence, Constant, Way
+from specdemo.ways import Way
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,17 @@ class Moved(NamedTuple):
     assistant_confidence_threshold: float
 
     def of(self, way: Way) -> Way:
-        """This way of decoding, with what can be moved of it moved there."""
-        if isinstance(way, Confidence):
-            return replace(way, threshold=self.assistant_confidence_threshold)
-        return replace(way, lookahead=self.num_assistant_tokens) if isinstance(way, Constant | Both) else way
+        """This way of decoding, with what it has of them moved there."""
+        values: dict[str, Any] = {
+            "lookahead": self.num_assistant_tokens,
+            "threshold": self.assistant_confidence_threshold,
+        }
+        known = {field.name for field in fields(way)}
+        return replace(way, **{name: value for name, value in values.items() if name in known})
 
     def noted(self, number: int, way: Way) -> Move:
         """The record of what was moved in a round of this way."""
-        if isinstance(way, Confidence):
+        if hasattr(way, "threshold"):
             return Move(round=number, assistant_confidence_threshold=self.assistant_confidence_threshold)
         return Move(round=number, num_assistant_tokens=self.num_assistant_tokens)
 

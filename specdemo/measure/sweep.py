@@ -6,7 +6,7 @@ luckiest, so it runs again, and only these fresh runs are quoted. The result is 
 decoding.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from random import Random
 from time import perf_counter
@@ -25,12 +25,14 @@ from specdemo.measure.step_costs import MAX_LOOKAHEAD
 from specdemo.measure.trials import can_run, rehearse, trials
 from specdemo.progress import Progress
 from specdemo.records import Costs, Environment, ModelPair, Record, Request, Trial
+from specdemo.refusals import pair_refusal
 from specdemo.settings import GenerationSettings
-from specdemo.ways import kinds, sources
+from specdemo.ways import Kind, kinds, sources
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
 REPEATS = 3
+_NUMBERS = {"num_assistant_tokens", "assistant_confidence_threshold"}
 _ORDER = ("lookahead", "threshold", "policy")
 _NONE = "This pair supports none of the settings to be tried; choose another engine or drafter."
 FRESH = 8  # fresh runs of the fastest setting, at least, equally many per prompt
@@ -67,12 +69,14 @@ def candidates(
     Raises:
         SettingsError: a lookahead or a threshold is out of its range, or there is nothing to try.
     """
+    for name, values in (("num_assistant_tokens", lookaheads), ("assistant_confidence_threshold", thresholds)):
+        for value in values:
+            GenerationSettings.checked(**{name: value})
+    able = [kind for kind in kinds(settings.engine, pair.draft_kind, settings.drafter) if _has(kind, settings)]
+    if not able:
+        raise SettingsError(pair_refusal(settings.way, pair.draft_kind, settings.engine) or _NONE)
     found: list[Candidate] = []
-    able = list(kinds(settings.engine, pair.draft_kind, settings.drafter))
     for kind in able:
-        tree = "tree_depth" in kind.settings
-        if tree != bool(settings.tree_depth) or (kind.costs and settings.kv_cache == "off"):
-            continue
         changed = partial(_candidate, settings, policy=kind.policy)
         if "num_assistant_tokens" in kind.settings:
             least = settings.tree_depth  # a tree's lookahead is at least its depth
@@ -81,11 +85,25 @@ def candidates(
             found += [changed("threshold", value, assistant_confidence_threshold=value) for value in thresholds]
         else:
             found.append(changed("policy", None))
-    if not able:
-        raise SettingsError(_NONE)
-    if not lookaheads and not found:
-        raise SettingsError("There is nothing to try; give at least one lookahead or threshold.")
+    numbers = {name for kind in able for name in kind.settings} & _NUMBERS
+    if not found or (numbers and not lookaheads and not thresholds):
+        raise SettingsError(_nothing(settings, numbers))
     return sorted(found, key=lambda candidate: _ORDER.index(candidate.kind))
+
+
+def _has(kind: Kind, settings: GenerationSettings) -> bool:
+    """Whether such ways may be tried: with a depth only trees, without a KV cache none that need step costs."""
+    tree = "tree_depth" in kind.settings
+    return tree == bool(settings.tree_depth) and not (kind.costs and settings.kv_cache == "off")
+
+
+def _nothing(settings: GenerationSettings, numbers: Collection[str]) -> str:
+    """What to give, if nothing can be tried with these settings, of which these numbers may vary."""
+    if settings.tree_depth:
+        return f"A tree of depth {settings.tree_depth} needs a lookahead of at least {settings.tree_depth}; give one."
+    if "assistant_confidence_threshold" in numbers:
+        return "There is nothing to try; give at least one lookahead or threshold."
+    return "There is nothing to try, since thresholds have no effect here; give at least one lookahead."
 
 
 def sweep(
