@@ -42,11 +42,8 @@ JOB = WithEngine("traced", ENGINE.pair)
 
 
 def swept() -> list[Progress[Sweep]]:
-    return list(
-        sweep(
-            ENGINE, ["Say"], SETTINGS, candidates(ENGINE.pair, SETTINGS, (1, 2, 4), (0.5,)), repeats=3, costs=costs()
-        )
-    )
+    tried = candidates(ENGINE.pair, SETTINGS, (1, 2, 4), (0.5,))
+    return list(sweep(ENGINE, ["Say"], SETTINGS, tried, repeats=3, costs=costs()))
 
 
 def costs() -> Costs:

@@ -227,14 +227,14 @@ def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
 
 
 def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() -> None:
-    worker = Worker(load, grace_seconds=1)
+    worker = Worker(load, grace_seconds=3)
     hung = worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)))
     assert isinstance(hung, Generator)
     while (phase := next(hung)).name == "loading" or not phase.seconds:
         pass
     began = perf_counter()
     hung.close()  # on the server's event loop
-    assert perf_counter() - began < 0.5
+    assert perf_counter() - began < 1
     following = list(worker.compare(PAIR, "Say", SHORT))
     assert following[0] is None  # waiting for the grace to be over
     assert isinstance(following[-1], Comparison)

@@ -32,7 +32,6 @@ from specdemo.ways import Kind, kinds, sources
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
 REPEATS = 3
-_NUMBERS = {"num_assistant_tokens", "assistant_confidence_threshold"}
 _ORDER = ("lookahead", "threshold", "policy")
 _NONE = "This pair supports none of the settings to be tried; choose another engine or drafter."
 FRESH = 8  # fresh runs of the fastest setting, at least, equally many per prompt
@@ -69,7 +68,8 @@ def candidates(
     Raises:
         SettingsError: a lookahead or a threshold is out of its range, or there is nothing to try.
     """
-    for name, values in (("num_assistant_tokens", lookaheads), ("assistant_confidence_threshold", thresholds)):
+    given = {"num_assistant_tokens": lookaheads, "assistant_confidence_threshold": thresholds}
+    for name, values in given.items():
         for value in values:
             GenerationSettings.checked(**{name: value})
     able = [kind for kind in kinds(settings.engine, pair.draft_kind, settings.drafter) if _has(kind, settings)]
@@ -85,7 +85,7 @@ def candidates(
             found += [changed("threshold", value, assistant_confidence_threshold=value) for value in thresholds]
         else:
             found.append(changed("policy", None))
-    numbers = {name for kind in able for name in kind.settings} & _NUMBERS
+    numbers = {name for kind in able for name in kind.settings} & set(given)
     if not found or (numbers and not lookaheads and not thresholds):
         raise SettingsError(_nothing(settings, numbers))
     return sorted(found, key=lambda candidate: _ORDER.index(candidate.kind))
