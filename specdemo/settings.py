@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from specdemo.errors import SettingsError, quoted
 from specdemo.refusals import refusal
-from specdemo.ways import ENGINES, ENGINES_OF, KINDS, Drafter, EngineName, Policy, Way, named
+from specdemo.ways import ENGINES_OF, KINDS, Drafter, EngineName, Policy, Way, named, supports
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
@@ -136,7 +136,7 @@ class GenerationSettings(_Settings):
 
     def _known(self, name: str) -> Any:
         """The value of a setting, or None if the engine does not support it."""
-        return getattr(self, name) if self.engine in ENGINES_OF.get(name, ENGINES) else None
+        return getattr(self, name) if supports(self.engine, name) else None
 
     @property
     def sampling(self) -> Sampling:

@@ -182,6 +182,11 @@ ENGINES_OF_DRAFTS: dict[DraftKind, tuple[EngineName, ...]] = {
 """The engines that can load a kind of draft."""
 
 
+def supports(engine: EngineName, setting: str) -> bool:
+    """Whether an engine supports a setting at all."""
+    return engine in ENGINES_OF.get(setting, ENGINES)
+
+
 def named(drafter: Drafter, policy: Policy, *, tree: bool) -> type[Way] | None:
     """The type of way that flat settings name; `tree`: with a depth. None if there is no such way."""
     asked = (drafter, policy, tree)
@@ -222,4 +227,4 @@ def proposes(kind: Kind, engine: EngineName, draft: DraftKind | None) -> bool:
 
 def shapes(kind: Kind, engine: EngineName) -> frozenset[str]:
     """The settings that have an effect in ways of this kind, on this engine."""
-    return frozenset(name for name in kind.settings if engine in ENGINES_OF.get(name, ENGINES))
+    return frozenset(name for name in kind.settings if supports(engine, name))

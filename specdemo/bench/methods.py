@@ -4,7 +4,7 @@ from specdemo.errors import PairError, SettingsError
 from specdemo.models.checks import check_way, compared
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ways import ENGINES, ENGINES_OF, KINDS, EngineName, Kind, Tree, kinds
+from specdemo.ways import ENGINES, KINDS, EngineName, Kind, Tree, kinds, supports
 
 
 def name_of(kind: Kind) -> str:
@@ -31,7 +31,7 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, Genera
     """
     ways, pair = {}, compared(pair)
     for engine in ENGINES:
-        known = {name: value for name, value in settings if engine in ENGINES_OF.get(name, ENGINES)}
+        known = {name: value for name, value in settings if supports(engine, name)}
         able = list(kinds(engine, pair.draft_kind))
         for method, kind in METHODS.items():
             if kind not in able:

@@ -10,7 +10,7 @@ from specdemo.errors import SettingsError
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import ENGINES_OF, ENGINES_OF_DRAFTS, SHAPING, Drafter, EngineName, Policy, kinds, shapes
+from specdemo.ways import ENGINES_OF, ENGINES_OF_DRAFTS, SHAPING, Drafter, EngineName, Policy, kinds, shapes, supports
 
 _CHOICES = {
     "genai": "OpenVINO GenAI",
@@ -73,7 +73,7 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
         "drafter": pair.draft is not None and len(drafters(pair, engine)) > 1,
         "policy": len(known) > 1,
         **{name: name in shaping for name in NAMES if name in SHAPING},
-        **{name: engine in engines for name, engines in ENGINES_OF.items() if name not in SHAPING},
+        **{name: supports(engine, name) for name in ENGINES_OF if name not in SHAPING},
         "apply_chat_template": pair.target.chat_template,
         "enable_thinking": pair.target.chat_template,
     }
