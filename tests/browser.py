@@ -208,8 +208,9 @@ def card(page: Page, name: str) -> Locator:
 
 
 def choose(page: Page, **names: str) -> None:
-    """Choose a target, a draft, or both, from the lists."""
+    """Choose a target, a draft, or both, from the lists, once these follow what was chosen before."""
     for control, name in names.items():
+        rests(page)
         page.click(f"#{control} input")
         page.get_by_role("option", name=name, exact=True).click()
         expect(page.get_by_role("listbox")).to_have_count(0)

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,11 +33,20 @@ hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first, then those on real models, then those in a browser.
 
-    Several processes get whole files in the opposite order, so that short ones at the end keep all of them busy.
+    Several processes get whole files instead: long ones first, and of each kind at any time, for a page and its app
+    need more than one core, and who waits for other processes less.
     """
-    several = "PYTEST_XDIST_WORKER" in os.environ
-    slow = ("browser", "openvino")
-    items.sort(key=lambda item: [item.get_closest_marker(mark) is not None for mark in slow], reverse=several)
+    kinds = ("browser", "openvino")
+    items.sort(key=lambda item: [item.get_closest_marker(kind) is not None for kind in kinds])
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    kind_of = {item.path: [item.get_closest_marker(kind) is not None for kind in kinds] for item in items}
+    longest_first = sorted(kind_of, key=lambda path: (kind_of[path], -path.stat().st_size))
+    turns: dict[Path, float] = {}
+    for _, alike in groupby(longest_first, kind_of.__getitem__):
+        paths = list(alike)
+        turns |= {path: place / len(paths) for place, path in enumerate(paths)}
+    items.sort(key=lambda item: turns[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

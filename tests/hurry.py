@@ -11,6 +11,7 @@ from specdemo.models import devices
 devices.ON_CPU |= {"INFERENCE_NUM_THREADS": "1", "ENABLE_CPU_PINNING": "NO"}
 warm_up.COLD_SECONDS = 0
 warm_up.REPETITION_SECONDS = 0
+warm_up.STEADY = 1
 repeats.MOST = 1
-step_costs.VISITS = 2
+step_costs.VISITS = 1
 step_costs.REPEATS = 1

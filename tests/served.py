@@ -29,7 +29,8 @@ STEP = 2**-6
 
 def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> ScriptedEngine:
     """An engine whose longest comparison takes most of a minute."""
-    engine = ScriptedEngine(300 * tuple(ScriptedEngine.words), step=STEP, draft=STEP / 4, real_time=True)
+    words = 300 * tuple(ScriptedEngine.words)
+    engine = ScriptedEngine(words, step=STEP, draft=STEP / 4, prefill=STEP, real_time=True)
     engine.pair = pair
     return engine
 

@@ -17,7 +17,14 @@ from specdemo.engines.language_model import LanguageModel
 from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
 from specdemo.models.checks import check_pair
 from specdemo.models.gguf import inspect_gguf, read_header
-from specdemo.models.gguf_convert import awaits_conversion, convert_gguf, converted_folder, file_digest, folder_of
+from specdemo.models.gguf_convert import (
+    awaits_conversion,
+    convert_gguf,
+    convert_here,
+    converted_folder,
+    file_digest,
+    folder_of,
+)
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import bundled_models, pair_of
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -160,6 +167,18 @@ def test_a_digest_is_computed_once(file: Path, monkeypatch: pytest.MonkeyPatch) 
 def converted(file: Path) -> Path:
     """The folder that a file is converted to."""
     assert all(seconds > 0 for seconds in convert_gguf(file))
+    return place_of(file)
+
+
+def converted_here(file: Path) -> Path:
+    """The same, without a process for each."""
+    scratch = file.with_suffix(".scratch")
+    scratch.mkdir()
+    assert list(convert_here(file, scratch)) == [None]
+    return place_of(file)
+
+
+def place_of(file: Path) -> Path:
     folder = converted_folder(file)
     assert folder is not None
     return folder
@@ -177,21 +196,6 @@ def test_a_file_is_converted_once(file: Path, cache: Path) -> None:
     stamp = folder.stat().st_mtime_ns
     assert converted(copy) == folder
     assert folder.stat().st_mtime_ns == stamp, "the same content is not converted again"
-
-
-@pytest.mark.openvino
-@pytest.mark.parametrize("family", FAMILIES)
-def test_configuration_of_a_converted_file(family: str, tmp_path: Path) -> None:
-    folder = converted(gguf_files.write(tmp_path / "tiny.gguf", family, "F16"))
-    written = json.loads((folder / "config.json").read_text())
-    expected = {
-        "model_type": family, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": gguf_files.head_size(family), "max_position_embeddings": 512,
-        "rope_theta": 10_000, "vocab_size": 261, "tie_word_embeddings": True,
-        "bos_token_id": 259, "eos_token_id": 260,
-    }  # fmt: skip
-    assert {key: written[key] for key in expected} == expected
-    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [260]
 
 
 @pytest.mark.openvino
@@ -228,6 +232,21 @@ def test_every_family_is_compared(
     told = json.loads(capfd.readouterr().out)
     assert (told["pair"]["name"], told["pair"]["target"]["architecture"]) == ("tiny.gguf", family)
     assert len(told["plain"]["token_ids"]) == len(told["speculative"]["token_ids"]) == 24
+    assert_configured(file, family)
+
+
+def assert_configured(file: Path, family: str) -> None:
+    """What its file says stands in the conversion's configuration."""
+    folder = place_of(file)
+    written = json.loads((folder / "config.json").read_text())
+    expected = {
+        "model_type": family, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": gguf_files.head_size(family), "max_position_embeddings": 512,
+        "rope_theta": 10_000, "vocab_size": 261, "tie_word_embeddings": True,
+        "bos_token_id": 259, "eos_token_id": 260,
+    }  # fmt: skip
+    assert {key: written[key] for key in expected} == expected
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [260]
 
 
 @pytest.mark.openvino
@@ -235,7 +254,7 @@ def test_every_family_is_compared(
 def test_quantized_weights_mean_what_llama_cpp_says_they_do(kind: str, tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "tiny.gguf", "llama", kind)
     plain = gguf_files.write(tmp_path / "plain.gguf", "llama", "F16", arrays=gguf_files.read(file))
-    ours, theirs = (logits(converted(each)) for each in (file, plain))
+    ours, theirs = (logits(converted_here(each)) for each in (file, plain))
     assert np.corrcoef(ours, theirs)[0, 1] > 0.9995
 
 
@@ -250,5 +269,5 @@ def logits(folder: Path) -> np.ndarray[Any, Any]:
 def test_wide_weights_are_converted_as_halves(kind: str, tmp_path: Path) -> None:
     wide = gguf_files.write(tmp_path / "wide.gguf", "qwen3", kind)
     halves = gguf_files.write(tmp_path / "halves.gguf", "qwen3", "F16", arrays=gguf_files.read(wide))
-    weights = [(converted(file) / "openvino_model.bin").read_bytes() for file in (wide, halves)]
+    weights = [(converted_here(file) / "openvino_model.bin").read_bytes() for file in (wide, halves)]
     assert weights[0] == weights[1]

@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
 import httpx
-import psutil
 import pytest
 from gradio_client import Client
 
@@ -43,8 +41,8 @@ def asked(page: Served, tokens: int) -> str:
 
 def test_the_endpoint_returns_one_comparison(page: Served) -> None:
     client = Client(str(page.http.base_url), verbose=False)
-    comparison = schema.from_json(client.predict(prompt="Say", max_new_tokens=40, api_name="/compare"))
-    assert len(comparison.plain.token_ids) == 40
+    comparison = schema.from_json(client.predict(prompt="Say", max_new_tokens=16, api_name="/compare"))
+    assert len(comparison.plain.token_ids) == 16
     with pytest.raises(Exception, match="The prompt is empty"):
         client.predict(prompt=" ", api_name="/compare")
     with page.http.stream("GET", asked(page, 8)) as stream:
@@ -106,13 +104,3 @@ def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page
     assert "has forgotten this page" in forgotten["output"]["error"]
     assert first.opens()["success"]
     assert first.runs(max_new_tokens=4)["success"]
-
-
-def test_memory_does_not_grow_with_visitors(page: Served, running: App) -> None:
-    server, resident = psutil.Process(running.process.pid), []
-    for _ in range(4):
-        for _ in range(12):
-            assert Visitor(page).opens()["success"]
-        resident.append(server.memory_info().rss)
-    growth = [after - before for before, after in pairwise(resident)]
-    assert min(growth) < 12 * 0.1e6  # a visitor whose state is kept takes 0.4 MB, and would so each time

@@ -4,12 +4,18 @@ import pytest
 
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure import warm_up as module
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
 from specdemo.records import Costs, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 
 REQUEST = Request.of("Say", GenerationSettings(ignore_eos=True, max_new_tokens=400))
+
+
+@pytest.fixture(autouse=True)
+def without_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEADY", 2)
 
 
 def warmed(engine: ScriptedEngine) -> tuple[list[Phase], dict[Side, WarmUp]]:

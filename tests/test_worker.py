@@ -55,7 +55,7 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         sleep(3600)
     if pair == HUNG:
         return Hung()
-    engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, real_time=True)
+    engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
     raced.add(engine)  # its steps are as fast from the first
     return engine
 
@@ -227,7 +227,7 @@ def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
 
 
 def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() -> None:
-    worker = Worker(load, grace_seconds=3)
+    worker = Worker(load, grace_seconds=2)
     hung = worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)))
     assert isinstance(hung, Generator)
     while (phase := next(hung)).name == "loading" or not phase.seconds:

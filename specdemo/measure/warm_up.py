@@ -20,7 +20,7 @@ from specdemo.records import Costs, Request, Side, WarmUp
 REPETITION_SECONDS = 0.15  # on the side's own clock, or
 _LEAST_ROUNDS = 4
 _GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
-_STEADY = 2  # repetitions in a row without such a gain
+STEADY = 2  # repetitions in a row without such a gain
 COLD_SECONDS = 1.5  # at least, on each side's own clock, where the engine has not raced yet
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
 
@@ -61,7 +61,7 @@ class _Side:
 
     @property
     def steady(self) -> bool:
-        return self.without_gain >= _STEADY
+        return self.without_gain >= STEADY
 
     def result(self) -> WarmUp:
         return WarmUp(rounds=self.repetitions * (self.rounds or 0), seconds=self.spent, steady=self.steady)

@@ -152,8 +152,18 @@ def _check_disk(model: Model) -> None:
 
 
 def _convert(path: Path, scratch: Path) -> Iterator[None]:
-    """The child: convert in the scratch folder, then move the result to its place."""
+    """The child."""
     os.dup2(2, 1)  # the reader's prints are not our output
+    yield from convert_here(path, scratch)
+
+
+def convert_here(path: Path, scratch: Path) -> Iterator[None]:
+    """Convert in this process, in a scratch folder, and move the result to its place; None once it is under way.
+
+    Raises:
+        GGUFError: the file cannot be read.
+        ConversionError: openvino-genai refused it.
+    """
     folder = _place_of(file_digest(path))
     if folder.is_dir():  # the same content under another name
         return

@@ -1,6 +1,5 @@
 """Both engines on a tiny random-weight pair of each model family; `fixtures/make.py` made them."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
 from specdemo.records import ModelPair, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from tests.folders import pair_from_folders
+from tests.folders import FIXTURES, pair_from_folders
 
 pytestmark = pytest.mark.openvino
-FIXTURES = Path(__file__).parent / "fixtures"
 FAMILIES = ("codegen", "gemma", "gpt2", "gpt_neox", "llama", "opt", "phi3", "qwen3")
 PROMPT = "Does speculative decoding help"
 TOKENS = 40
