@@ -3,13 +3,14 @@
 import os
 import signal
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import hypothesis
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling, LoadScopeScheduling
 
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
@@ -19,6 +20,7 @@ from tests import hurry, llama  # noqa: F401 (hurry is a setting)
 from tests.browser import FLAGS, WAIT, App, Visit, installed, started, watch
 from tests.folders import add_models
 
+PAGES = "/test_page"  # in the names of tests that drive the page in a browser
 PROMPTS = (
     "Once upon a time there was a fox who",
     "In a deep forest there lived",
@@ -33,20 +35,24 @@ hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first, then those on real models, then those in a browser.
 
-    Several processes get whole files instead: long ones first, and of each kind at any time, for a page and its app
-    need more than one core, and who waits for other processes less.
+    Several processes begin with those of the page and with long files, so that short ones at the end keep all busy.
     """
-    kinds = ("browser", "openvino")
-    items.sort(key=lambda item: [item.get_closest_marker(kind) is not None for kind in kinds])
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    kind_of = {item.path: [item.get_closest_marker(kind) is not None for kind in kinds] for item in items}
-    longest_first = sorted(kind_of, key=lambda path: (kind_of[path], -path.stat().st_size))
-    turns: dict[Path, float] = {}
-    for _, alike in groupby(longest_first, kind_of.__getitem__):
-        paths = list(alike)
-        turns |= {path: place / len(paths) for place, path in enumerate(paths)}
-    items.sort(key=lambda item: turns[item.path])
+    slow = ("browser", "openvino")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: (PAGES not in item.nodeid, -item.path.stat().st_size))
+    else:
+        items.sort(key=lambda item: [item.get_closest_marker(mark) is not None for mark in slow])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """Give whole files to several processes, but those of the page to one: two browsers would wait for each other."""
+    return _Files(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class _Files(LoadFileScheduling):  # type: ignore[misc]  # which has no types
+    def _split_scope(self, nodeid: str) -> str:
+        return PAGES if PAGES in nodeid else str(super()._split_scope(nodeid))
 
 
 @pytest.fixture(scope="session", autouse=True)
