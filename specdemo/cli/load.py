@@ -6,8 +6,9 @@ from pathlib import Path
 
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
+from specdemo.bench.load.plan import LEVELS, REPEATS, Plan
 from specdemo.bench.load.report import headline, report_of
-from specdemo.bench.load.run import LEVELS, REPEATS, load_and_memory, load_run
+from specdemo.bench.load.run import load_and_memory, load_run
 from specdemo.bench.suites import chosen_tasks
 from specdemo.cli import terminal
 from specdemo.cli.numbers import count, numbers, positive
@@ -69,25 +70,22 @@ def _load(options: argparse.Namespace) -> None:
     check_json(options.json)
     path = None if options.json in (None, "-") else Path(options.json)
     journal = None if path is None else Journal(files.beside(path, ".rows.jsonl"))
-    tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit)
-    show_conversion(pair.target, pair.draft)
-    runs = partial(
-        load_run if options.no_memory else load_and_memory,
-        partial(load_engine, pair=pair),
+    plan = Plan(
         pair,
-        tasks,
+        chosen_tasks(options.prompts, pair.target.prompts, options.limit),
         settings,
         levels=LEVELS if options.levels is None else numbers(options.levels, int),
         lookaheads=numbers(options.lookaheads, int),
         repeats=options.repeats,
         requests=options.requests,
-        journal=journal,
         seed=options.random_order,
     )
+    show_conversion(pair.target, pair.draft)
+    runs = load_run if options.no_memory else load_and_memory
     result = None
     try:
         with interruptible() as stop, progress_bar() as show:
-            for progress in runs(stop=stop):
+            for progress in runs(partial(load_engine, pair=pair), plan, journal=journal, stop=stop):
                 result = progress.found
                 show(progress.doing, progress.done, progress.total, progress.seconds_left)
         if stop():

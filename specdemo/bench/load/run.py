@@ -5,89 +5,38 @@ that is reversed in every second repeat, so that drift of the machine favours no
 journal, so that a run that was stopped or crashed resumes with the orders it would have had.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from random import Random
 from time import perf_counter
-from typing import Any
 
-from specdemo.analysis.wording import way_words
 from specdemo.bench.journal import Journal
-from specdemo.bench.load.results import PLAIN, Load, LoadHeader, LoadLine, LoadRow
-from specdemo.bench.results import Header
+from specdemo.bench.load.plan import Plan
+from specdemo.bench.load.results import Load, LoadLine, LoadRow
 from specdemo.bench.run import check_environment, completed
-from specdemo.bench.suites import Task
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.engines.batch import BatchEngine
-from specdemo.errors import SettingsError
 from specdemo.measure.hardware import Loader, measure_memory
 from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffled
-from specdemo.models.checks import check_way, compared
 from specdemo.progress import Progress
-from specdemo.records import SIDES, ModelPair, Request
-from specdemo.records.load import MOST_IN_FLIGHT, Block
-from specdemo.settings import GenerationSettings
-from specdemo.ways import AT_ONCE, KINDS, EngineName
+from specdemo.records import SIDES, Request
+from specdemo.records.load import Block
+from specdemo.ways import EngineName
 
-LEVELS = (1, 2, 4, 8, 16, 32)
-REPEATS = 6
 _WARM_UP_TOKENS = 8
-
-
-def variants(settings: GenerationSettings, lookaheads: Sequence[int] = ()) -> dict[str, GenerationSettings]:
-    """The speculative ways to compare, by name: these settings', or one for each lookahead.
-
-    Raises:
-        SettingsError: a lookahead is out of its range, or has no effect with these settings.
-    """
-    if lookaheads and not has_lookahead(settings):
-        raise SettingsError("Only a constant policy has a lookahead to vary; choose that, or leave lookaheads out.")
-    tried = [
-        GenerationSettings.checked(**dict(settings) | {"num_assistant_tokens": lookahead}) for lookahead in lookaheads
-    ]
-    return {way_words(each.way): each for each in tried or [settings]}
-
-
-def has_lookahead(settings: GenerationSettings) -> bool:
-    """Whether these settings decode with a lookahead that can be varied."""
-    return "num_assistant_tokens" in KINDS[type(settings.way)].settings
-
-
-def header_of(
-    pair: ModelPair,
-    settings: GenerationSettings,
-    methods: Sequence[str],
-    levels: Sequence[int],
-    requests: int,
-    tasks: Sequence[Task],
-    seed: int = 0,
-) -> LoadHeader:
-    """The header of a run of these; one request at a time is among the levels, to compare outputs with."""
-    common = Header.of(pair, settings, (PLAIN, *methods), tasks)
-    return LoadHeader(**dict(common), levels=tuple(sorted({1, *levels})), requests=requests, seed=seed)
 
 
 def load_run(
     load: Callable[[EngineName], Engine],
-    pair: ModelPair,
-    tasks: Sequence[Task],
-    settings: GenerationSettings,
+    plan: Plan,
     *,
-    levels: Sequence[int] = LEVELS,
-    lookaheads: Sequence[int] = (),
-    repeats: int = REPEATS,
-    requests: int = 0,
     journal: Journal | None = None,
-    seed: int = 0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress[Load]]:
     """Measure the blocks that the journal does not hold yet; yield a state before the first and after each.
 
-    A block serves every prompt once, at least twice as many requests as are in flight, and at least `requests`.
     Once `stop` returns True, the unfinished block is dropped.
 
     Raises:
@@ -95,51 +44,37 @@ def load_run(
         PairError, SettingsError: the pair cannot be decoded so, or the engine serves one request at a time.
         SpecdemoError: a prompt cannot be run, or the engine failed.
     """
-    _check(settings, levels)
-    ways = variants(settings, lookaheads)
-    for each in ways.values():
-        check_way(compared(pair), each.engine, each.way, each.sampling)
-    header = header_of(pair, settings, tuple(ways), levels, requests, tasks, seed)
-    entries = journal.open(header, LoadLine) if journal is not None else []
-    rows = {entry.row.key: entry.row for entry in entries if entry.row is not None and entry.row.repeat < repeats}
-    known = next((entry.environment for entry in entries if entry.environment is not None), None)
-    state = Load(
-        header=header,
-        variants=ways,
-        tasks=tuple(tasks),
-        date=datetime.now(UTC).date().isoformat(),
-        repeats=repeats,
-        environment=known,
-        rows=tuple(rows.values()),
-    )
+    plan.check()
+    state = plan.begun(journal.open(plan.header, LoadLine) if journal is not None else [])
     yield Progress(len(state.rows), state.total, None, state, "starting")
-    missing = [key for key in _order(header, repeats) if key not in rows]
+    finished = {row.key for row in state.rows}
+    missing = [key for key in plan.order() if key not in finished]
     if not missing or stop():
         return
-    yield Progress(len(state.rows), state.total, None, state, f"loading {settings.engine}")
-    with closing(load(settings.engine)) as engine:
-        check_environment(known, engine.environment)
-        state = state.model_copy(update={"environment": engine.environment})
-        if journal is not None and known is None:
+    yield Progress(len(state.rows), state.total, None, state, f"loading {plan.settings.engine}")
+    with closing(load(plan.settings.engine)) as engine:
+        check_environment(state.environment, engine.environment)
+        if journal is not None and state.environment is None:
             journal.append(LoadLine(environment=engine.environment))
-        began, crowd = perf_counter(), _Crowd(able(engine), tasks, settings, ways, requests, seed, stop)
-        for number, key in enumerate(missing, 1):
-            block = crowd.block(*key)
+        state = state.model_copy(update={"environment": engine.environment})
+        began, crowd = perf_counter(), _Crowd(able(engine), plan, stop)
+        for number, (repeat, level, method) in enumerate(missing, 1):
+            block = crowd.block(repeat, level, method)
             if block is None:
                 return
-            row = LoadRow(method=key[2], repeat=key[0], block=block)
+            row = LoadRow(method=method, repeat=repeat, block=block)
             if journal is not None:
                 journal.append(LoadLine(row=row))
             state = state.model_copy(update={"rows": (*state.rows, row)})
             left = (perf_counter() - began) / number * (len(missing) - number)
-            yield Progress(len(state.rows), state.total, left, state, f"{key[2]}, {key[1]} at once")
+            yield Progress(len(state.rows), state.total, left, state, f"{method}, {level} at once")
 
 
 def load_and_memory(
-    load: Callable[[EngineName], Engine], *arguments: Any, stop: Callable[[], bool], **options: Any
+    load: Callable[[EngineName], Engine], plan: Plan, *, journal: Journal | None = None, stop: Callable[[], bool]
 ) -> Iterator[Progress[Load]]:
     """`load_run`, and `with_memory` once every block is there."""
-    yield from completed(load_run(load, *arguments, stop=stop, **options), "memory", partial(with_memory, stop=stop))
+    yield from completed(load_run(load, plan, journal=journal, stop=stop), "memory", partial(with_memory, stop=stop))
 
 
 def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], bool] = lambda: False) -> Load:
@@ -164,22 +99,13 @@ def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], 
 class _Crowd:
     """Serves blocks, each of which has the same requests on all sides."""
 
-    def __init__(
-        self,
-        engine: BatchEngine,
-        tasks: Sequence[Task],
-        settings: GenerationSettings,
-        ways: dict[str, GenerationSettings],
-        requests: int,
-        seed: int,
-        stop: Callable[[], bool],
-    ) -> None:
+    def __init__(self, engine: BatchEngine, plan: Plan, stop: Callable[[], bool]) -> None:
         self._engine = engine
-        self._prompts = {task.name: task.prompt for task in tasks}
-        self._plain = Request.of("", settings).plain
-        self._requests = {name: Request.of("", each) for name, each in ways.items()}
-        self._least = max(requests, len(tasks))
-        self._seed = seed
+        self._prompts = {task.name: task.prompt for task in plan.tasks}
+        self._plain = Request.of("", plan.settings).plain
+        self._requests = {name: Request.of("", each) for name, each in plan.variants.items()}
+        self._least = max(plan.requests, len(plan.tasks))
+        self._seed = plan.seed
         self._stop = stop
         self._warm: set[tuple[str, int]] = set()
 
@@ -199,28 +125,3 @@ class _Crowd:
         requests = (Prompted(name, replace(request, prompt=self._prompts[name])) for name in names)
         with closing(self._engine.batch(request.way)) as batch:
             return serve(batch, requests, level, number, self._stop)
-
-
-def _order(header: LoadHeader, repeats: int) -> Iterator[tuple[int, int, str]]:
-    """Repeat, level and method of every block, in the order in which to measure them."""
-    methods = Random(header.seed).sample(header.methods, len(header.methods))
-    for repeat in range(repeats):
-        for level in Random(f"{header.seed} {repeat}").sample(header.levels, len(header.levels)):
-            for method in methods if repeat % 2 else reversed(methods):
-                yield repeat, level, method
-
-
-def _check(settings: GenerationSettings, levels: Sequence[int]) -> None:
-    """Check that several requests can be served at once, with outputs to compare.
-
-    Raises:
-        SettingsError: they cannot.
-    """
-    if settings.engine not in AT_ONCE:
-        raise SettingsError(
-            f"The {settings.engine} engine serves one request at a time; choose the {AT_ONCE[0]} engine."
-        )
-    if settings.do_sample:
-        raise SettingsError("Outputs under load are compared, so decoding must be greedy; switch sampling off.")
-    if not levels or min(levels) < 1 or max(levels) > MOST_IN_FLIGHT:
-        raise SettingsError(f"Requests in flight are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")

@@ -7,8 +7,9 @@ from typing import Any
 
 import gradio as gr
 
+from specdemo.bench.load.plan import LEVELS, REPEATS, Plan, has_lookahead
 from specdemo.bench.load.report import report_of
-from specdemo.bench.load.run import LEVELS, REPEATS, has_lookahead, header_of, load_and_memory, load_run, variants
+from specdemo.bench.load.run import load_and_memory, load_run
 from specdemo.bench.suites import chosen_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
@@ -55,24 +56,19 @@ class Callbacks:
             if not levels or (has_lookahead(settings) and not lookaheads):
                 yield refused(notice("Choose at least one number of requests and one lookahead."), _START)
                 return
-            tasks = chosen_tasks(Path(file) if file else None, pair.target.prompts, int(limit))
-            crowds = sorted(map(int, levels))
-            tried = sorted(map(int, lookaheads)) if has_lookahead(settings) else []
-            header = header_of(pair, settings, tuple(variants(settings, tried)), crowds, 0, tasks)
-            journal = journal_of(header, "loads")
+            plan = Plan(
+                pair,
+                chosen_tasks(Path(file) if file else None, pair.target.prompts, int(limit)),
+                settings,
+                levels=sorted(map(int, levels)),
+                lookaheads=sorted(map(int, lookaheads)) if has_lookahead(settings) else (),
+                repeats=int(repeats),
+            )
+            journal = journal_of(plan.header, "loads")
         except SpecdemoError as error:
             yield refused(alert(error), _START)
             return
-        work = partial(
-            load_and_memory if memory else load_run,
-            pair=pair,
-            tasks=tasks,
-            settings=settings,
-            levels=crowds,
-            lookaheads=tried,
-            repeats=int(repeats),
-            journal=journal,
-        )
+        work = partial(load_and_memory if memory else load_run, plan=plan, journal=journal)
         yield from reported(
             self._sessions,
             str(request.session_hash),
