@@ -70,7 +70,7 @@ def take(page: Page, url: str, folder: Path) -> None:
     measure(page, "#measure", "#stop-costs")
     photograph(page, folder, "4-tune")
     open_tab(page, "Benchmark")
-    for slider, value in (("limit", 2), ("bench-repeats", 1), ("bench-tokens", 32)):
+    for slider, value in (("bench-limit", 2), ("bench-repeats", 1), ("bench-tokens", 32)):
         set_slider(page, slider, value)
     measure(page, "#run-bench", "#stop-bench")
     photograph(page, folder, "5-benchmark")

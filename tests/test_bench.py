@@ -25,6 +25,7 @@ from specdemo.bench.charts import charts
 from specdemo.bench.conclusion import conclusion, opening
 from specdemo.bench.journal import Journal
 from specdemo.bench.methods import available
+from specdemo.bench.plan import BenchPlan
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline
 from specdemo.bench.run import bench, with_hardware
 from specdemo.bench.suites import Task
@@ -50,13 +51,18 @@ def load(name: EngineName) -> ScriptedEngine:
     return ScriptedEngine(wrong=(7, 20), extra=0.002 if name == "genai" else 0.001)
 
 
-def run(journal: Journal | None = None, load: Callable[[EngineName], Engine] = load, **options: Any) -> list[Bench]:
-    options = {"methods": METHODS, "repeats": 3, **options}
-    return [state.found for state in bench(load, PAIR, TASKS, SETTINGS, journal=journal, **options)]
+def run(
+    journal: Journal | None = None,
+    load: Callable[[EngineName], Engine] = load,
+    stop: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> list[Bench]:
+    plan = BenchPlan(PAIR, TASKS, SETTINGS, **{"methods": METHODS, "repeats": 3, **options})
+    return [state.found for state in bench(load, plan, journal=journal, stop=stop)]
 
 
 def test_every_method_runs_on_every_prompt_in_every_repeat() -> None:
-    states = list(bench(load, PAIR, TASKS, SETTINGS, methods=METHODS, repeats=3))
+    states = list(bench(load, BenchPlan(PAIR, TASKS, SETTINGS, METHODS)))
     result = states[-1].found
     assert result.complete
     assert {(row.engine, row.method, row.prompt, row.repeat) for row in result.rows} == {
@@ -145,7 +151,7 @@ def test_a_journal_of_something_else_is_not_mixed_in(
     pair, tasks, settings, methods = changed
     run(journal, repeats=1)
     with pytest.raises(FileError, match=difference):
-        list(bench(load, pair, tasks, settings, methods=methods, repeats=1, journal=journal))
+        list(bench(load, BenchPlan(pair, tasks, settings, methods, repeats=1), journal=journal))
 
 
 def test_a_damaged_journal_is_told(journal: Journal) -> None:
@@ -173,7 +179,7 @@ def test_a_journal_takes_no_rows_of_other_weights_under_the_same_name(journal: J
 
     def resumed(seed: int) -> list[Bench]:
         weights.write_bytes(Random(seed).randbytes(2**22))
-        return [s.found for s in bench(load, pair, TASKS, SETTINGS, methods=METHODS, repeats=1, journal=journal)]
+        return [s.found for s in bench(load, BenchPlan(pair, TASKS, SETTINGS, METHODS, repeats=1), journal=journal)]
 
     rows = resumed(0)[-1].rows
     (weights.parent / "README.md").write_text("A model.")
@@ -186,7 +192,7 @@ def test_a_journal_keeps_names_that_hold_ends_of_lines(journal: Journal) -> None
     task = Task(name="one\u2028two\u2029\x85", task="tales\n", prompt="Say")
 
     def resumed() -> list[Bench]:
-        return [s.found for s in bench(load, PAIR, [task], SETTINGS, methods=METHODS, repeats=1, journal=journal)]
+        return [s.found for s in bench(load, BenchPlan(PAIR, [task], SETTINGS, METHODS, repeats=1), journal=journal)]
 
     rows = resumed()[-1].rows
     assert {row.prompt for row in rows} == {task.name}
@@ -212,7 +218,7 @@ def test_methods_are_those_that_the_pair_can() -> None:
 
 def test_a_prompt_that_cannot_be_run_keeps_nobody_from_running() -> None:
     tasks = [*TASKS, Task(name="void", task="songs", prompt=" ")]
-    result = list(bench(load, PAIR, tasks, SETTINGS, methods=METHODS, repeats=1))[-1].found
+    result = list(bench(load, BenchPlan(PAIR, tasks, SETTINGS, METHODS, repeats=1)))[-1].found
     assert result.complete
     assert {row.prompt for row in result.rows if row.problem} == {"void"}
     assert all("empty" in row.problem for row in result.rows if row.problem)
@@ -230,7 +236,7 @@ def test_pipelines_of_another_drafter_are_warm_before_they_are_timed() -> None:
                 drafters.append("lookup" if isinstance(request.way, Lookup) else "model")
             return super().decoder(request, costs)
 
-    list(bench(lambda _: Watched(), PAIR, TASKS, SETTINGS, methods=METHODS[:2], repeats=3))
+    list(bench(lambda _: Watched(), BenchPlan(PAIR, TASKS, SETTINGS, METHODS[:2], repeats=3)))
     runs = [(drafter, len(list(group))) for drafter, group in groupby(drafters)]
     assert runs == [("model", 1 + 12), ("lookup", 1 + 12)]
 
@@ -320,7 +326,7 @@ def test_a_conclusion_may_be_that_there_is_none() -> None:
 @pytest.mark.parametrize("name", ["tales", "<!--<script>", "</script><b>"])
 def test_the_html_report_opens_offline_in_light_and_dark(name: str, browser: BrowserContext, tmp_path: Path) -> None:
     tasks = [Task(name="1", task=name, prompt="Say")]
-    result = [state.found for state in bench(load, PAIR, tasks, SETTINGS, methods=METHODS[:2], repeats=1)][-1]
+    result = [state.found for state in bench(load, BenchPlan(PAIR, tasks, SETTINGS, METHODS[:2], repeats=1))][-1]
     (_, _, _, file) = files.write(report.report_of(result), tmp_path / "run.json")
     page = browser.new_page()
     complaints: list[str] = []
@@ -449,7 +455,7 @@ def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
 def test_where_nothing_could_run_nothing_is_called_identical() -> None:
     ends = SETTINGS.model_copy(update={"ignore_eos": False})
     silent = ScriptedEngine(words=("",))
-    *_, last = bench(lambda name: silent, PAIR, TASKS, ends, methods=METHODS[:1], repeats=1)
+    *_, last = bench(lambda name: silent, BenchPlan(PAIR, TASKS, ends, METHODS[:1], repeats=1))
     assert last.found.complete
     assert cells(last.found) == []
     assert "identical" not in charts(last.found)["speedup"].title

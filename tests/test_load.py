@@ -17,7 +17,7 @@ from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.load import run as load_runs
 from specdemo.bench.load.conclusion import best, conclusion, crossovers, fastest_words, opening
-from specdemo.bench.load.plan import Plan
+from specdemo.bench.load.plan import LoadPlan
 from specdemo.bench.load.report import COLUMNS, headline, report_of
 from specdemo.bench.load.results import PLAIN, Load, LoadLine, Percentiles, Point
 from specdemo.bench.load.run import load_run
@@ -52,7 +52,7 @@ def states(
     stop: Callable[[], bool] = lambda: False,
     **options: Any,
 ) -> list[Progress[Load]]:
-    plan = Plan(PAIR, TASKS, SETTINGS, **{"levels": LEVELS, "repeats": 2, **options})
+    plan = LoadPlan(PAIR, TASKS, SETTINGS, **{"levels": LEVELS, "repeats": 2, **options})
     return list(load_run(load, plan, journal=journal, stop=stop))
 
 
@@ -232,7 +232,7 @@ def test_rows_of_another_run_are_not_mixed_in(journal: Journal) -> None:
 def test_rows_of_other_servers_are_not_mixed_in(journal: Journal) -> None:
     def opened(**servers: Any) -> list[LoadLine]:
         pair = PAIR.model_copy(update={"servers": Servers(**servers)})
-        return journal.open(Plan(pair, TASKS, SETTINGS, LEVELS).header, LoadLine)
+        return journal.open(LoadPlan(pair, TASKS, SETTINGS, LEVELS).header, LoadLine)
 
     one, other = Server(url="http://127.0.0.1:8080"), Server(url="http://127.0.0.1:8081")
     assert opened(plain=one, speculative=other) == opened(plain=one, speculative=other) == []
@@ -269,20 +269,20 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_loaded(
 ) -> None:
     settings = GenerationSettings.checked(**dict(SETTINGS) | changes)
     with pytest.raises(SettingsError, match=message):
-        next(load_run(pytest.fail, Plan(PAIR, TASKS, settings, levels)))
+        next(load_run(pytest.fail, LoadPlan(PAIR, TASKS, settings, levels)))
 
 
 def test_a_pair_that_cannot_be_decoded_so_is_refused_before_anything_is_loaded() -> None:
     alone = PAIR.model_copy(update={"draft": None})
     with pytest.raises(PairError, match="draft"):
-        next(load_run(pytest.fail, Plan(alone, TASKS, SETTINGS)))
+        next(load_run(pytest.fail, LoadPlan(alone, TASKS, SETTINGS)))
 
 
 def test_only_a_constant_lookahead_can_be_varied() -> None:
-    assert list(Plan(PAIR, TASKS, SETTINGS, lookaheads=(2, 6)).variants) == ["lookahead 2", "lookahead 6"]
+    assert list(LoadPlan(PAIR, TASKS, SETTINGS, lookaheads=(2, 6)).variants) == ["lookahead 2", "lookahead 6"]
     settings = SETTINGS.model_copy(update={"policy": "confidence"})
     with pytest.raises(SettingsError, match="constant policy"):
-        _ = Plan(PAIR, TASKS, settings, lookaheads=(2, 6)).variants
+        _ = LoadPlan(PAIR, TASKS, settings, lookaheads=(2, 6)).variants
 
 
 def point(level: int, *speedup: float, method: str = "lookahead 4") -> Point:
@@ -427,7 +427,7 @@ def test_memory_is_measured_with_the_most_requests_in_flight(monkeypatch: pytest
         work(engine(), Request("Say", Plain(), max_new_tokens=4))
 
     monkeypatch.setattr(load_runs, "measure_memory", measured)
-    plan = Plan(PAIR, TASKS, SETTINGS, LEVELS, repeats=1)
+    plan = LoadPlan(PAIR, TASKS, SETTINGS, LEVELS, repeats=1)
     last = list(load_runs.load_and_memory(engine, plan, stop=lambda: False))
     assert asked == [("plain", 4), ("speculative", 4)]
     assert (last[-2].doing, last[-1].found.complete) == ("memory", True)
@@ -437,7 +437,7 @@ def test_memory_is_measured_with_the_most_requests_in_flight(monkeypatch: pytest
 def test_requests_in_flight_decode_as_they_do_alone(engine: GenAIEngine) -> None:
     tasks = [Task(name=prompt, task="tales", prompt=prompt) for prompt in PROMPTS]
     settings = SETTINGS.model_copy(update={"max_new_tokens": 24})
-    *_, last = load_run(lambda name: engine, Plan(engine.pair, tasks, settings, levels=(3,), repeats=1))
+    *_, last = load_run(lambda name: engine, LoadPlan(engine.pair, tasks, settings, levels=(3,), repeats=1))
     found = {(point.method, point.level): point for point in last.found.points}
     for (method, level), each in found.items():
         assert each.identical == each.requests

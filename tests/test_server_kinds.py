@@ -118,7 +118,10 @@ def test_a_batch_learns_of_rounds_at_the_end() -> None:
         request = Request.of("Say", begun(engine.pair.target))
         block = serve(batch, repeat(Prompted("first", request)), 2, 2)
     assert block is not None
-    assert (block.judged, block.accepted) == ((6, 18), (2, 2, 2))
+    assert block.accepted is not None
+    ended = block.accepted[0]  # a third request may have been submitted, and end, before the second did
+    assert ended in (2, 3)
+    assert (block.judged, block.accepted) == ((3 * ended, 9 * ended), (ended, ended, ended))
     assert [one.tokens for one in block.served] == [7, 7]
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from specdemo.analysis import figures, metrics
 from specdemo.analysis.predict import AS_MEASURED, Imagined
 from specdemo.bench import run as bench_run
+from specdemo.bench.plan import BenchPlan
 from specdemo.bench.report import report_of
 from specdemo.bench.run import bench, bench_and_hardware
 from specdemo.bench.suites import Task
@@ -216,7 +217,7 @@ def printed(sweep_: Sweep) -> str:
 
 def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
     tasks = [Task(name="one", task="tales", prompt="Say"), Task(name="two", task="<b>", prompt="Say more")]
-    states = list(bench(lambda name: ENGINE, ENGINE.pair, tasks, SETTINGS, methods=["traced constant"], repeats=2))
+    states = list(bench(lambda name: ENGINE, BenchPlan(ENGINE.pair, tasks, SETTINGS, ["traced constant"], repeats=2)))
     assert isinstance(states[-1], Progress)
     shown = json.loads(report_board(report_of(states[-1].found)))
     assert "identical" in shown["html"]["table"]
@@ -269,10 +270,10 @@ def loads(name: str) -> ScriptedEngine:
 
 def benchmarked(error: EngineError | None = None) -> list[list[Any]]:
     """Every update of message, board, reports, start and stop."""
-    states = list(bench(loads, ENGINE.pair, [TASK], SETTINGS, methods=["traced constant"], repeats=2))
+    states = list(bench(loads, BenchPlan(ENGINE.pair, [TASK], SETTINGS, ["traced constant"], repeats=2)))
     visitor = SimpleNamespace(session_hash="visitor")
     callbacks = Callbacks(Sessions(*states, error=error))  # type: ignore[arg-type]
-    return list(callbacks.bench(visitor, True, ENGINE.pair, None, 1, ["traced constant"], 2, 40, False))  # type: ignore[arg-type]
+    return list(callbacks.bench(visitor, True, ENGINE.pair, None, ["traced constant"], 1, 2, 40, False))  # type: ignore[arg-type]
 
 
 def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures() -> None:
@@ -310,15 +311,8 @@ def test_memory_is_measured_after_the_rows_until_a_stop(to_its_end: bool, monkey
     monkeypatch.setattr(bench_run, "measure_bound", lambda *_: bound)
     stopped: list[bool] = []
     states = []
-    for state in bench_and_hardware(
-        loads,
-        stop=lambda: bool(stopped),
-        pair=ENGINE.pair,
-        tasks=[TASK],
-        settings=SETTINGS,
-        methods=["traced constant"],
-        repeats=1,
-    ):
+    plan = BenchPlan(ENGINE.pair, [TASK], SETTINGS, ["traced constant"], repeats=1)
+    for state in bench_and_hardware(loads, plan, stop=lambda: bool(stopped)):
         states.append(state)
         if not to_its_end and state.doing == "memory and bandwidth":
             stopped.append(True)

@@ -33,6 +33,11 @@ class Row(Record):
     trial: Trial | None
     problem: str | None = None
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Engine and method, prompt, and repeat."""
+        return f"{self.engine} {self.method}", self.prompt, self.repeat
+
 
 class Cell(Summary):
     """The results of one way of decoding on one kind of task.

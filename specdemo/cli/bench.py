@@ -7,9 +7,10 @@ from pathlib import Path
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
 from specdemo.bench.methods import METHODS, widest
+from specdemo.bench.plan import REPEATS, BenchPlan
 from specdemo.bench.report import report_of
 from specdemo.bench.results import headline
-from specdemo.bench.run import REPEATS, bench, with_hardware
+from specdemo.bench.run import bench, with_hardware
 from specdemo.bench.suites import chosen_tasks
 from specdemo.cli import terminal
 from specdemo.cli.numbers import positive
@@ -55,15 +56,13 @@ def _bench(options: argparse.Namespace) -> None:
     path = None if options.json in (None, "-") else Path(options.json)
     journal = None if path is None else Journal(files.beside(path, ".rows.jsonl"))
     tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit)
+    methods = None if options.methods is None else [*map(str.strip, options.methods.split(","))]
+    plan = BenchPlan(pair, tasks, settings, methods, options.repeats)
     show_conversion(pair.target, pair.draft)
-    methods = None if options.methods is None else [*dict.fromkeys(map(str.strip, options.methods.split(",")))]
-    load = partial(load_engine, pair=pair)
     result = None
     try:
         with interruptible() as stop, progress_bar() as show:
-            for progress in bench(
-                load, pair, tasks, settings, methods=methods, repeats=options.repeats, journal=journal, stop=stop
-            ):
+            for progress in bench(partial(load_engine, pair=pair), plan, journal=journal, stop=stop):
                 result = progress.found
                 show(progress.doing, progress.done, progress.total, progress.seconds_left)
         assert result is not None, "a benchmark begins with a state"

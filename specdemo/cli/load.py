@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
-from specdemo.bench.load.plan import LEVELS, REPEATS, Plan
+from specdemo.bench.load.plan import LEVELS, REPEATS, LoadPlan
 from specdemo.bench.load.report import headline, report_of
 from specdemo.bench.load.run import load_and_memory, load_run
 from specdemo.bench.suites import chosen_tasks
@@ -70,7 +70,7 @@ def _load(options: argparse.Namespace) -> None:
     check_json(options.json)
     path = None if options.json in (None, "-") else Path(options.json)
     journal = None if path is None else Journal(files.beside(path, ".rows.jsonl"))
-    plan = Plan(
+    plan = LoadPlan(
         pair,
         chosen_tasks(options.prompts, pair.target.prompts, options.limit),
         settings,

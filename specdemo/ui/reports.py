@@ -38,6 +38,29 @@ class Actions(NamedTuple):
     message: gr.HTML
 
 
+class Range(NamedTuple):
+    """A slider's last value, and the one it begins with."""
+
+    most: int
+    first: int
+
+
+def amounts(name: str, *, prompts: Range, repeats: Range, tokens: Range, of: str, interval: str) -> list[gr.Slider]:
+    """Sliders for numbers of prompts, repeats and new tokens `of` each run; `interval` says what repeats are for."""
+    return [
+        gr.Slider(
+            1,
+            *prompts,
+            step=1,
+            label="Prompts",
+            info="at most, taken from all tasks in turn",
+            elem_id=f"{name}-limit",
+        ),
+        gr.Slider(1, *repeats, step=1, label="Repeats", info=interval, elem_id=f"{name}-repeats"),
+        gr.Slider(8, *tokens, step=8, label="New tokens", info=f"per {of}, at most", elem_id=f"{name}-tokens"),
+    ]
+
+
 def actions(name: str, label: str) -> Actions:
     """Make them; `label` is that of the button that starts the job."""
     with gr.Row(elem_classes="actions"):

@@ -22,7 +22,7 @@ REPEATS = 6
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """Serve every task of the suite once in a block, with each number of requests in flight (`levels`), repeatedly.
 
     One request at a time is always among the levels, to compare outputs with. Several `lookaheads` are compared with

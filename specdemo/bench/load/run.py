@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter
 
 from specdemo.bench.journal import Journal
-from specdemo.bench.load.plan import Plan
+from specdemo.bench.load.plan import LoadPlan
 from specdemo.bench.load.results import Load, LoadLine, LoadRow
 from specdemo.bench.run import check_environment, completed
 from specdemo.engines import load_engine
@@ -30,7 +30,7 @@ _WARM_UP_TOKENS = 8
 
 def load_run(
     load: Callable[[EngineName], Engine],
-    plan: Plan,
+    plan: LoadPlan,
     *,
     journal: Journal | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -53,8 +53,9 @@ def load_run(
         return
     yield Progress(len(state.rows), state.total, None, state, f"loading {plan.settings.engine}")
     with closing(load(plan.settings.engine)) as engine:
-        check_environment(state.environment, engine.environment)
-        if journal is not None and state.environment is None:
+        if state.environment is not None:
+            check_environment(state.environment, engine.environment)
+        elif journal is not None:
             journal.append(LoadLine(environment=engine.environment))
         state = state.model_copy(update={"environment": engine.environment})
         began, crowd = perf_counter(), _Crowd(able(engine), plan, stop)
@@ -71,7 +72,7 @@ def load_run(
 
 
 def load_and_memory(
-    load: Callable[[EngineName], Engine], plan: Plan, *, journal: Journal | None = None, stop: Callable[[], bool]
+    load: Callable[[EngineName], Engine], plan: LoadPlan, *, journal: Journal | None = None, stop: Callable[[], bool]
 ) -> Iterator[Progress[Load]]:
     """`load_run`, and `with_memory` once every block is there."""
     yield from completed(load_run(load, plan, journal=journal, stop=stop), "memory", partial(with_memory, stop=stop))
@@ -99,7 +100,7 @@ def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], 
 class _Crowd:
     """Serves blocks, each of which has the same requests on all sides."""
 
-    def __init__(self, engine: BatchEngine, plan: Plan, stop: Callable[[], bool]) -> None:
+    def __init__(self, engine: BatchEngine, plan: LoadPlan, stop: Callable[[], bool]) -> None:
         self._engine = engine
         self._prompts = {task.name: task.prompt for task in plan.tasks}
         self._plain = Request.of("", plan.settings).plain

@@ -8,9 +8,10 @@ from typing import Any
 import gradio as gr
 
 from specdemo.bench.methods import available, widest
+from specdemo.bench.plan import REPEATS, BenchPlan
 from specdemo.bench.report import report_of
 from specdemo.bench.results import Header
-from specdemo.bench.run import REPEATS, bench, bench_and_hardware
+from specdemo.bench.run import bench, bench_and_hardware
 from specdemo.bench.suites import chosen_tasks
 from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
@@ -18,7 +19,7 @@ from specdemo.records import ModelPair
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.events import PRIVATE, Stop
 from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.reports import actions, journal_of, refused, reported, results
+from specdemo.ui.reports import Range, actions, amounts, journal_of, refused, reported, results
 from specdemo.ui.session import Sessions
 from specdemo.ui.views import heading
 from specdemo.worker import WithLoader
@@ -39,8 +40,8 @@ class Callbacks:
         known: bool,
         pair: ModelPair,
         file: str | None,
-        limit: int,
         methods: list[str],
+        limit: int,
         repeats: int,
         tokens: int,
         hardware: bool,
@@ -57,10 +58,8 @@ class Callbacks:
         except SpecdemoError as error:
             yield refused(alert(error), _START)
             return
-        run = bench_and_hardware if hardware else bench
-        work = partial(
-            run, pair=pair, tasks=tasks, settings=settings, methods=methods, repeats=int(repeats), journal=journal
-        )
+        plan = BenchPlan(pair, tasks, settings, methods, int(repeats))
+        work = partial(bench_and_hardware if hardware else bench, plan=plan, journal=journal)
         yield from reported(
             self._sessions,
             str(request.session_hash),
@@ -87,20 +86,13 @@ def bench_tab(
             )
             methods = gr.CheckboxGroup(_ways(first), value=_chosen(first), label="Methods", elem_id="methods")
             with gr.Row(elem_classes="controls"):
-                limit = gr.Slider(
-                    1, 50, 5, step=1, label="Prompts", info="at most, taken from all tasks in turn", elem_id="limit"
-                )
-                repeats = gr.Slider(
-                    1,
-                    10,
-                    REPEATS,
-                    step=1,
-                    label="Repeats",
-                    info="3 or more give a standard deviation",
-                    elem_id="bench-repeats",
-                )
-                tokens = gr.Slider(
-                    8, 512, 64, step=8, label="New tokens", info="per run, at most", elem_id="bench-tokens"
+                numbers = amounts(
+                    "bench",
+                    prompts=Range(50, 5),
+                    repeats=Range(10, REPEATS),
+                    tokens=Range(512, 64),
+                    of="run",
+                    interval="3 or more give a standard deviation",
                 )
                 hardware = gr.Checkbox(
                     False,
@@ -109,9 +101,7 @@ def bench_tab(
                     elem_id="hardware",
                 )
             act = actions("bench", _START)
-        results(
-            act, callbacks.bench, [known, pair, act.file, limit, methods, repeats, tokens, hardware], stop("bench")
-        )
+        results(act, callbacks.bench, [known, pair, act.file, methods, *numbers, hardware], stop("bench"))
     pair.change(lambda used: gr.update(choices=_ways(used), value=_chosen(used)), pair, methods, **PRIVATE)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.bench.load.plan import LEVELS, REPEATS, Plan, has_lookahead
+from specdemo.bench.load.plan import LEVELS, REPEATS, LoadPlan, has_lookahead
 from specdemo.bench.load.report import report_of
 from specdemo.bench.load.run import load_and_memory, load_run
 from specdemo.bench.suites import chosen_tasks
@@ -19,7 +19,7 @@ from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import first_drafter
 from specdemo.ui.events import PRIVATE, Stop
 from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.reports import actions, journal_of, refused, reported, results
+from specdemo.ui.reports import Range, actions, amounts, journal_of, refused, reported, results
 from specdemo.ui.session import Sessions
 from specdemo.ui.views import heading
 from specdemo.ways import AT_ONCE
@@ -56,7 +56,7 @@ class Callbacks:
             if not levels or (has_lookahead(settings) and not lookaheads):
                 yield refused(notice("Choose at least one number of requests and one lookahead."), _START)
                 return
-            plan = Plan(
+            plan = LoadPlan(
                 pair,
                 chosen_tasks(Path(file) if file else None, pair.target.prompts, int(limit)),
                 settings,
@@ -111,20 +111,13 @@ def load_tab(
                     elem_id="lookaheads",
                 )
             with gr.Row(elem_classes="controls"):
-                limit = gr.Slider(
-                    1,
-                    32,
-                    8,
-                    step=1,
-                    label="Prompts",
-                    info="at most, taken from all tasks in turn",
-                    elem_id="load-limit",
-                )
-                repeats = gr.Slider(
-                    1, 12, REPEATS, step=1, label="Repeats", info="6 or more give an interval", elem_id="load-repeats"
-                )
-                tokens = gr.Slider(
-                    8, 256, 64, step=8, label="New tokens", info="per request, at most", elem_id="load-tokens"
+                numbers = amounts(
+                    "load",
+                    prompts=Range(32, 8),
+                    repeats=Range(12, REPEATS),
+                    tokens=Range(256, 64),
+                    of="request",
+                    interval="6 or more give an interval",
                 )
                 memory = gr.Checkbox(
                     False,
@@ -136,7 +129,7 @@ def load_tab(
         results(
             act,
             callbacks.load,
-            [known, pair, act.file, levels, lookaheads, limit, repeats, tokens, memory],
+            [known, pair, act.file, levels, lookaheads, *numbers, memory],
             stop("crowd"),
         )
     pair.change(

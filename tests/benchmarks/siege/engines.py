@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 
 from specdemo.bench.journal import Journal
-from specdemo.bench.results import Header, JournalLine
+from specdemo.bench.plan import BenchPlan
+from specdemo.bench.results import JournalLine
 from specdemo.bench.run import bench
 from specdemo.bench.suites import bundled_tasks
 from specdemo.engines import load_engine
@@ -70,18 +71,16 @@ def _breaks(worker: Worker, moment: str) -> bool:
 def killed_benchmarks(times: int, folder: Path) -> Tally:
     """Kill a benchmark's engine again and again: finished rows are in its journal, and the last run completes it."""
     tasks, methods = bundled_tasks("base")[:3], ["traced constant", "traced heuristic"]
-    header = Header.of(_PAIR, GenerationSettings(engine="traced", max_new_tokens=8), methods, tasks)
+    plan = BenchPlan(_PAIR, tasks, GenerationSettings(engine="traced", max_new_tokens=8), methods, 2 + times)
     journal, tally = Journal(folder / "killed"), Tally(tried=times + 1)
-    work = partial(
-        bench, pair=_PAIR, tasks=tasks, settings=header.settings, methods=methods, repeats=2 + times, journal=journal
-    )
+    work = partial(bench, plan=plan, journal=journal)
     for number in range(times + 1):
         worker = Worker(load)
         try:
             seen, ended = _rows(worker, work, kill=number < times)
         finally:
             worker.close()
-        kept = [line for line in journal.open(header, JournalLine) if line.row is not None]
+        kept = [line for line in journal.open(plan.header, JournalLine) if line.row is not None]
         tally.lost_rows += max(seen - len(kept), 0)
         tally.answered += ended
         tally.refused += not ended

@@ -9,9 +9,10 @@ from typing import Any
 
 from specdemo.analysis import schema
 from specdemo.bench.journal import Journal
-from specdemo.bench.results import Header, JournalLine
+from specdemo.bench.plan import BenchPlan
+from specdemo.bench.results import JournalLine
 from specdemo.bench.run import bench
-from specdemo.bench.suites import Task, bundled_tasks, read_tasks
+from specdemo.bench.suites import bundled_tasks, read_tasks
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SpecdemoError
 from specdemo.measure.race import race
@@ -22,6 +23,13 @@ from tests.benchmarks.siege.tally import Tally
 
 VALUES = ("null", "true", "0", "-1", "5e-324", "1e308", "1e999", "NaN", "[]", "{}", '""', '"\\ud800"', "9" * 400)
 DEEP = 5000
+_PLAN = BenchPlan(
+    ScriptedEngine().pair,
+    bundled_tasks("base")[:2],
+    GenerationSettings(engine="traced", max_new_tokens=8),
+    ["traced constant"],
+    repeats=1,
+)
 _MARK = "\x02"  # stands in a text for what is put there as it is
 
 
@@ -100,23 +108,15 @@ def _prompts(folder: Path) -> list[Any]:
 def _journal(folder: Path) -> list[Any]:
     """The lines of a whole journal, as a benchmark wrote them."""
     journal = Journal(folder / "journal")
-    header, tasks, settings = _benchmark()
-    for _ in bench(
-        lambda _: ScriptedEngine(), header.pair, tasks, settings, methods=header.methods, repeats=1, journal=journal
-    ):
+    for _ in bench(lambda _: ScriptedEngine(), _PLAN, journal=journal):
         pass
     lines = [json.loads(line) for line in journal.path.read_text(encoding="utf-8").splitlines()]
     journal.delete()
     return lines
 
 
-def _benchmark() -> tuple[Header, list[Task], GenerationSettings]:
-    settings, tasks = GenerationSettings(engine="traced", max_new_tokens=8), bundled_tasks("base")[:2]
-    return Header.of(ScriptedEngine().pair, settings, ["traced constant"], tasks), tasks, settings
-
-
 def _read_journal(path: Path) -> None:
-    Journal(path).open(_benchmark()[0], JournalLine)
+    Journal(path).open(_PLAN.header, JournalLine)
 
 
 _KINDS: tuple[tuple[Callable[[Path], list[Any]], Callable[[Path], object]], ...] = (
