@@ -102,7 +102,7 @@ def kinds(page: Page, kind: str) -> list[str]:
 
 
 def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) -> None:
-    page = visit("/?ignore_eos=true&engine=traced&kv_cache=off&max_new_tokens=32")  # a long text would take minutes
+    page = visit("/?ignore_eos=true&engine=traced&max_new_tokens=32")
     run(page)
     set_slider(page, "max_new_tokens", 1900)
     start(page)
