@@ -13,7 +13,7 @@ from specdemo.models.catalogue import Beginning, find
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks import Callbacks
+from specdemo.ui.callbacks.compare import Callbacks
 from specdemo.ui.controls import NAMES, settings_from, settings_from_link, start_values
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions

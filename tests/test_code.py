@@ -20,7 +20,7 @@ from specdemo.models.gguf_convert import folder_of
 from specdemo.models.pairs import begun, bundled_pair
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks import Callbacks
+from specdemo.ui.callbacks.compare import Callbacks
 from specdemo.ui.controls import start_values
 
 PAIR = ScriptedEngine().pair

@@ -14,14 +14,14 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from specdemo.models.pairs import bundled_pair
-from specdemo.ui.callbacks import Callbacks, kept_chat
+from specdemo.ui.callbacks.compare import Callbacks, kept_chat
+from specdemo.ui.callbacks.models import _name
 from specdemo.ui.entrance import Readable
 from specdemo.ui.page import build_page
 from specdemo.ui.reports import suite_name
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions
 from specdemo.ui.shelf import Shelf
-from specdemo.ui.tabs.models import _name
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import Worker
 

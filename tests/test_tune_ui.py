@@ -32,9 +32,9 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.report import report_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import sweep_board
+from specdemo.ui.callbacks.tune import after_sweep, begun
 from specdemo.ui.jobs import measured
 from specdemo.ui.tabs.benchmark import Callbacks
-from specdemo.ui.tabs.tune import _begun, after_sweep
 from specdemo.worker import WithEngine
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
@@ -161,7 +161,7 @@ def test_imagined_costs_stand_beside_the_measured_ones() -> None:
 
 
 def test_another_pair_starts_with_nothing_imagined() -> None:
-    *_, acceptance, draft, growth = _begun(ENGINE.pair, "mine")
+    *_, acceptance, draft, growth = begun(ENGINE.pair, "mine")
     assert (acceptance, Imagined(draft, growth)) == (0.7, AS_MEASURED)
 
 

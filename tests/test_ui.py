@@ -17,7 +17,7 @@ from specdemo.measure.race import race
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Round, Side, Token
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks import api_description, show_valid
+from specdemo.ui.callbacks.compare import api_description, show_valid
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
 from specdemo.ui.feed import Feed
 from specdemo.ui.html.charts import acceptance_figure, clock_figure

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 from specdemo.engines import load_engine
 from specdemo.models.pairs import begun, bundled_prompts
 from specdemo.records import ModelPair
-from specdemo.ui.callbacks import Callbacks, api_description
+from specdemo.ui.callbacks.compare import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
 from specdemo.ui.entrance import Page, Readable
 from specdemo.ui.events import ENGINE, PRIVATE

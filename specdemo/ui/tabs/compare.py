@@ -12,7 +12,7 @@ from specdemo.analysis.explain import SAMPLING_CAVEAT
 from specdemo.measure.recommend import Candidate
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
-from specdemo.ui.callbacks import (
+from specdemo.ui.callbacks.compare import (
     Callbacks,
     begun_anew,
     buttons,

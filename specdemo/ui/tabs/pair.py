@@ -1,21 +1,14 @@
 """The controls of the Models tab that name a pair, and what they offer."""
 
-from collections.abc import Mapping
-
 import gradio as gr
 
-from specdemo.models.checks import drafts_for
 from specdemo.models.devices import devices
-from specdemo.records import Model
+from specdemo.ui.callbacks.models import Choices
 from specdemo.ui.controls import RUNTIME, Control, control
 from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 
-Choices = list[tuple[str, str]]
-"""What a list offers: labels, and the names that they stand for."""
-
 _BY_KEYBOARD = ("cache_size", "inference_num_threads")
 _SAME = "Same as the target"
-_NO_DRAFT = "None: prompt lookup only"
 _WHENCE = (
     "Lists every model of your models folder, the Hugging Face cache, LM Studio, llama.cpp and Ollama; "
     "<code>specdemo models list</code> prints where the first two are."
@@ -24,13 +17,6 @@ _TYPED_ID = (
     "For any other, type its Hugging Face id, such as <code>OpenVINO/Qwen3-8B-int4-ov</code>, or "
     "<code>ORGANISATION/MODEL:FILE.gguf</code>."
 )
-
-
-def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:
-    """The choices of a target, and of a draft for this one."""
-    targets = [(name, name) for name, model in models.items() if model.detokenizer]
-    drafts = drafts_for(models[target], models.values()) if target in models else list(models.values())
-    return targets, [(_NO_DRAFT, ""), *((model.name, model.name) for model in drafts)]
 
 
 def pair_controls(shelf: Shelf, targets: Choices, drafts: Choices) -> list[Control]:

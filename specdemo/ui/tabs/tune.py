@@ -1,130 +1,48 @@
 """The Tune tab: what steps cost here, what that predicts, and which setting is measured to be fastest."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import gradio as gr
 
-from specdemo.analysis.predict import AS_MEASURED, WHAT_IFS, Imagined
-from specdemo.errors import SpecdemoError
-from specdemo.measure.step_costs import contexts_task
-from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
-from specdemo.models.pairs import bundled_prompts
-from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Prompts
-from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
-from specdemo.ui.boards.sweep import board as board_of
-from specdemo.ui.boards.sweep import sweep_board
-from specdemo.ui.callbacks import check_known
-from specdemo.ui.controls import NAMES, settings_from
+from specdemo.analysis.predict import WHAT_IFS
+from specdemo.measure.sweep import LOOKAHEADS, REPEATS
+from specdemo.records import ModelPair
+from specdemo.ui.callbacks.tune import ALPHA, COSTS, SWEEP, Callbacks, all_costs, begun, examples, predicted
 from specdemo.ui.events import ENGINE, PRIVATE, Stop
-from specdemo.ui.html.messages import alert, notice
-from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, applied
 from specdemo.ui.views import heading, view
-from specdemo.ways import sources
-from specdemo.worker import WithEngine
 
-_SWEEP, _COSTS = "Sweep", "Measure step costs"
-_ALPHA = 0.7  # until a sweep has measured it
-_EMPTY = board_of({}, {})
+_MEASURING: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
 
 
-class _Swept(NamedTuple):
-    """Updates of what a sweep changes, except its buttons."""
+class _Sweeping(NamedTuple):
+    """What to sweep, the buttons, and what was found."""
 
-    message: Any = gr.skip()
-    board: Any = gr.skip()
-    best: Any = gr.skip()
-    use: Any = gr.skip()
-    known: Any = gr.skip()
-    alpha: Any = gr.skip()
-
-
-class Callbacks:
-    """What the buttons that measure call: widget values in, updates out."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-
-    def sweep(
-        self,
-        request: gr.Request,
-        known_visitor: bool,
-        pair: ModelPair,
-        text: str,
-        longest: int,
-        thresholds: bool,
-        repeats: int,
-        known: KnownCosts | None,
-        *values: Any,
-    ) -> Iterator[list[Any]]:
-        """Sweep; updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
-        check_known(known_visitor)
-        idle, busy = working(_SWEEP, busy=False), working(_SWEEP, busy=True)
-        prompts = [line.strip() for line in text.splitlines() if line.strip()]
-        if not prompts:
-            yield [*_Swept(notice("Enter at least one prompt, one per line.")), *idle]
-            return
-        try:
-            settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            tried = candidates(pair, settings, LOOKAHEADS[: int(longest)], THRESHOLDS if thresholds else ())
-        except SpecdemoError as error:
-            yield [*_Swept(alert(error)), *idle]
-            return
-        work = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
-        # clears the figures of an earlier sweep with other settings
-        yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
-        state = None
-        for update in measured(
-            self._sessions,
-            str(request.session_hash),
-            "sweep",
-            WithEngine(settings.engine, pair, work),
-            lambda progress: sweep_board(progress.found),
-        ):
-            state = update.state
-            yield [*_Swept(update.message, update.board), *busy]
-        yield [*(_Swept() if state is None else after_sweep(state.found, pair, known)), *idle]
-
-    def costs(
-        self, request: gr.Request, known_visitor: bool, pair: ModelPair, engine: Any, acceptance: float
-    ) -> Iterator[list[Any]]:
-        """Measure step costs; updates of message, board, costs, and buttons."""
-        check_known(known_visitor)
-
-        def show(progress: Progress[Costs | None]) -> Any:
-            if progress.found is None:
-                return gr.skip()
-            return costs_board(KnownCosts(pair, engine, progress.found), acceptance)
-
-        job = WithEngine(engine, pair, contexts_task)
-        yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *working(_COSTS, busy=True)]
-        state = None
-        for update in measured(self._sessions, str(request.session_hash), "costs", job, show):
-            state = update.state
-            yield [update.message, update.board, gr.skip(), *working(_COSTS, busy=True)]
-        found = state.found if state is not None else None
-        known = KnownCosts(pair, engine, found) if found is not None else gr.skip()
-        yield [gr.skip(), gr.skip(), known, *working(_COSTS, busy=False)]
+    prompts: gr.Textbox
+    longest: gr.Slider
+    thresholds: gr.Checkbox
+    repeats: gr.Slider
+    start: gr.Button
+    halt: gr.Button
+    use: gr.Button
+    message: gr.HTML
+    board: gr.HTML
 
 
-def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
-    """What the rest of the tab learns from a sweep: its recommendation, and what predictions need."""
-    best, costs, alpha = found.recommendation.candidate, None, None
-    if found.costs is not None:
-        costs = KnownCosts(pair, found.settings.engine, found.costs)
-        costs = known if known is not None and known.richer_than(costs) else costs
-    if found.acceptance is not None and sources(found.settings.way) == ("model",):  # predictions are for a draft
-        alpha = round(found.acceptance, 2)
-    return _Swept(
-        best=best,
-        use=gr.update(visible=best is not None, value=f"Use {best.name} in Compare" if best is not None else ""),
-        known=gr.skip() if costs is None else costs,
-        alpha=gr.skip() if alpha is None else alpha,
-    )
+class _StepCosts(NamedTuple):
+    """The buttons, what predictions assume, and the board."""
+
+    measure: gr.Button
+    halt: gr.Button
+    message: gr.HTML
+    alpha: gr.Slider
+    draft: gr.Slider
+    growth: gr.Slider
+    presets: list[gr.Button]
+    board: gr.HTML
 
 
 def tune_tab(
@@ -139,75 +57,88 @@ def tune_tab(
     callbacks, controls = Callbacks(sessions), compare.controls
     with gr.Tab("Tune"):
         known, best = gr.State(None), gr.State(None)
-        with gr.Column(elem_classes="sheet", elem_id="tune"):
-            heading(
-                "The fastest setting for your prompts on this machine",
-                "Every setting runs between two plain runs, in random order. Engine, drafter, sampling and new "
-                "tokens are taken from the Compare tab.",
-            )
-            prompts = gr.Textbox(
-                _examples(first.target.prompts), label="One prompt per line", lines=3, elem_id="sweep-prompts"
-            )
-            with gr.Row(elem_classes="controls"):
-                longest = gr.Slider(1, LOOKAHEADS[-1], 8, step=1, label="Longest lookahead", elem_id="longest")
-                repeats = gr.Slider(1, 10, REPEATS, step=1, label="Repeats", elem_id="repeats")
-                thresholds = gr.Checkbox(True, label="Try confidence thresholds", elem_id="thresholds")
-            with gr.Row(elem_classes="actions"):
-                start = gr.Button(_SWEEP, variant="primary", elem_id="sweep", scale=0, min_width=160)
-                halt = gr.Button("Stop", variant="stop", elem_id="stop-sweep", visible=False, scale=0)
-                use = gr.Button(elem_id="apply", visible=False, scale=0, min_width=260)
-            message = gr.HTML(elem_id="sweep-message", elem_classes="message")
-        board = view("tune.html", "new Board(element)", elem_id="sweep-board")
-        with gr.Column(elem_classes="sheet", elem_id="costs"):
-            heading(
-                "Why: what each step costs on this machine",
-                "A draft step costs c plain steps, and a target pass over n tokens costs v(n). Together with the "
-                "share of judged proposals that are accepted, they predict the speedup of each lookahead.",
-            )
-            with gr.Row(elem_classes="actions"):
-                measure = gr.Button(_COSTS, elem_id="measure", scale=0, min_width=200)
-                halt_costs = gr.Button("Stop", variant="stop", elem_id="stop-costs", visible=False, scale=0)
-            costs_message = gr.HTML(elem_id="costs-message", elem_classes="message")
-            alpha = gr.Slider(
-                0,
-                1,
-                _ALPHA,
-                step=0.01,
-                label="Acceptance per judged proposal",
-                elem_id="alpha",
-                info="accepted / (accepted + rejected); above α, which also counts discarded ones; set by a sweep",
-            )
-            draft, growth, presets = _what_if()
-        costs_view = view("costs.html", "new Board(element)", elem_id="costs-board")
-
-    busy: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
-    assumed = [known, alpha, draft, growth]
-    # the costs board follows at the end, in its own event, so that it uses the acceptance of that moment
-    start.click(
+        swept, costs = _sweeping(first), _step_costs()
+    assumed = [known, costs.alpha, costs.draft, costs.growth]
+    chosen = [swept.prompts, swept.longest, swept.thresholds, swept.repeats]
+    sweeping = swept.start.click(
         callbacks.sweep,
-        [known_visitor, pair, prompts, longest, thresholds, repeats, known, *controls.values()],
-        [message, board, best, use, known, alpha, start, halt],
-        **busy,
-    ).then(_all_costs, assumed, costs_view, **PRIVATE)
-    halt.click(stop("sweep"), **PRIVATE)
-    measure.click(
+        [known_visitor, pair, *chosen, known, *controls.values()],
+        [swept.message, swept.board, best, swept.use, known, costs.alpha, swept.start, swept.halt],
+        **_MEASURING,
+    )
+    measuring = costs.measure.click(
         callbacks.costs,
-        [known_visitor, pair, controls["engine"], alpha],
-        [costs_message, costs_view, known, measure, halt_costs],
-        **busy,
-    ).then(_all_costs, assumed, costs_view, **PRIVATE)
-    halt_costs.click(stop("costs"), **PRIVATE)
-    inputs = [slider.input for slider in (alpha, draft, growth)]
-    gr.on(inputs, _predicted, assumed, costs_view, trigger_mode="always_last", **PRIVATE)
-    for button, what_if in zip(presets, WHAT_IFS.values(), strict=True):
-        chosen_values = button.click(partial(list, what_if), outputs=[draft, growth], **PRIVATE)
-        chosen_values.then(_predicted, assumed, costs_view, **PRIVATE)
-    chosen = [controls[name] for name in APPLIED]
-    use.click(applied, best, chosen, **PRIVATE).then(
+        [known_visitor, pair, controls["engine"], costs.alpha],
+        [costs.message, costs.board, known, costs.measure, costs.halt],
+        **_MEASURING,
+    )
+    for event in (sweeping, measuring):  # its own event, so that the board uses the acceptance of that moment
+        event.then(all_costs, assumed, costs.board, **PRIVATE)
+    swept.halt.click(stop("sweep"), **PRIVATE)
+    costs.halt.click(stop("costs"), **PRIVATE)
+    swept.use.click(applied, best, [controls[name] for name in APPLIED], **PRIVATE).then(
         None, js="() => document.querySelector('button[role=tab]').click()"
     )
-    of_a_pair = [prompts, message, board, best, use, costs_message, costs_view, known, *assumed[1:]]
-    pair.change(_begun, [pair, prompts], of_a_pair, **PRIVATE)
+    _connect_assumptions(costs, assumed)
+    of_a_pair = [swept.prompts, swept.message, swept.board, best, swept.use, costs.message, costs.board, *assumed]
+    pair.change(begun, [pair, swept.prompts], of_a_pair, **PRIVATE)
+
+
+def _sweeping(first: ModelPair) -> _Sweeping:
+    with gr.Column(elem_classes="sheet", elem_id="tune"):
+        heading(
+            "The fastest setting for your prompts on this machine",
+            "Every setting runs between two plain runs, in random order. Engine, drafter, sampling and new "
+            "tokens are taken from the Compare tab.",
+        )
+        prompts = gr.Textbox(
+            examples(first.target.prompts), label="One prompt per line", lines=3, elem_id="sweep-prompts"
+        )
+        with gr.Row(elem_classes="controls"):
+            longest = gr.Slider(1, LOOKAHEADS[-1], 8, step=1, label="Longest lookahead", elem_id="longest")
+            repeats = gr.Slider(1, 10, REPEATS, step=1, label="Repeats", elem_id="repeats")
+            thresholds = gr.Checkbox(True, label="Try confidence thresholds", elem_id="thresholds")
+        with gr.Row(elem_classes="actions"):
+            start = gr.Button(SWEEP, variant="primary", elem_id="sweep", scale=0, min_width=160)
+            halt = gr.Button("Stop", variant="stop", elem_id="stop-sweep", visible=False, scale=0)
+            use = gr.Button(elem_id="apply", visible=False, scale=0, min_width=260)
+        message = gr.HTML(elem_id="sweep-message", elem_classes="message")
+    board = view("tune.html", "new Board(element)", elem_id="sweep-board")
+    return _Sweeping(prompts, longest, thresholds, repeats, start, halt, use, message, board)
+
+
+def _step_costs() -> _StepCosts:
+    with gr.Column(elem_classes="sheet", elem_id="costs"):
+        heading(
+            "Why: what each step costs on this machine",
+            "A draft step costs c plain steps, and a target pass over n tokens costs v(n). Together with the "
+            "share of judged proposals that are accepted, they predict the speedup of each lookahead.",
+        )
+        with gr.Row(elem_classes="actions"):
+            measure = gr.Button(COSTS, elem_id="measure", scale=0, min_width=200)
+            halt = gr.Button("Stop", variant="stop", elem_id="stop-costs", visible=False, scale=0)
+        message = gr.HTML(elem_id="costs-message", elem_classes="message")
+        alpha = gr.Slider(
+            0,
+            1,
+            ALPHA,
+            step=0.01,
+            label="Acceptance per judged proposal",
+            elem_id="alpha",
+            info="accepted / (accepted + rejected); above α, which also counts discarded ones; set by a sweep",
+        )
+        draft, growth, presets = _what_if()
+    board = view("costs.html", "new Board(element)", elem_id="costs-board")
+    return _StepCosts(measure, halt, message, alpha, draft, growth, presets, board)
+
+
+def _connect_assumptions(costs: _StepCosts, assumed: list[Any]) -> None:
+    """Predict again whenever something else is assumed."""
+    moved = [slider.input for slider in (costs.alpha, costs.draft, costs.growth)]
+    gr.on(moved, predicted, assumed, costs.board, trigger_mode="always_last", **PRIVATE)
+    for button, what_if in zip(costs.presets, WHAT_IFS.values(), strict=True):
+        set_ = button.click(partial(list, what_if), outputs=[costs.draft, costs.growth], **PRIVATE)
+        set_.then(predicted, assumed, costs.board, **PRIVATE)
 
 
 def _what_if() -> tuple[gr.Slider, gr.Slider, list[gr.Button]]:
@@ -234,23 +165,3 @@ def _what_if() -> tuple[gr.Slider, gr.Slider, list[gr.Button]]:
     with gr.Row(elem_classes="actions"):
         presets = [gr.Button(name, size="sm", scale=0, min_width=180) for name in WHAT_IFS]
     return draft, growth, presets
-
-
-def _begun(pair: ModelPair, prompts: str) -> list[Any]:
-    """For another pair: its own examples, unless the visitor wrote something; nothing else is known about it."""
-    untouched = prompts in map(_examples, get_args(Prompts))
-    suited = _examples(pair.target.prompts) if untouched else gr.skip()
-    return [suited, "", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, _ALPHA, *AS_MEASURED]
-
-
-def _examples(kind: Prompts) -> str:
-    """Three examples of a kind, one per line."""
-    return "\n".join(bundled_prompts(kind)[:3])
-
-
-def _predicted(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
-    return gr.skip() if known is None else prediction_board(known, acceptance, Imagined(draft, growth))
-
-
-def _all_costs(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
-    return gr.skip() if known is None else costs_board(known, acceptance, Imagined(draft, growth))

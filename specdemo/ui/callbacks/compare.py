@@ -1,4 +1,4 @@
-"""What the page's widgets call: widget values in, updates out."""
+"""What the Compare tab's widgets call."""
 
 import inspect
 import json
@@ -18,6 +18,7 @@ from specdemo.input import is_text
 from specdemo.models.checks import compared
 from specdemo.records import ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import (
     FIELDS,
     NAMES,
@@ -136,18 +137,6 @@ class Callbacks:
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
         compare.__annotations__ = {parameter.name: parameter.annotation for parameter in (text, *options)}
         return compare
-
-
-def check_known(known: bool) -> None:
-    """Check that the server still knows this visitor's pair and chat, which it keeps for the latest visitors only.
-
-    Raises:
-        gr.Error: it has forgotten them, and would take those that a new visitor has.
-    """
-    if not known:
-        raise gr.Error(
-            "The server has forgotten this page, since others came after it; reload it.", print_exception=False
-        )
 
 
 def _outputs(update: Update) -> list[Any]:

@@ -1,0 +1,190 @@
+"""What the Models tab's widgets call."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import gradio as gr
+from gradio.components import Component
+
+from specdemo.errors import SpecdemoError, UnknownNameError
+from specdemo.models.checks import check_pair, drafts_for
+from specdemo.models.pairs import bundled_prompts
+from specdemo.records import Model, ModelPair
+from specdemo.ui.controls import RUNTIME, Control, start_values
+from specdemo.ui.html.catalogue import report_html
+from specdemo.ui.html.header import header_html
+from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.session import Sessions
+from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, runtime_of, values_of
+
+Choices = list[tuple[str, str]]
+"""What a list offers: labels, and the names that they stand for."""
+
+_NO_DRAFT = "None: prompt lookup only"
+_SUITED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
+
+
+class Shown(NamedTuple):
+    """What the callbacks change; `controls` name a pair, in the order of `PAIR_NAMES`."""
+
+    pair: gr.State
+    header: gr.HTML
+    message: gr.HTML
+    report: gr.HTML
+    offer: gr.HTML
+    use: gr.Button
+    cancel: gr.Button
+    in_use: gr.Textbox
+    prompt: gr.Textbox
+    settings: dict[str, Control]
+    controls: list[Control]
+    progress: gr.HTML
+    cancel_download: gr.Button
+    catalogue: gr.HTML
+    listed: gr.State
+    """The lists as they were last sent: one that is sent again closes under the visitor's mouse."""
+
+
+Updates = dict[Component, Any]
+"""Updates by component; components that are not named stay as they are."""
+
+
+class Callbacks:
+    """Widget values in, updates out."""
+
+    def __init__(self, sessions: Sessions, shelf: Shelf, shown: Shown) -> None:
+        self._sessions = sessions
+        self._shelf = shelf
+        self._shown = shown
+
+    def use(
+        self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
+    ) -> Iterator[Updates]:
+        """Load the pair that the controls name."""
+        chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
+        if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _SUITED):
+            chosen |= self._suited(chosen["target"])  # the page may not have received this target's defaults yet
+        yield from self._load(request, before, prompt, engine, chosen)
+
+    def use_entry(
+        self, event: gr.EventData, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
+    ) -> Iterator[Updates]:
+        """The same for a pair of the catalogue, on the devices that the controls name."""
+        chosen = dict(zip(PAIR_NAMES, values, strict=True))
+        try:
+            names = self._shelf.names_of(_name(event))
+        except SpecdemoError as error:
+            yield self._told(alert(error), busy=False)
+            return
+        chosen |= names._asdict() | self._suited(names.target)
+        yield from self._load(request, before, prompt, engine, chosen)
+
+    def _suited(self, target: str) -> dict[str, Any]:
+        return _defaults(self._shelf.models().get(target))
+
+    def _load(
+        self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, chosen: dict[str, Any]
+    ) -> Iterator[Updates]:
+        try:
+            runtime = {name: chosen[name] for name in RUNTIME}
+            pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            message = ""
+            for message in self._sessions.load(str(request.session_hash), engine, pair):
+                yield self._told(message or gr.skip(), busy=True)
+            news = self._told(message, busy=False)
+            yield news if message else news | self._in_use(pair, before, prompt)
+        except SpecdemoError as error:
+            told = f"{error} {before.name} is still in use."
+            yield self._told(alert(type(error)(told)), busy=False)
+
+    def _told(self, message: Any, *, busy: bool) -> Updates:
+        shown = self._shown
+        return {
+            shown.message: message,
+            shown.use: gr.update(interactive=not busy),
+            shown.cancel: gr.update(visible=busy),
+        }
+
+    def _in_use(self, pair: ModelPair, before: ModelPair, prompt: str) -> Updates:
+        shown, values = self._shown, values_of(pair)
+        news: Updates = {shown.pair: pair, shown.header: header_html(pair), shown.in_use: json.dumps(values)}
+        now, was = start_values(pair), start_values(before)
+        news |= {part: now[name] for name, part in shown.settings.items() if now[name] != was[name]}
+        if prompt in bundled_prompts(before.target.prompts):  # an example, which may not suit this pair
+            news[shown.prompt] = bundled_prompts(pair.target.prompts)[0]
+        return news | dict(zip(shown.controls, values.values(), strict=True))
+
+    def waiting(self) -> Updates:
+        """From the click until the load's turn comes."""
+        return self._told(notice("Waiting for the machine …"), busy=True)
+
+    def fetch(
+        self, event: gr.EventData, request: gr.Request, target: str, listed: tuple[Choices, Choices]
+    ) -> Iterator[Updates]:
+        """Download an entry's models, or the one that was looked for."""
+        shown = self._shown
+        for message in self._shelf.download(str(request.session_hash), _name(event)):
+            yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
+        yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed(target, listed)
+
+    def refreshed(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+        """Catalogue, and both lists of models, as they are now."""
+        return {self._shown.catalogue: self._shelf.cards()} | self.relisted(target, listed)
+
+    def relisted(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+        """The lists that changed since they were last sent."""
+        now = model_choices(self._shelf.models(), target)
+        news: Updates = {self._shown.listed: now}
+        for shown, choices, before in zip(self._shown.controls, now, listed, strict=False):
+            news[shown] = gr.skip() if choices == before else gr.update(choices=choices)
+        return news
+
+    def suited(self, target: str, draft: str, listed: tuple[Choices, Choices]) -> Updates:
+        """The drafts that fit a target, and its default runtime settings, except for the devices."""
+        controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._shelf.models()
+        drafts = model_choices(models, target)[1]
+        fits = draft in dict(drafts).values()  # if so it is not sent: the visitor may have chosen another by now
+        news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
+        return news | {
+            controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=""),
+            self._shown.listed: (listed[0], drafts),
+        }
+
+    def report(self, target: str, draft: str, cache_size: int) -> Updates:
+        """What is known of a pair without loading it; one that cannot run cannot be chosen."""
+        shown, models, fits = self._shown, self._shelf.models(), False
+        told = offer = ""
+        try:
+            for name in filter(None, (target, draft)):
+                if name not in models:
+                    offer = self._shelf.offer(name)
+                    raise UnknownNameError(self._shelf.elsewhere(name))
+            if target:
+                found = check_pair(models[target], models.get(draft), int(cache_size or 1))
+                told, fits = report_html(found, own_directory=self._shelf.own_directory), found.fits
+        except SpecdemoError as error:
+            told = alert(error)
+        return {shown.report: told, shown.offer: offer, shown.use: gr.update(interactive=fits)}
+
+    def look(self, event: gr.EventData) -> Iterator[str]:
+        """Look on the Hub for the model that was typed."""
+        yield from self._shelf.look(_name(event))
+
+
+def _defaults(target: Model | None) -> dict[str, Any]:
+    """The default runtime settings for a target, except for the devices."""
+    return runtime_of(target).model_dump(include=set(_SUITED))
+
+
+def _name(event: gr.EventData) -> str:
+    """The catalogue entry that a button belongs to; a forged event may name none, or hold no names at all."""
+    data = event._data  # the attributes that Gradio makes of it fail unless it is an object
+    return str(data.get("name", "")) if isinstance(data, dict) else ""
+
+
+def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:
+    """The choices of a target, and of a draft for this one."""
+    targets = [(name, name) for name, model in models.items() if model.detokenizer]
+    drafts = drafts_for(models[target], models.values()) if target in models else list(models.values())
+    return targets, [(_NO_DRAFT, ""), *((model.name, model.name) for model in drafts)]
