@@ -163,5 +163,5 @@ def _what_if() -> tuple[gr.Slider, gr.Slider, list[gr.Button]]:
             info="v(n) − 1, times the measured one; 0: passes over several tokens cost no more than those over one",
         )
     with gr.Row(elem_classes="actions"):
-        presets = [gr.Button(name, size="sm", scale=0, min_width=180) for name in WHAT_IFS]
+        presets = [gr.Button(name, size="sm", scale=0, min_width=220) for name in WHAT_IFS]
     return draft, growth, presets
