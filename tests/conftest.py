@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling, LoadScopeScheduling
+from xdist.scheduler import LoadFileScheduling
 
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
@@ -35,7 +35,7 @@ hypothesis.settings.load_profile("quick")  # pytest --hypothesis-profile default
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first, then those on real models, then those in a browser.
 
-    Several processes begin with those of the page and with long files, so that short ones at the end keep all busy.
+    Several processes begin with those of the page and with large files, so that small ones at the end keep all busy.
     """
     slow = ("browser", "openvino")
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -44,8 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: [item.get_closest_marker(mark) is not None for mark in slow])
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "_Files | None":
     """Give whole files to several processes, but those of the page to one: two browsers would wait for each other."""
     return _Files(config, log) if config.getoption("dist") == "loadfile" else None
 

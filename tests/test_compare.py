@@ -210,7 +210,7 @@ def test_texts_that_the_models_cannot_read_are_left_out() -> None:
 
 
 def test_stopping_keeps_the_lengths_that_are_finished() -> None:
-    asked = count()
-    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 25)
+    asked, each = count(), step_costs.VISITS * (MAX_LOOKAHEAD + 2)
+    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 1.5 * each)
     assert last.found is not None
     assert len(last.found.contexts) == 1

@@ -13,7 +13,7 @@ RULES = {  # a dark page differs by its colours
     "dark": ["color-contrast"],
 }
 
-STILL = "* { animation: none !important; transition: none !important }"
+STILL = "*, ::before, ::after { animation: none !important; transition: none !important }"
 
 
 def faults(page: Page, rules: list[str]) -> list[str]:

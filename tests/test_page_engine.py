@@ -106,7 +106,8 @@ def test_a_killed_engine_is_told_and_the_next_run_works(visit: Visit, app: App) 
     run(page)
     set_slider(page, "max_new_tokens", 1900)
     start(page)
-    expect(page.locator(".reason")).to_contain_text("Live,")  # before it begins, nobody would miss the engine
+    # before it begins, nobody would miss the engine; and its 1,900 tokens take longer than this
+    expect(page.locator(".reason")).to_contain_text("Live,")
     app.engine().kill()
     expect(page.locator("#message [role=alert]")).to_contain_text("process died", timeout=WAIT)
     page.wait_for_selector(".race[data-state=failed]")

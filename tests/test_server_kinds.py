@@ -264,7 +264,7 @@ def test_a_server_that_stops_answering() -> None:
     with mock.patch(WARM_UP, no_warm_up):
         comparison = compare(VLLM, {**VLLM, CHAT: silent}, silence_seconds=1)  # in which anybody connects
     never.set()
-    assert "sent nothing for 1 second" in comparison.failures["speculative"]
+    assert "sent nothing for 1 s;" in comparison.failures["speculative"]
     assert comparison.speculative.text == "The cat sat on"
 
 

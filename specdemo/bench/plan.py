@@ -22,7 +22,7 @@ Batch = list[tuple[int, Task, list[str]]]
 
 @dataclass(frozen=True)
 class BenchPlan:
-    """Run every task with each of these methods, or with all that the pair supports, repeatedly.
+    """Every task with each of these methods, or with all that the pair supports, in each of `repeats`.
 
     `seed` is that of all orders.
     """
@@ -40,6 +40,7 @@ class BenchPlan:
 
         Raises:
             SettingsError: there is no such method for this pair.
+            LoadError: a model's tokenizer cannot be loaded.
         """
         ways = available(self.pair, self.settings)
         chosen = tuple(dict.fromkeys(ways if self.methods is None else self.methods))
@@ -54,13 +55,9 @@ class BenchPlan:
 
         Raises:
             SettingsError: as `ways`.
+            LoadError: a model is not converted yet.
         """
         return Header.of(self.pair, self.settings, tuple(self.ways), self.tasks)
-
-    @property
-    def total(self) -> int:
-        """Number of rows."""
-        return len(self.tasks) * self.repeats * len(self.ways)
 
     def begun(self, lines: Sequence[JournalLine]) -> Bench:
         """The benchmark with what a journal holds of it."""

@@ -138,9 +138,14 @@ class Bench(Record):
     bound: Bound | None = None
 
     @property
+    def total(self) -> int:
+        """Number of rows."""
+        return len(self.tasks) * self.repeats * len(self.header.methods)
+
+    @property
     def complete(self) -> bool:
         """Whether every method ran on every prompt in every repeat."""
-        return len(self.rows) == len(self.tasks) * self.repeats * len(self.header.methods)
+        return len(self.rows) == self.total
 
 
 def cells(result: Bench) -> list[Cell]:

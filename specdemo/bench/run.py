@@ -45,11 +45,11 @@ def bench(
     """
     state = plan.begun(journal.open(plan.header, JournalLine) if journal is not None else [])
     spent, new = 0.0, 0
-    yield Progress(len(state.rows), plan.total, None, state, "starting")
+    yield Progress(len(state.rows), state.total, None, state, "starting")
     for name, batches in plan.missing(state.rows).items():
         if stop():
             return
-        yield Progress(len(state.rows), plan.total, None, state, f"loading {name}")
+        yield Progress(len(state.rows), state.total, None, state, f"loading {name}")
         with closing(load(name)) as engine:
             if (begun := state.engines.get(name)) is not None:
                 check_environment(begun.environment, engine.environment)
@@ -66,8 +66,8 @@ def bench(
                     journal.append(JournalLine(row=row))
                 state = state.model_copy(update={"rows": (*state.rows, row)})
                 new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
-                left = spent / new * (plan.total - len(state.rows))
-                yield Progress(len(state.rows), plan.total, left, state, f"{name}: {row.prompt}")
+                left = spent / new * (state.total - len(state.rows))
+                yield Progress(len(state.rows), state.total, left, state, f"{name}: {row.prompt}")
 
 
 def bench_and_hardware(

@@ -158,7 +158,9 @@ def _convert(path: Path, scratch: Path) -> Iterator[None]:
 
 
 def convert_here(path: Path, scratch: Path) -> Iterator[None]:
-    """Convert in this process, in a scratch folder, and move the result to its place; None once it is under way.
+    """Convert in this process, in a scratch folder on the cache's disk, and move the result to its place.
+
+    Yields None once it is under way. The reader prints to standard output.
 
     Raises:
         GGUFError: the file cannot be read.

@@ -7,7 +7,9 @@ import gradio as gr
 
 Stop = Callable[[gr.Request], None]
 """Ends what a visitor has started."""
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
-"""Events at once, beside the queue."""
+QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+"""Events that say themselves how far they are, if they take long."""
+PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
+"""Such events at once, beside the queue."""
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 """One queue for everything that uses the engine, since two at once would distort each other's clocks."""

@@ -14,7 +14,7 @@ from specdemo.bench.journal import Heading, Journal
 from specdemo.errors import SpecdemoError
 from specdemo.models.places import own_cache, writable
 from specdemo.ui.boards.report import report_board
-from specdemo.ui.events import ENGINE, PRIVATE, Stop
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
@@ -45,8 +45,8 @@ class Range(NamedTuple):
     first: int
 
 
-def amounts(name: str, *, prompts: Range, repeats: Range, tokens: Range, of: str, interval: str) -> list[gr.Slider]:
-    """Sliders for numbers of prompts, repeats and new tokens `of` each run; `interval` says what repeats are for."""
+def amounts(name: str, *, prompts: Range, repeats: Range, tokens: Range, of: str, why: str) -> list[gr.Slider]:
+    """Sliders for numbers of prompts, repeats and new tokens `of` each run; `why` repeats are made."""
     return [
         gr.Slider(
             1,
@@ -56,7 +56,7 @@ def amounts(name: str, *, prompts: Range, repeats: Range, tokens: Range, of: str
             info="at most, taken from all tasks in turn",
             elem_id=f"{name}-limit",
         ),
-        gr.Slider(1, *repeats, step=1, label="Repeats", info=interval, elem_id=f"{name}-repeats"),
+        gr.Slider(1, *repeats, step=1, label="Repeats", info=why, elem_id=f"{name}-repeats"),
         gr.Slider(8, *tokens, step=8, label="New tokens", info=f"per {of}, at most", elem_id=f"{name}-tokens"),
     ]
 
@@ -84,7 +84,7 @@ def results(act: Actions, run: Callable[..., Iterator[list[Any]]], inputs: list[
         elem_id=f"{act.name}-reports",
     )
     outputs = [act.message, board, files, act.start, act.halt]
-    act.start.click(run, inputs, outputs, show_progress="hidden", api_visibility="private", **ENGINE)
+    act.start.click(run, inputs, outputs, **QUIET, **ENGINE)
     act.halt.click(stop, **PRIVATE)
 
 

@@ -1,4 +1,8 @@
-"""What a load run is to measure, and in which order."""
+"""What a load run is to measure, and in which order.
+
+In every repeat all levels come in another order, and at a level all ways of decoding one after the other, in an order
+that is reversed in every second repeat, so that drift of the machine favours none.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +27,7 @@ REPEATS = 6
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """Serve every task of the suite once in a block, with each number of requests in flight (`levels`), repeatedly.
+    """Blocks of every task, with each number of requests in flight (`levels`), in each of `repeats`.
 
     One request at a time is always among the levels, to compare outputs with. Several `lookaheads` are compared with
     each other. A block serves at least twice as many requests as are in flight, and at least `requests`. `seed` is
@@ -62,6 +66,7 @@ class LoadPlan:
 
         Raises:
             SettingsError: as `variants`.
+            LoadError: a model is not converted yet.
         """
         common = Header.of(self.pair, self.settings, (PLAIN, *self.variants), self.tasks)
         levels = tuple(sorted({1, *self.levels}))
@@ -72,6 +77,7 @@ class LoadPlan:
 
         Raises:
             PairError, SettingsError: they cannot.
+            LoadError: a model's tokenizer cannot be loaded.
         """
         if self.settings.engine not in AT_ONCE:
             raise SettingsError(
@@ -81,8 +87,9 @@ class LoadPlan:
             raise SettingsError("Outputs under load are compared, so decoding must be greedy; switch sampling off.")
         if not self.levels or min(self.levels) < 1 or max(self.levels) > MOST_IN_FLIGHT:
             raise SettingsError(f"Requests in flight are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
+        ways = self.variants.values()
         models = compared(self.pair)
-        for each in self.variants.values():
+        for each in ways:
             check_way(models, each.engine, each.way, each.sampling)
 
     def begun(self, lines: Sequence[LoadLine]) -> Load:

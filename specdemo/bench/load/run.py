@@ -1,8 +1,7 @@
 """The load run: plain and speculative decoding of the same requests, with more and more of them in flight.
 
-In every repeat all levels come in another order, and at a level all ways of decoding one after the other, in an order
-that is reversed in every second repeat, so that drift of the machine favours none. Finished blocks are kept in a
-journal, so that a run that was stopped or crashed resumes with the orders it would have had.
+Finished blocks are kept in a journal, so that a run that was stopped or crashed resumes with the orders it would have
+had.
 """
 
 from collections.abc import Callable, Iterator

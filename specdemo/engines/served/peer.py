@@ -83,7 +83,7 @@ class Peer:
         match error:
             case httpx.TimeoutException():
                 return self.error(
-                    "has sent nothing for {seconds:g} seconds; check whether it is still working, "
+                    "has sent nothing for {seconds:g} s; check whether it is still working, "
                     "or raise --server-timeout.",
                     seconds=self._silence,
                 )

@@ -1,6 +1,7 @@
 """The Benchmark tab: every way of decoding on suites of tasks, with reports to download."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import gradio as gr
 from specdemo.bench.methods import available, widest
 from specdemo.bench.plan import REPEATS, BenchPlan
 from specdemo.bench.report import report_of
-from specdemo.bench.results import Header
 from specdemo.bench.run import bench, bench_and_hardware
 from specdemo.bench.suites import chosen_tasks
 from specdemo.errors import SpecdemoError
@@ -54,11 +54,12 @@ class Callbacks:
             if not methods:
                 yield refused(notice("Choose at least one method."), _START)
                 return
-            journal = journal_of(Header.of(pair, settings, sorted(methods), tasks), "benchmarks")
+            plan = BenchPlan(pair, tasks, settings, methods, int(repeats))
+            same = replace(plan, methods=sorted(methods))  # the order in which they were ticked does not matter
+            journal = journal_of(same.header, "benchmarks")
         except SpecdemoError as error:
             yield refused(alert(error), _START)
             return
-        plan = BenchPlan(pair, tasks, settings, methods, int(repeats))
         work = partial(bench_and_hardware if hardware else bench, plan=plan, journal=journal)
         yield from reported(
             self._sessions,
@@ -92,7 +93,7 @@ def bench_tab(
                     repeats=Range(10, REPEATS),
                     tokens=Range(512, 64),
                     of="run",
-                    interval="3 or more give a standard deviation",
+                    why="3 or more give a standard deviation",
                 )
                 hardware = gr.Checkbox(
                     False,

@@ -23,7 +23,7 @@ from specdemo.ui.callbacks.compare import (
     waiting,
 )
 from specdemo.ui.controls import AT_HAND, NAMES, Control, classes, control, initially, start_values
-from specdemo.ui.events import ENGINE, PRIVATE, Stop
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.views import view
 
@@ -247,8 +247,7 @@ def _connect_run(
         callbacks.repeat,
         [known, pair, finished],
         [tab.race, finished],
-        show_progress="hidden",
-        api_visibility="private",
+        **QUIET,
         concurrency_limit=None,  # not in line for the engine: it takes its turn only if nobody else wants it
         trigger_mode="multiple",
     )
@@ -258,9 +257,7 @@ def _connect_run(
 def _connect_share(callbacks: Callbacks, race: gr.HTML, message: gr.HTML) -> None:
     made = gr.Textbox(visible=False)
     # in line for the engine: drawing pictures beside it would distort its clocks
-    asked = race.download(
-        callbacks.share, outputs=[message, made], show_progress="hidden", api_visibility="private", **ENGINE
-    )
+    asked = race.download(callbacks.share, outputs=[message, made], **QUIET, **ENGINE)
     asked.then(None, made, js="(made) => Share.receive(made)")
 
 

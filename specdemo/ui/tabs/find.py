@@ -15,7 +15,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import ENGINE, PRIVATE, Stop
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
@@ -105,8 +105,7 @@ def connect_find(
         Finder(sessions).find,
         [known, pair, compare.prompt, *controls.values()],
         [compare.message, *compare.find, *(controls[name] for name in APPLIED)],
-        show_progress="hidden",
-        api_visibility="private",
+        **QUIET,
         **ENGINE,
     )
     compare.find.stop.click(stop("find"), **PRIVATE)

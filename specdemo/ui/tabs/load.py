@@ -117,7 +117,7 @@ def load_tab(
                     repeats=Range(12, REPEATS),
                     tokens=Range(256, 64),
                     of="request",
-                    interval="6 or more give an interval",
+                    why="6 or more give an interval",
                 )
                 memory = gr.Checkbox(
                     False,

@@ -7,14 +7,12 @@ import gradio as gr
 
 from specdemo.ui.callbacks.models import Callbacks, Shown, model_choices
 from specdemo.ui.controls import Control
-from specdemo.ui.events import ENGINE, PRIVATE, Stop
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.session import Sessions
 from specdemo.ui.shelf import PAIR_NAMES, Shelf
 from specdemo.ui.tabs.compare import CompareTab
 from specdemo.ui.tabs.pair import pair_controls
 from specdemo.ui.views import view
-
-_UNSEEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
 
 class ModelsTab(NamedTuple):
@@ -44,7 +42,7 @@ def models_tab(
     def list_after(event: Any) -> Any:
         return event.then(callbacks.relisted, seen, lists, **PRIVATE)
 
-    list_after(_connect_use(callbacks, shown, compare, stop("load")))
+    list_after(_connect_use(callbacks, shown, stop("load")))
     fetched = _connect_downloads(callbacks, shown, seen, lists, stop("download"))
     tab.select(callbacks.refreshed, seen, [shown.catalogue, *lists], **PRIVATE)
     target.input(callbacks.suited, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
@@ -68,6 +66,8 @@ def _widgets(shelf: Shelf, pair: gr.State, header: gr.HTML, compare: CompareTab)
         report = gr.HTML(elem_id="report")
         offer = view("offer.html", "new Catalogue(element, trigger)", elem_id="offer")
     progress = gr.HTML(elem_id="download", elem_classes="message")
+    cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
+    catalogue = view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue")
     return Shown(
         pair=pair,
         header=header,
@@ -81,27 +81,27 @@ def _widgets(shelf: Shelf, pair: gr.State, header: gr.HTML, compare: CompareTab)
         settings=compare.controls,
         controls=controls,
         progress=progress,
-        cancel_download=gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm"),
-        catalogue=view("catalogue.html", "new Catalogue(element, trigger)", elem_id="catalogue"),
+        cancel_download=cancel_download,
+        catalogue=catalogue,
         listed=listed,
     )
 
 
-def _connect_use(callbacks: Callbacks, shown: Shown, compare: CompareTab, stop: Stop) -> Any:
+def _connect_use(callbacks: Callbacks, shown: Shown, stop: Stop) -> Any:
     """Have both kinds of button use a pair; returns the event of the catalogue's."""
     said = [shown.message, shown.use, shown.cancel]
-    inputs = [shown.pair, compare.prompt, compare.controls["engine"], *shown.controls]
-    settings = [compare.prompt, *compare.controls.values()]
+    inputs = [shown.pair, shown.prompt, shown.settings["engine"], *shown.controls]
+    settings = [shown.prompt, *shown.settings.values()]
     outputs = [shown.pair, shown.header, *said, shown.in_use, *settings, *shown.controls]
     gr.on([shown.use.click, shown.catalogue.select], callbacks.waiting, outputs=said, **PRIVATE)
-    shown.use.click(callbacks.use, inputs, outputs, **_UNSEEN, **ENGINE)
+    shown.use.click(callbacks.use, inputs, outputs, **QUIET, **ENGINE)
     shown.cancel.click(stop, **PRIVATE)
-    return shown.catalogue.select(callbacks.use_entry, inputs, outputs, **_UNSEEN, **ENGINE)
+    return shown.catalogue.select(callbacks.use_entry, inputs, outputs, **QUIET, **ENGINE)
 
 
 def _connect_downloads(callbacks: Callbacks, shown: Shown, seen: list[Any], lists: list[Any], stop: Stop) -> Any:
     """Have buttons look for models and fetch them; returns the event of the latter."""
-    shown.offer.select(callbacks.look, outputs=shown.offer, **_UNSEEN)
+    shown.offer.select(callbacks.look, outputs=shown.offer, **QUIET)
     shown.cancel_download.click(stop, **PRIVATE)
     return gr.on(
         [shown.catalogue.download, shown.offer.download],
@@ -110,5 +110,5 @@ def _connect_downloads(callbacks: Callbacks, shown: Shown, seen: list[Any], list
         [shown.progress, shown.cancel_download, shown.catalogue, *lists],
         concurrency_limit=1,
         concurrency_id="download",
-        **_UNSEEN,
+        **QUIET,
     )

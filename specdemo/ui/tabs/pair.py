@@ -1,4 +1,4 @@
-"""The controls of the Models tab that name a pair, and what they offer."""
+"""The controls of the Models tab that name a pair."""
 
 import gradio as gr
 

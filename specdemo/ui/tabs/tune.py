@@ -10,12 +10,10 @@ from specdemo.analysis.predict import WHAT_IFS
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS
 from specdemo.records import ModelPair
 from specdemo.ui.callbacks.tune import ALPHA, COSTS, SWEEP, Callbacks, all_costs, begun, examples, predicted
-from specdemo.ui.events import ENGINE, PRIVATE, Stop
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, applied
 from specdemo.ui.views import heading, view
-
-_MEASURING: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", **ENGINE}
 
 
 class _Sweeping(NamedTuple):
@@ -64,13 +62,15 @@ def tune_tab(
         callbacks.sweep,
         [known_visitor, pair, *chosen, known, *controls.values()],
         [swept.message, swept.board, best, swept.use, known, costs.alpha, swept.start, swept.halt],
-        **_MEASURING,
+        **QUIET,
+        **ENGINE,
     )
     measuring = costs.measure.click(
         callbacks.costs,
         [known_visitor, pair, controls["engine"], costs.alpha],
         [costs.message, costs.board, known, costs.measure, costs.halt],
-        **_MEASURING,
+        **QUIET,
+        **ENGINE,
     )
     for event in (sweeping, measuring):  # its own event, so that the board uses the acceptance of that moment
         event.then(all_costs, assumed, costs.board, **PRIVATE)
@@ -137,8 +137,8 @@ def _connect_assumptions(costs: _StepCosts, assumed: list[Any]) -> None:
     moved = [slider.input for slider in (costs.alpha, costs.draft, costs.growth)]
     gr.on(moved, predicted, assumed, costs.board, trigger_mode="always_last", **PRIVATE)
     for button, what_if in zip(costs.presets, WHAT_IFS.values(), strict=True):
-        set_ = button.click(partial(list, what_if), outputs=[costs.draft, costs.growth], **PRIVATE)
-        set_.then(predicted, assumed, costs.board, **PRIVATE)
+        chosen = button.click(partial(list, what_if), outputs=[costs.draft, costs.growth], **PRIVATE)
+        chosen.then(predicted, assumed, costs.board, **PRIVATE)
 
 
 def _what_if() -> tuple[gr.Slider, gr.Slider, list[gr.Button]]:
