@@ -33,10 +33,10 @@ from specdemo.cli.signals import on_interrupt
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
-from specdemo.measure.hardware import Bound, draft_extra, measure_bandwidth, measure_memory
+from specdemo.measure.hardware import Bound, measure_bandwidth, measure_memory
 from specdemo.models.pairs import bundled_pair
 from specdemo.models.weights import pass_bytes
-from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request, Side
+from specdemo.records import Costs, DraftRound, ModelPair, Request, Side
 from specdemo.resources import colours
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ways import EngineName, Lookup, Plain
@@ -374,19 +374,6 @@ def test_a_pass_reads_the_weights_once() -> None:
 
 def scripted(name: EngineName, pair: ModelPair, side: Side) -> ScriptedEngine:
     return ScriptedEngine(fails_at=5 if side == "plain" else None)
-
-
-@pytest.mark.openvino
-@pytest.mark.parametrize(("name", "other"), [("traced", "genai"), ("genai", "traced")])
-def test_the_draft_takes_memory_beyond_plain_decoding(name: EngineName, other: EngineName) -> None:
-    short = GenerationSettings(engine=name, max_new_tokens=4)
-    measured = [measure_memory(bundled_pair(), "Once", short, side) for side in SIDES]
-    uses = [use for use in measured if use is not None]
-    assert all(use.peak >= use.resident > 40e6 for use in uses)  # 48.8 MB of weights
-    extra = draft_extra(uses, name, "resident")
-    assert extra is not None
-    assert 0 < extra < 40e6  # of the draft's 1.9 MB, and not of a second target
-    assert draft_extra(uses, other, "resident") is None
 
 
 def test_what_fails_in_a_child_is_told() -> None:
