@@ -241,6 +241,7 @@ def test_a_chat_goes_on_from_turn_to_turn(visit: Visit) -> None:
     run(page)
     first = Turn(prompt="<b>Who</b> is there?", answer=downloaded(page).plain.text.strip())
     assert "<hr>" in first.answer
+    repeated(page)
     page.fill("#prompt textarea", "And then?")
     run(page)
     assert downloaded(page).history == (first,)
