@@ -1,7 +1,6 @@
 """The Benchmark tab: every way of decoding on suites of tasks, with reports to download."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,8 @@ class Callbacks:
                 yield refused(notice("Choose at least one method."), _START)
                 return
             plan = BenchPlan(pair, tasks, settings, methods, int(repeats))
-            same = replace(plan, methods=sorted(methods))  # the order in which they were ticked does not matter
-            journal = journal_of(same.header, "benchmarks")
+            ordered = tuple(sorted(methods))  # in whichever order they were ticked
+            journal = journal_of(plan.header.model_copy(update={"methods": ordered}), "benchmarks")
         except SpecdemoError as error:
             yield refused(alert(error), _START)
             return
