@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from specdemo.errors import SettingsError, quoted
 from specdemo.refusals import refusal
-from specdemo.ways import ENGINES_OF, KINDS, Drafter, EngineName, Policy, Way, named, supports
+from specdemo.strategies import ENGINES_OF, KINDS, Drafter, EngineName, Policy, Strategy, named, supports
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
@@ -128,11 +128,11 @@ class GenerationSettings(_Settings):
     at_once: bool = Field(False, title="Both sides at once", description="send both servers their request together")
 
     @property
-    def way(self) -> Way:
-        """The way of decoding that the flat settings name."""
-        way = named(self.drafter, self.policy, tree=self.tree_depth > 0)
-        assert way is not None, "checked below"
-        return way(*map(self._known, KINDS[way].settings))
+    def strategy(self) -> Strategy:
+        """The decoding strategy that the flat settings name."""
+        strategy = named(self.drafter, self.policy, tree=self.tree_depth > 0)
+        assert strategy is not None, "checked below"
+        return strategy(*map(self._known, KINDS[strategy].settings))
 
     def _known(self, name: str) -> Any:
         """The value of a setting, or None if the engine does not support it."""
@@ -146,7 +146,7 @@ class GenerationSettings(_Settings):
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
         reason = self._contradiction() or refusal(
-            self.way, self.engine, sampling=self.do_sample, kv_cache=self.kv_cache == "on"
+            self.strategy, self.engine, sampling=self.do_sample, kv_cache=self.kv_cache == "on"
         )
         if reason is not None:
             raise ValueError(reason)

@@ -16,9 +16,9 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers
-from tests import hurry, llama  # noqa: F401 (hurry is a setting)
-from tests.browser import FLAGS, WAIT, App, Visit, installed, started, watch
-from tests.folders import add_models
+from tests.support import hurry, llama  # noqa: F401 (hurry is a setting)
+from tests.support.browser import FLAGS, WAIT, App, Visit, installed, started, watch
+from tests.support.folders import add_models
 
 PAGES = "/test_page"  # in the names of tests that drive the page in a browser
 PROMPTS = (
@@ -130,7 +130,7 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """The app on scripted engines, as on a Space: without downloads."""
     folder = tmp_path_factory.mktemp("scripted")
-    with started(folder, "-m", "tests.scripted_app", models_dir, SPACE_ID="somebody/specdemo") as app:
+    with started(folder, "-m", "tests.support.scripted_app", models_dir, SPACE_ID="somebody/specdemo") as app:
         yield app
 
 

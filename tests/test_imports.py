@@ -19,11 +19,13 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo.refusals",
         "specdemo.resources",
         "specdemo.settings",
-        "specdemo.ways",
+        "specdemo.strategies",
     },
     {"specdemo.decoding"},
     {"specdemo.analysis"},
     {"specdemo.models"},
+    {"specdemo.presentation"},
+    {"specdemo.runtime"},
     {"specdemo.engines"},
     {"specdemo.measure"},
     {"specdemo.train"},
@@ -34,8 +36,8 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"app"},
 ]
 ONLY_IN = {
-    "openvino": {"specdemo.engines", "specdemo.models", "specdemo.train"},
-    "openvino_genai": {"specdemo.engines", "specdemo.models", "specdemo.train"},
+    "openvino": {"specdemo.engines", "specdemo.models", "specdemo.runtime", "specdemo.train"},
+    "openvino_genai": {"specdemo.engines", "specdemo.models", "specdemo.runtime", "specdemo.train"},
     "torch": {"specdemo.train"},
     "gradio": {"specdemo.ui", "app"},
 }

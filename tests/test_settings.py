@@ -4,7 +4,7 @@ import pytest
 
 from specdemo.errors import SettingsError
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import (
+from specdemo.strategies import (
     KINDS,
     AsServed,
     Auto,
@@ -14,8 +14,8 @@ from specdemo.ways import (
     Constant,
     Heuristic,
     Lookup,
+    Strategy,
     Tree,
-    Way,
 )
 
 
@@ -54,7 +54,7 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("values", "way"),
+    ("values", "strategy"),
     [
         ({}, Constant(lookahead=7)),
         ({"tree_depth": 2, "branching_factor": 3}, Tree(depth=2, branching=3, lookahead=7)),
@@ -72,9 +72,9 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_settings_name_a_way(values: dict[str, Any], way: Way) -> None:
+def test_settings_name_a_way(values: dict[str, Any], strategy: Strategy) -> None:
     named = {"num_assistant_tokens": 7, "max_ngram_size": 5, "assistant_confidence_threshold": 0.6, **values}
-    assert GenerationSettings.checked(**named).way == way
+    assert GenerationSettings.checked(**named).strategy == strategy
 
 
 def test_whether_a_way_can_sample_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from specdemo.analysis.oracle import Passes, passes, runs
 from specdemo.records import Comparison, Costs, Round, Run, Verdict
-from specdemo.ways import sources
+from specdemo.strategies import sources
 
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
@@ -156,7 +156,7 @@ def draft_passes(comparison: Comparison) -> int | None:
     rounds = comparison.speculative.rounds
     if comparison.pair.translated or any(step.proposed is None for step in rounds):
         return None
-    if "model" not in sources(comparison.settings.way):
+    if "model" not in sources(comparison.settings.strategy):
         return 0
     return sum(len(step.proposed or ()) for step in rounds if step.source != "lookup")
 

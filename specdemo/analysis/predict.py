@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from specdemo.analysis import metrics
 from specdemo.records import Costs, Record
-from specdemo.ways import Drafter
+from specdemo.strategies import Drafter
 
 FORMULAS = {
     "expected_length": "(1 − a^(γ+1)) / (1 − a)",

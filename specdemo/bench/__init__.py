@@ -1,1 +1,1 @@
-"""The benchmark: suites of tasks, every way of decoding, and the reports."""
+"""The benchmark: suites of tasks, every decoding strategy, and the reports."""

@@ -7,9 +7,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from specdemo.analysis import metrics
-from specdemo.analysis.plotting import base_figure, colour, plain_line
 from specdemo.bench.files import Chart
 from specdemo.bench.results import Bench, Cell, cells
+from specdemo.presentation.plotting import base_figure, colour, plain_line
 
 
 def charts(result: Bench) -> dict[str, Chart]:
@@ -45,10 +45,10 @@ def _lengths(found: list[Cell]) -> go.Figure:
 def _by_task(found: list[Cell], title: str, bars: Callable[[list[Cell]], dict[str, Any]]) -> go.Figure:
     """Bars of every method, grouped by task, with a line where plain decoding is."""
     figure = base_figure(barmode="group", hovermode="closest")
-    for number, way in enumerate(dict.fromkeys((cell.engine, cell.method) for cell in found)):
-        mine = [cell for cell in found if (cell.engine, cell.method) == way]
+    for number, strategy in enumerate(dict.fromkeys((cell.engine, cell.method) for cell in found)):
+        mine = [cell for cell in found if (cell.engine, cell.method) == strategy]
         tasks = [escape(cell.task, quote=False) for cell in mine]  # Plotly takes some markup for its own
-        figure.add_bar(x=tasks, name=" ".join(way), marker_color=colour(number), **bars(mine))
+        figure.add_bar(x=tasks, name=" ".join(strategy), marker_color=colour(number), **bars(mine))
     plain_line(figure)
     figure.update_yaxes(title=title)
     return figure

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from specdemo.analysis.doubts import doubts_of
-from specdemo.analysis.wording import common_words
 from specdemo.bench.results import ALL, Bench, Cell, cells
+from specdemo.presentation.warnings import doubts_of
+from specdemo.presentation.wording import common_words
 from specdemo.records import Environment
 
 

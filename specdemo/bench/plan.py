@@ -12,7 +12,7 @@ from specdemo.bench.suites import Task
 from specdemo.errors import SettingsError, quoted
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ways import ENGINES, EngineName
+from specdemo.strategies import ENGINES, EngineName
 
 REPEATS = 3
 
@@ -35,19 +35,21 @@ class BenchPlan:
     seed: int = 0
 
     @cached_property
-    def ways(self) -> dict[str, GenerationSettings]:
+    def strategies(self) -> dict[str, GenerationSettings]:
         """The settings of each method.
 
         Raises:
             SettingsError: there is no such method for this pair.
             LoadError: a model's tokenizer cannot be loaded.
         """
-        ways = available(self.pair, self.settings)
-        chosen = tuple(dict.fromkeys(ways if self.methods is None else self.methods))
-        unknown = next((name for name in chosen if name not in ways), None)
+        strategies = available(self.pair, self.settings)
+        chosen = tuple(dict.fromkeys(strategies if self.methods is None else self.methods))
+        unknown = next((name for name in chosen if name not in strategies), None)
         if unknown is not None or not chosen:
-            raise SettingsError(f"There is no method {quoted(unknown)} for this pair; choose from {', '.join(ways)}.")
-        return {name: ways[name] for name in chosen}
+            raise SettingsError(
+                f"There is no method {quoted(unknown)} for this pair; choose from {', '.join(strategies)}."
+            )
+        return {name: strategies[name] for name in chosen}
 
     @cached_property
     def header(self) -> Header:
@@ -57,7 +59,7 @@ class BenchPlan:
             SettingsError: as `ways`.
             LoadError: a model is not converted yet.
         """
-        return Header.of(self.pair, self.settings, tuple(self.ways), self.tasks)
+        return Header.of(self.pair, self.settings, tuple(self.strategies), self.tasks)
 
     def begun(self, lines: Sequence[JournalLine]) -> Bench:
         """The benchmark with what a journal holds of it."""
@@ -73,7 +75,7 @@ class BenchPlan:
 
     def ways_of(self, engine: EngineName) -> dict[str, GenerationSettings]:
         """The settings of the methods of one engine."""
-        return {name: settings for name, settings in self.ways.items() if settings.engine == engine}
+        return {name: settings for name, settings in self.strategies.items() if settings.engine == engine}
 
     def missing(self, rows: Iterable[Row]) -> dict[EngineName, list[Batch]]:
         """What is left to run besides these rows, for each engine that has something left."""
@@ -83,13 +85,16 @@ class BenchPlan:
 
     def _batches(self, engine: EngineName, finished: set[tuple[str, str, int]], random: Random) -> list[Batch]:
         """One batch per drafter: GenAI keeps one kind of speculative pipeline, and a new one starts cold."""
-        batches, ways = [], self.ways_of(engine)
-        for drafter in dict.fromkeys(settings.drafter for settings in ways.values()):
-            mine, batch = sorted(way for way in ways if ways[way].drafter == drafter), Batch()
+        batches, strategies = [], self.ways_of(engine)
+        for drafter in dict.fromkeys(settings.drafter for settings in strategies.values()):
+            mine, batch = (
+                sorted(strategy for strategy in strategies if strategies[strategy].drafter == drafter),
+                Batch(),
+            )
             for repeat in range(self.repeats):
                 for task in random.sample(self.tasks, len(self.tasks)):
                     order = random.sample(mine, len(mine))
-                    missing = [way for way in order if (way, task.name, repeat) not in finished]
+                    missing = [strategy for strategy in order if (strategy, task.name, repeat) not in finished]
                     if missing:
                         batch.append((repeat, task, missing))
             if batch:

@@ -1,19 +1,19 @@
 """A benchmark as a report.
 
 The table is that of the article on dynamic speculation (Mamou et al. 2024): target, draft, task, and the speedup of
-each way of decoding; a speedup is always shown together with whether the outputs were identical.
+each decoding strategy; a speedup is always shown together with whether the outputs were identical.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specdemo.analysis import metrics
-from specdemo.analysis.figures import number, percent
 from specdemo.bench.charts import charts
 from specdemo.bench.conclusion import opening
 from specdemo.bench.files import Report
 from specdemo.bench.results import ALL, Bench, Cell, cells, headline, problems
 from specdemo.measure.hardware import MEBIBYTE, MemoryUse, draft_extra
+from specdemo.presentation.figures import number, percent
 
 COLUMNS = ("target", "draft", "task", "engine", "method", "speedup", "outputs", "τ", "α", "tokens/s", "runs")
 
@@ -131,5 +131,5 @@ def _bound(result: Bench) -> Iterator[str]:
     )
     for cell in (cell for cell in cells(result) if cell.task == ALL):
         plain, speculative = (bound.share(rate) for rate in (cell.plain_tokens_per_second, cell.tokens_per_second))
-        way = f"{cell.engine} {cell.method}"
-        yield f"Share of that limit, {way}: {percent(speculative)}; plain decoding beside it: {percent(plain)}."
+        strategy = f"{cell.engine} {cell.method}"
+        yield f"Share of that limit, {strategy}: {percent(speculative)}; plain decoding beside it: {percent(plain)}."

@@ -16,14 +16,14 @@ from specdemo.models.folder import files_digest
 from specdemo.models.gguf_convert import folder_of
 from specdemo.records import Costs, Environment, ModelPair, Record, Servers, Trial
 from specdemo.settings import GenerationSettings
-from specdemo.ways import EngineName
+from specdemo.strategies import EngineName
 
 ALL = "all tasks"
 _DIGITS = 4  # so many addresses share them that guessing does not tell which one is meant
 
 
 class Row(Record):
-    """One trial: which way of decoding, which prompt, which repeat. Without a `trial`, `problem` says why."""
+    """One trial: which decoding strategy, which prompt, which repeat. Without a `trial`, `problem` says why."""
 
     engine: EngineName
     method: str
@@ -40,7 +40,7 @@ class Row(Record):
 
 
 class Cell(Summary):
-    """The results of one way of decoding on one kind of task.
+    """The results of one decoding strategy on one kind of task.
 
     `mean` and `deviation`, a sample standard deviation, are over the repeats, each of which contributes the plain
     seconds of all its trials / the speculative ones. `deviation` is None for a single repeat. Tokens per second are
@@ -149,15 +149,15 @@ class Bench(Record):
 
 
 def cells(result: Bench) -> list[Cell]:
-    """The table: every way of decoding on every kind of task, then on all; cells without a trial are left out."""
+    """The table: every decoding strategy on every kind of task, then on all; cells without a trial are left out."""
     kinds = [*dict.fromkeys(task.task for task in result.tasks), ALL]
     rows: dict[tuple[EngineName, str], dict[str, list[Row]]] = {}
     for row in result.rows:
-        way = rows.setdefault((row.engine, row.method), {})
+        strategy = rows.setdefault((row.engine, row.method), {})
         for kind in (row.task, ALL):
-            way.setdefault(kind, []).append(row)
+            strategy.setdefault(kind, []).append(row)
     found = []
-    for engine, method in sorted(rows, key=lambda way: result.header.methods.index(" ".join(way))):
+    for engine, method in sorted(rows, key=lambda strategy: result.header.methods.index(" ".join(strategy))):
         for kind in kinds:
             cell = _cell(engine, method, kind, rows[engine, method].get(kind, []))
             if cell is not None:

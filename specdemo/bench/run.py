@@ -1,4 +1,4 @@
-"""The benchmark: suites of tasks × ways of decoding, each speculative run between two plain runs of its engine.
+"""The benchmark: suites of tasks × decoding strategies, each speculative run between two plain runs of its engine.
 
 Finished rows are kept in a journal beside the output, so that a run that was stopped or crashed resumes.
 """
@@ -24,7 +24,7 @@ from specdemo.measure.trials import can_run, rehearse, trials
 from specdemo.progress import Progress
 from specdemo.records import SIDES, Costs, Environment, Trial
 from specdemo.settings import GenerationSettings
-from specdemo.ways import EngineName
+from specdemo.strategies import EngineName
 
 
 def bench(
@@ -131,21 +131,21 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
 
 def _rows(
     engine: Engine,
-    ways: dict[str, GenerationSettings],
+    strategies: dict[str, GenerationSettings],
     batches: Sequence[Batch],
     costs: Costs | None,
     stop: Callable[[], bool],
 ) -> Iterator[Row]:
     """Run the batches; yield each finished row."""
-    able = {way: settings for way, settings in ways.items() if can_run(engine.pair, settings, costs)}
+    able = {strategy: settings for strategy, settings in strategies.items() if can_run(engine.pair, settings, costs)}
     for batch in batches:
-        used = sorted({way for _, _, order in batch for way in order} & able.keys())
-        rehearse(engine, WARM_UP_PROMPT, [able[way] for way in used], costs, stop)
+        used = sorted({strategy for _, _, order in batch for strategy in order} & able.keys())
+        rehearse(engine, WARM_UP_PROMPT, [able[strategy] for strategy in used], costs, stop)
         for repeat, task, order in batch:
-            for way, trial, problem in _tried(engine, task, order, able, costs, stop):
+            for strategy, trial, problem in _tried(engine, task, order, able, costs, stop):
                 yield Row(
-                    engine=ways[way].engine,
-                    method=way.partition(" ")[2],
+                    engine=strategies[strategy].engine,
+                    method=strategy.partition(" ")[2],
                     task=task.task,
                     prompt=task.name,
                     repeat=repeat,
@@ -165,13 +165,15 @@ def _tried(
     stop: Callable[[], bool],
 ) -> Iterator[tuple[str, Trial | None, str | None]]:
     """Every method with its trial, or with why it has none."""
-    ran, done = [way for way in order if way in able], 0
+    ran, done = [strategy for strategy in order if strategy in able], 0
     yield from (
-        (way, None, "It needs step costs, which are unknown for this pair.") for way in order if way not in able
+        (strategy, None, "It needs step costs, which are unknown for this pair.")
+        for strategy in order
+        if strategy not in able
     )
     try:
-        for trial in trials(engine, task.prompt, [able[way] for way in ran], costs, stop):
+        for trial in trials(engine, task.prompt, [able[strategy] for strategy in ran], costs, stop):
             done += 1
             yield ran[done - 1], trial, None if trial is not None else "The text ended at its first token."
     except PromptError as error:
-        yield from ((way, None, str(error)) for way in ran[done:])
+        yield from ((strategy, None, str(error)) for strategy in ran[done:])

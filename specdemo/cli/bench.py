@@ -1,4 +1,4 @@
-"""`bench`: suites of tasks, with every way of decoding."""
+"""`bench`: suites of tasks, with every decoding strategy."""
 
 import argparse
 from functools import partial
@@ -26,14 +26,14 @@ from specdemo.cli.options import (
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
 from specdemo.settings import GenerationSettings
-from specdemo.ways import ENGINES
+from specdemo.strategies import ENGINES
 
 _LATER = ("engine", "drafter", "policy")  # the methods name these
 
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    parser = commands.add_parser("bench", help="measure every way of decoding on suites of tasks")
+    parser = commands.add_parser("bench", help="measure every decoding strategy on suites of tasks")
     parser.set_defaults(command=_bench)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines (default: the bundled suite)")
     parser.add_argument("--limit", type=positive, metavar="N", help="at most N prompts, taken from all tasks in turn")

@@ -2,10 +2,10 @@
 
 import argparse
 
-from specdemo.analysis.code import FLAVOURS, code
 from specdemo.cli.options import Commands, add_pair, add_settings, chosen_pair, raced_settings
 from specdemo.models.checks import compared
 from specdemo.models.gguf_convert import awaits_conversion, folder_of
+from specdemo.presentation.code import FLAVOURS, code
 from specdemo.records import Model
 from specdemo.settings import GenerationSettings
 

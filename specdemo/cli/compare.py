@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specdemo.analysis import schema
 from specdemo.analysis.intervals import ENOUGH
 from specdemo.cli.numbers import count
 from specdemo.cli.options import (
@@ -27,11 +26,12 @@ from specdemo.measure.race import race
 from specdemo.measure.repeats import MOST_SECONDS, REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
 from specdemo.output import write_bytes, write_json
+from specdemo.presentation import schema
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import KINDS, fixed_lookahead
 from specdemo.ui.share import files
-from specdemo.ways import KINDS, fixed_lookahead
 
 
 def add_to(commands: Commands) -> None:
@@ -66,7 +66,7 @@ def _compare(options: argparse.Namespace) -> None:
         engine = load_engine(settings.engine, pair)
     comparison = None
     with closing(engine), status.status("measuring step costs") as busy:
-        varying = fixed_lookahead(settings.way) is None or KINDS[type(settings.way)].costs
+        varying = fixed_lookahead(settings.strategy) is None or KINDS[type(settings.strategy)].costs
         costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):

@@ -12,7 +12,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from specdemo import progress as parts
-from specdemo.analysis.figures import parameters
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model
 from specdemo.cli.progress import show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
@@ -24,6 +23,7 @@ from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
 from specdemo.models.places import hub_cache, models_dir
 from specdemo.output import write_json
+from specdemo.presentation.figures import parameters
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 

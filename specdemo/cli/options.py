@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 from pydantic.fields import FieldInfo
 
 from specdemo.cli.numbers import positive
-from specdemo.engines.served import served_pair
+from specdemo.engines.server import served_pair
 from specdemo.errors import UsageError, quoted
 from specdemo.models.library import resolve
 from specdemo.models.pairs import begun, default_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import SILENCE_SECONDS, Model, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import KINDS, SHAPING, ServerKind, shapes
+from specdemo.strategies import KINDS, SHAPING, ServerKind, shapes
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
@@ -196,12 +196,14 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
         UsageError: one has no effect.
     """
     given = _chosen(options, GenerationSettings)
-    effective = frozenset[str]().union(*(shapes(KINDS[type(settings.way)], settings.engine) for settings in variants))
+    effective = frozenset[str]().union(
+        *(shapes(KINDS[type(settings.strategy)], settings.engine) for settings in variants)
+    )
     for name in given:
         flag = "--" + name.replace("_", "-")
         if name in SHAPING and name not in effective:
             raise UsageError(
-                f"{flag} has no effect in the chosen way of decoding; leave it out, or choose {_where(name)}."
+                f"{flag} has no effect in the chosen decoding strategy; leave it out, or choose {_where(name)}."
             )
         if name in _OF_SAMPLING and not any(settings.do_sample for settings in variants):
             raise UsageError(f"{flag} has no effect in greedy decoding; leave it out, or add --do-sample.")

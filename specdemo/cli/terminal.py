@@ -9,18 +9,19 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from specdemo.analysis import conclusion, explain, metrics
-from specdemo.analysis.doubts import doubts
-from specdemo.analysis.figures import figures, milliseconds, number
-from specdemo.analysis.pieces import PieceKind, pieces_of
+from specdemo.analysis import conclusion, metrics
 from specdemo.analysis.predict import FORMULAS
-from specdemo.analysis.wording import prompt_of
 from specdemo.bench import files
 from specdemo.bench.files import Report
 from specdemo.bench.files import Table as Listed
 from specdemo.measure import sweep as sweeps
 from specdemo.measure.sweep import Sweep
 from specdemo.output import write_json
+from specdemo.presentation import explain
+from specdemo.presentation.figures import figures, milliseconds, number
+from specdemo.presentation.pieces import PieceKind, pieces_of
+from specdemo.presentation.warnings import warnings
+from specdemo.presentation.wording import prompt_of
 from specdemo.records import Comparison, Costs, Run
 
 STYLES: dict[PieceKind, str] = {
@@ -41,7 +42,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(Text(conclusion.headline(comparison) + ".", style="bold"), explain.reason(comparison))
     console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
     console.print(table(comparison))
-    for doubt in doubts(comparison):
+    for doubt in warnings(comparison):
         console.print(Text(doubt.reason, "dark_orange"))
     for note in (explain.made_by(comparison), *explain.notes(comparison)):
         console.print(Text(note, "dim"))

@@ -35,7 +35,7 @@ import numpy.typing as npt
 from specdemo.decoding.fading import Chance, FadingMean, log_odds
 from specdemo.decoding.width import rising
 from specdemo.records import Costs
-from specdemo.ways import Way
+from specdemo.strategies import Strategy
 
 _TRUSTED = 1  # proposals in a round before any was accepted; each accepted one allows two more
 _ROUND_MEMORY = 0.95  # the same for a round's tokens and seconds
@@ -139,7 +139,7 @@ class AutoPolicy:
         self._needed = list[float]()
         self._study(costs)
 
-    def follow(self, way: Way) -> bool:
+    def update_strategy(self, strategy: Strategy) -> bool:
         """It chooses by itself."""
         return False
 

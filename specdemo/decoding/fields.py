@@ -6,15 +6,15 @@ Every field is given, even where a value seems to be the default: a model's own 
 from typing import Any
 
 from specdemo.records import Request
-from specdemo.ways import Confidence, Constant, Lookup, Tree, Way
+from specdemo.strategies import Confidence, Constant, Lookup, Strategy, Tree
 
 _NO_TOP_K = 2**63 - 1
 _NEVER_BELOW = 1e-30  # GenAI takes a threshold of 0 for "no threshold set"
 
 
-def of_way(way: Way) -> dict[str, Any]:
+def strategy_fields(strategy: Strategy) -> dict[str, Any]:
     """How OpenVINO GenAI and OpenVINO Model Server are told to speculate; nothing for ways that they do not have."""
-    match way:
+    match strategy:
         case Constant(lookahead):
             return {"num_assistant_tokens": lookahead}
         case Confidence(threshold):
@@ -34,7 +34,7 @@ def tells_probabilities(request: Request) -> bool:
     confidence threshold only with `logprobs=1`. Without it, the draft's probability counts as unknown and the
     draft stops after one token, whatever the threshold.
     """
-    return isinstance(request.way, Confidence) and not request.sampling.do_sample
+    return isinstance(request.strategy, Confidence) and not request.sampling.do_sample
 
 
 def genai(request: Request) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def genai(request: Request) -> dict[str, Any]:
         found |= {"top_k": sampling.top_k or _NO_TOP_K, "rng_seed": sampling.seed}
     if tells_probabilities(request):
         found["logprobs"] = 1
-    return found | of_way(request.way)
+    return found | strategy_fields(request.strategy)
 
 
 def openai(request: Request, *, beyond: bool = True) -> dict[str, Any]:

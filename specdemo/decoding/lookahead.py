@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from specdemo.decoding.auto import AutoPolicy
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.ways import Auto, Both, BothAuto, Confidence, Constant, Heuristic, Planned, Way
+from specdemo.strategies import Auto, Both, BothAuto, Confidence, Constant, Heuristic, Planned, Strategy
 
 HEURISTIC_START = 5
 _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
@@ -31,14 +31,14 @@ class LookaheadPolicy(Protocol):
         target's pass fed, padding included. The first round is the prefill.
         """
 
-    def follow(self, way: Way) -> bool:
+    def update_strategy(self, strategy: Strategy) -> bool:
         """Decide as this way does from now on; False, and nothing changes, if it is a way of another type."""
 
 
 class _Rigid:
     """A policy that nobody changes while it is in use."""
 
-    def follow(self, way: Way) -> bool:
+    def update_strategy(self, strategy: Strategy) -> bool:
         """No."""
         return False
 
@@ -60,11 +60,11 @@ class ConstantPolicy(_Fixed):
         """Until the lookahead is reached."""
         return proposed < self.lookahead
 
-    def follow(self, way: Way) -> bool:
+    def update_strategy(self, strategy: Strategy) -> bool:
         """With another lookahead."""
-        if not isinstance(way, Constant | Both):
+        if not isinstance(strategy, Constant | Both):
             return False
-        self.lookahead = way.lookahead
+        self.lookahead = strategy.lookahead
         return True
 
 
@@ -79,11 +79,11 @@ class ConfidencePolicy(_Fixed):
         """While the last proposal was likely enough; the unlikely one is still verified."""
         return not proposed or ((self.cap is None or proposed < self.cap) and confidence() >= self.threshold)
 
-    def follow(self, way: Way) -> bool:
+    def update_strategy(self, strategy: Strategy) -> bool:
         """With another threshold."""
-        if not isinstance(way, Confidence):
+        if not isinstance(strategy, Confidence):
             return False
-        self.threshold, self.cap = way.threshold, way.cap
+        self.threshold, self.cap = strategy.threshold, strategy.cap
         return True
 
 
@@ -124,13 +124,13 @@ class HeuristicPolicy(_Rigid):
             self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
 
 
-def policy_for(way: Way, costs: Costs | None = None) -> LookaheadPolicy:
+def policy_for(strategy: Strategy, costs: Costs | None = None) -> LookaheadPolicy:
     """The policy of a way in which a draft proposes, at the beginning of a request.
 
     Raises:
         SettingsError: the way needs step costs, and they are unknown.
     """
-    match way:
+    match strategy:
         case Constant(lookahead) | Both(lookahead=lookahead):
             return ConstantPolicy(lookahead)
         case Confidence(threshold, cap):
@@ -141,7 +141,7 @@ def policy_for(way: Way, costs: Costs | None = None) -> LookaheadPolicy:
             return PlannedPolicy(lookaheads)
         case Auto(cap) | BothAuto(cap=cap):
             return AutoPolicy(known(costs), cap)
-    raise AssertionError(f"{way} has no policy")
+    raise AssertionError(f"{strategy} has no policy")
 
 
 def known(costs: Costs | None) -> Costs:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.served import ServedEngine
+from specdemo.engines.server import ServedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.records import ModelPair, Side
-from specdemo.ways import EngineName
+from specdemo.strategies import EngineName
 
 ENGINES: dict[EngineName, Callable[[ModelPair], Engine]] = {
     "genai": GenAIEngine,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specdemo.decoding.sampling import greedy_choice, resized
-from specdemo.engines.language_model import ModelSequence
+from specdemo.runtime.language_model import ModelSequence
 from specdemo.settings import Sampling
 
 _CHUNK = 256  # tokens whose logits are computed together, which bounds their memory

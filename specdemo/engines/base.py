@@ -20,7 +20,7 @@ from specdemo.records import (
     Side,
     TraceSource,
 )
-from specdemo.ways import Way
+from specdemo.strategies import Strategy
 
 PREFILL_CHUNK = 512
 """Tokens of a long prompt that are prefilled at once. Larger parts were not faster, and give coarser progress."""
@@ -55,13 +55,13 @@ class Decoder(Protocol):
             RunError: the engine could not continue.
         """
 
-    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+    def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
         """The request's next rounds, in order, with everything the engine can find out about them off the clock."""
 
-    def settled(self, run: Run) -> Run:
+    def finalized(self, run: Run) -> Run:
         """The run as it ended, with what the engine finds out only then."""
 
-    def follow(self, way: Way) -> bool:
+    def update_strategy(self, strategy: Strategy) -> bool:
         """Decode this way from the next round on; False, and nothing changes, where that takes another request."""
 
     def draft_agreement(self) -> tuple[bool, ...] | None:

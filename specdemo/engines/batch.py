@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from specdemo.engines.base import Engine
 from specdemo.records import FinishReason, Request
-from specdemo.ways import Way
+from specdemo.strategies import Strategy
 
 
 class RoundCounts(NamedTuple):
@@ -74,7 +74,7 @@ class Batch(Protocol):
 class BatchEngine(Engine, Protocol):
     """An engine that can serve several requests at once."""
 
-    def batch(self, way: Way) -> Batch:
+    def batch(self, strategy: Strategy) -> Batch:
         """A batch with nothing in flight, for requests that are decoded this way; one at a time.
 
         Raises:

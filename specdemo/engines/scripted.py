@@ -12,7 +12,6 @@ from time import sleep
 from specdemo.decoding.verification import judge
 from specdemo.engines.base import PREFILL_CHUNK, Decoder, Prefilling
 from specdemo.engines.batch import Batch
-from specdemo.engines.prompt import check_prompt
 from specdemo.engines.scripted_batch import ScriptedBatch
 from specdemo.errors import EngineError
 from specdemo.records import (
@@ -31,7 +30,8 @@ from specdemo.records import (
     Token,
     TraceSource,
 )
-from specdemo.ways import Both, Constant, Lookup, Plain, Tree, Way
+from specdemo.runtime.prompt import check_prompt
+from specdemo.strategies import Both, Constant, Lookup, Plain, Strategy, Tree
 
 WRONG = " um"
 _OTHER_LOOKAHEAD = 4  # for policies that would choose it
@@ -70,7 +70,7 @@ class ScriptedEngine:
         """A decoder of the request; every drafter knows the words as the draft does."""
         return _ScriptedDecoder(self, request)
 
-    def batch(self, way: Way) -> Batch:
+    def batch(self, strategy: Strategy) -> Batch:
         """Several requests at once."""
         return ScriptedBatch(replace(self, real_time=False), self.step, self.extra, real_time=self.real_time)
 
@@ -97,7 +97,7 @@ class _ScriptedDecoder:
     def __init__(self, engine: ScriptedEngine, request: Request) -> None:
         self._engine = engine
         self._request = request
-        self._lookahead = _lookahead(request.way)
+        self._lookahead = _lookahead(request.strategy)
         self._position = 0
         self.finish_reason: FinishReason | None = None
 
@@ -127,16 +127,16 @@ class _ScriptedDecoder:
         seconds = len(proposed) * engine.draft + engine.step + len(proposed) * engine.extra
         return self._round(proposed, accepted + 1, seconds)
 
-    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+    def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
         return list(rounds)
 
-    def settled(self, run: Run) -> Run:
+    def finalized(self, run: Run) -> Run:
         return run
 
-    def follow(self, way: Way) -> bool:
-        if not isinstance(way, Constant) or not isinstance(self._request.way, Constant):
+    def update_strategy(self, strategy: Strategy) -> bool:
+        if not isinstance(strategy, Constant) or not isinstance(self._request.strategy, Constant):
             return False
-        self._lookahead = way.lookahead
+        self._lookahead = strategy.lookahead
         return True
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
@@ -175,11 +175,11 @@ class _ScriptedDecoder:
         )
 
 
-def _lookahead(way: Way) -> int:
+def _lookahead(strategy: Strategy) -> int:
     """Tokens proposed per round; every policy is treated as constant."""
-    if isinstance(way, Plain):
+    if isinstance(strategy, Plain):
         return 0
-    return way.lookahead if isinstance(way, Constant | Lookup | Both | Tree) else _OTHER_LOOKAHEAD
+    return strategy.lookahead if isinstance(strategy, Constant | Lookup | Both | Tree) else _OTHER_LOOKAHEAD
 
 
 def _id(word: str) -> int:

@@ -26,7 +26,7 @@ from specdemo.models.gguf_convert import folder_of
 from specdemo.models.weights import pass_bytes
 from specdemo.records import Environment, ModelPair, Record, Request, Side
 from specdemo.settings import GenerationSettings
-from specdemo.ways import EngineName
+from specdemo.strategies import EngineName
 
 MEBIBYTE = 2**20
 ARRAY_BYTES = 256 * MEBIBYTE

@@ -148,7 +148,7 @@ def decode_at_once(engine: Engine, request: Request, level: int) -> None:
         SettingsError: the engine serves one request at a time.
         SpecdemoError: the request cannot be served, or the engine failed.
     """
-    with closing(able(engine).batch(request.way)) as batch:
+    with closing(able(engine).batch(request.strategy)) as batch:
         serve(batch, repeat(Prompted("", request)), level, level)
 
 

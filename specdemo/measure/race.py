@@ -12,8 +12,8 @@ from itertools import islice
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
-from specdemo.measure.lane import Lane, Lap, Moved
 from specdemo.measure.other_load import OtherLoad
+from specdemo.measure.side import LiveSettings, RaceSide, Slice
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
 from specdemo.records import (
@@ -33,7 +33,7 @@ SLICE_SECONDS = 0.2
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
 """No word occurs twice, so prompt lookup finds little."""
 
-RaceEvent = Phase | Lap | Comparison
+RaceEvent = Phase | Slice | Comparison
 
 
 def race(
@@ -45,7 +45,7 @@ def race(
     stop: Callable[[], bool] = lambda: False,
     costs: Costs | None = None,
     slice_seconds: float = SLICE_SECONDS,
-    moved: Callable[[], Moved | None] = lambda: None,
+    moved: Callable[[], LiveSettings | None] = lambda: None,
 ) -> Iterator[RaceEvent]:
     """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
 
@@ -59,7 +59,10 @@ def race(
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
     """
     request = Request.of(prompt, settings, tuple(history))
-    lanes = {side: Lane(side, engine.decoder(each, costs), each.way, moved) for side, each in _sides(engine, request)}
+    lanes = {
+        side: RaceSide(side, engine.decoder(each, costs), each.strategy, moved)
+        for side, each in _sides(engine, request)
+    }
     with ExitStack() as opened:
         for lane in lanes.values():
             opened.callback(lane.rounds.close)
@@ -102,7 +105,7 @@ def _sides(engine: Engine, request: Request) -> Iterator[tuple[Side, Request]]:
 
 
 def _warm_up(
-    engine: Engine, lanes: Mapping[Side, Lane], request: Request, costs: Costs | None, stop: Callable[[], bool]
+    engine: Engine, lanes: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Warm both sides up, in turns; servers one after the other, since one of them may fail."""
     if engine.remote or engine.pair.runtime.enable_prefix_caching:
@@ -118,7 +121,7 @@ def _warm_up(
     return warmed
 
 
-def _prefill(lanes: Sequence[Lane], stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Lap]:
+def _prefill(lanes: Sequence[RaceSide], stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Slice]:
     """The first token of each side, unless stopped; `together`: both requests are sent before either is answered."""
     begun = [lane.prefill() for lane in lanes]
     if together:
@@ -132,7 +135,7 @@ def _prefill(lanes: Sequence[Lane], stop: Callable[[], bool], *, together: bool)
                 return
 
 
-def _check_any(lanes: Collection[Lane]) -> None:
+def _check_any(lanes: Collection[RaceSide]) -> None:
     """Raise what went wrong first, if no side has any token."""
     errors = [lane.error for lane in lanes if lane.error is not None and not lane.begun]
     if errors and len(errors) == len(lanes):
@@ -155,6 +158,6 @@ def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bo
             done.append(step)
             if stop():
                 break
-        prefill, *rest = decoder.trace(done)
+        prefill, *rest = decoder.with_proposals(done)
     run = Run(prefill=prefill, rounds=tuple(rest), finish_reason=decoder.finish_reason or "cancelled")
-    return decoder.settled(run)
+    return decoder.finalized(run)

@@ -12,22 +12,22 @@ from random import Random
 from time import perf_counter
 from typing import Any, Literal
 
-from specdemo.analysis.doubts import doubts_of
-from specdemo.analysis.figures import number, percent
 from specdemo.analysis.intervals import summarise
 from specdemo.analysis.predict import Prediction, predict
-from specdemo.analysis.wording import shared_words
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import run_alone
 from specdemo.measure.recommend import Candidate, Point, Recommendation, recommend
 from specdemo.measure.step_costs import MAX_LOOKAHEAD
 from specdemo.measure.trials import can_run, rehearse, trials
+from specdemo.presentation.figures import number, percent
+from specdemo.presentation.warnings import doubts_of
+from specdemo.presentation.wording import shared_words
 from specdemo.progress import Progress
 from specdemo.records import Costs, Environment, ModelPair, Record, Request, Trial
 from specdemo.refusals import pair_refusal
 from specdemo.settings import GenerationSettings
-from specdemo.ways import Kind, kinds, sources
+from specdemo.strategies import Kind, kinds, sources
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
@@ -74,7 +74,7 @@ def candidates(
             GenerationSettings.checked(**{name: value})
     able = [kind for kind in kinds(settings.engine, pair.draft_kind, settings.drafter) if _has(kind, settings)]
     if not able:
-        raise SettingsError(pair_refusal(settings.way, pair.draft_kind, settings.engine) or _NONE)
+        raise SettingsError(pair_refusal(settings.strategy, pair.draft_kind, settings.engine) or _NONE)
     found: list[Candidate] = []
     for kind in able:
         changed = partial(_candidate, settings, policy=kind.policy)
@@ -205,7 +205,7 @@ class _Results:
             "environment": engine.environment,
             "costs": costs,
         }
-        self._predicted = costs if sources(settings.way) == ("model",) and settings.kv_cache == "on" else None
+        self._predicted = costs if sources(settings.strategy) == ("model",) and settings.kv_cache == "on" else None
         self._trials: dict[str, list[Trial]] = {candidate.name: [] for candidate in tried}
         self._candidates = {candidate.name: candidate for candidate in tried}
         self._points: dict[str, Point] = {}

@@ -11,22 +11,22 @@ from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError
 from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.race import run_alone
-from specdemo.models.checks import check_way
+from specdemo.models.checks import check_strategy
 from specdemo.records import Comparison, Costs, ModelPair, Request, Run, Trial, Turn, Verdict
 from specdemo.settings import GenerationSettings
-from specdemo.ways import KINDS
+from specdemo.strategies import KINDS
 
 _WARM_UP_ROUNDS = 6
 
 
 def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
     """Whether the pair supports these settings, and the step costs that the policy needs are known."""
-    way = settings.way
+    strategy = settings.strategy
     try:
-        check_way(pair, settings.engine, way, settings.sampling)
+        check_strategy(pair, settings.engine, strategy, settings.sampling)
     except (PairError, SettingsError):
         return False
-    return not KINDS[type(way)].costs or (costs is not None and costs.draft_step is not None)
+    return not KINDS[type(strategy)].costs or (costs is not None and costs.draft_step is not None)
 
 
 def rehearse(

@@ -48,7 +48,7 @@ class _Side:
                 decoding = sum(each.seconds for each in done[1:])
                 if stop() or (self.rounds is None and len(done) > _LEAST_ROUNDS and decoding >= REPETITION_SECONDS):
                     break
-            decoder.trace(done)  # the replay's draft must be warm, too
+            decoder.with_proposals(done)  # the replay's draft must be warm, too
         self.rounds = max(len(done) - 1, 1)
         self.repetitions += 1
         self.spent += sum(step.seconds for step in done)

@@ -13,7 +13,7 @@ from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request
 from specdemo.refusals import pair_refusal
 from specdemo.settings import Sampling
-from specdemo.ways import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Tree, Way
+from specdemo.strategies import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Strategy, Tree
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
@@ -128,22 +128,22 @@ def check_request(pair: ModelPair, engine: EngineName, request: Request) -> None
     Raises:
         PairError, SettingsError: it cannot.
     """
-    check_way(pair, engine, request.way, request.sampling)
+    check_strategy(pair, engine, request.strategy, request.sampling)
 
 
-def check_way(pair: ModelPair, engine: EngineName, way: Way, sampling: Sampling) -> None:
+def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
     """Check that an engine can decode this pair in a way.
 
     Raises:
         PairError, SettingsError: it cannot.
     """
     check_engine(pair, engine)
-    if isinstance(way, Plain | Lookup) and pair.draft_kind != "server":
+    if isinstance(strategy, Plain | Lookup) and pair.draft_kind != "server":
         return
     require_draft(pair)
-    lacking = isinstance(way, Tree) or (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
+    lacking = isinstance(strategy, Tree) or (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
     penalty = sampling.repetition_penalty != 1 and lacking
-    reason = pair_refusal(way, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)
+    reason = pair_refusal(strategy, pair.draft_kind, engine, sampling=sampling.do_sample, penalty=penalty)
     if reason is not None:
         raise SettingsError(reason)
 

@@ -2,7 +2,7 @@
 
 import psutil
 
-from specdemo.ways import EngineName
+from specdemo.strategies import EngineName
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:

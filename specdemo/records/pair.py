@@ -8,7 +8,7 @@ from pydantic import Field
 from specdemo.records.base import Count, Record
 from specdemo.records.servers import Servers
 from specdemo.settings import RuntimeSettings
-from specdemo.ways import DraftKind, ServerKind
+from specdemo.strategies import DraftKind, ServerKind
 
 Prompts = Literal["chat", "base"]
 """What a target is given: questions and requests, or the beginning of a text to continue."""

@@ -5,7 +5,7 @@ from typing import Self
 
 from specdemo.records.base import Record
 from specdemo.settings import GenerationSettings, Sampling
-from specdemo.ways import Plain, Way
+from specdemo.strategies import Plain, Strategy
 
 
 class Turn(Record):
@@ -20,7 +20,7 @@ class Request:
     """A prompt, the way to decode it, and when to stop. `history` holds the chat's turns before the prompt."""
 
     prompt: str
-    way: Way
+    strategy: Strategy
     sampling: Sampling = field(default_factory=Sampling)
     max_new_tokens: int = 128
     ignore_eos: bool = False
@@ -35,7 +35,7 @@ class Request:
         """The request that settings describe."""
         return cls(
             prompt=prompt,
-            way=settings.way,
+            strategy=settings.strategy,
             sampling=settings.sampling,
             max_new_tokens=settings.max_new_tokens,
             ignore_eos=settings.ignore_eos,
@@ -49,4 +49,4 @@ class Request:
     @property
     def plain(self) -> Self:
         """The same for the target alone."""
-        return replace(self, way=Plain())
+        return replace(self, strategy=Plain())

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from specdemo.records.base import MOST, TICK, Count, Probability, Record, Seconds, Share
-from specdemo.ways import Source
+from specdemo.strategies import Source
 
 FinishReason = Literal["stop", "length", "cancelled", "failed", "absent"]
 """End-of-text token, token limit, the user's Stop, an error, or a side that has no server."""
@@ -60,7 +60,7 @@ class Round(Record):
     """One cycle: the draft proposes, the target verifies in one pass, tokens are committed.
 
     `proposed` is None where not even the number of proposals is known. Seconds are of the side's own clock. `source`:
-    what proposed, where the way of decoding has two sources.
+    what proposed, where the decoding strategy has two sources.
     """
 
     committed: tuple[Token, ...] = Field(max_length=MOST)

@@ -1,7 +1,7 @@
 """Where both sides of a comparison are served, as whoever starts the program says."""
 
 from specdemo.records.base import Record
-from specdemo.ways import ServerKind
+from specdemo.strategies import ServerKind
 
 SILENCE_SECONDS = 60.0
 """A server that sends nothing for so long has stopped answering."""

@@ -32,7 +32,7 @@ from specdemo.train.material import Material
 from specdemo.train.network import Ids, Network
 from specdemo.train.plan import Request, keep
 from specdemo.train.races import best_lookahead, costs_of, raced
-from specdemo.train.text import Way, Writer, write_text
+from specdemo.train.text import AnswerSettings, Writer, write_text
 
 EPOCHS = 6  # times that a text is learnt from, where its size is the budget
 BATCH = 1280  # tokens; small, since on a CPU the number of steps is what is scarce
@@ -112,7 +112,7 @@ class Run:
         conversations = Conversations(self.work / "text")
         done = self.work / "text.done"
         if not done.exists():
-            writer = Writer(self.folder, Way(penalty=self.request.penalty), self.threads)
+            writer = Writer(self.folder, AnswerSettings(penalty=self.request.penalty), self.threads)
             clock = _Clock(self.work / "text.seconds", self.request.minutes * 60 * SHARES["text"])
 
             def share(written: Conversations) -> float:

@@ -26,7 +26,7 @@ MARK = "\u2063question\u2063"  # stands for the user's words while the chat temp
 
 
 @dataclass(frozen=True)
-class Way:
+class AnswerSettings:
     """How answers are written: as the pair will be used."""
 
     penalty: float = 1.1
@@ -38,7 +38,7 @@ class Way:
 class Writer:
     """A target in GenAI's batching pipeline, and its chat template taken apart."""
 
-    def __init__(self, folder: Path, way: Way, threads: int = 0, cache: int = 2) -> None:
+    def __init__(self, folder: Path, answers: AnswerSettings, threads: int = 0, cache: int = 2) -> None:
         """Load the target; `threads` 0 leaves their number to OpenVINO, `cache` is in GB."""
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size, scheduler.max_num_seqs = cache, BATCH
@@ -47,7 +47,7 @@ class Writer:
         if threads:
             properties["INFERENCE_NUM_THREADS"] = threads
         self.pipeline = genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", properties)
-        self.way = way
+        self.answers = answers
         self.tokenizer = self.pipeline.get_tokenizer()
         self.ends = {self.tokenizer.get_eos_token_id()} | set(self.pipeline.get_config().stop_token_ids)
         self.chat = bool(self.tokenizer.chat_template)
@@ -66,8 +66,8 @@ class Writer:
         random = Random(f"{seed} {index}")
         asked = self._questions(random, texts, prompts) if self.chat else self._openings(random, texts, prompts)
         starts = [self._encode(self.before + question + self.after) for question in asked]
-        sampled = [random.random() >= self.way.greedy for _ in starts]
-        answers = self._write(starts, [self._config(ANSWER, random, one, self.way.penalty) for one in sampled])
+        sampled = [random.random() >= self.answers.greedy for _ in starts]
+        answers = self._write(starts, [self._config(ANSWER, random, one, self.answers.penalty) for one in sampled])
         rows = zip(starts, answers, sampled, strict=True)
         return [
             Conversation(np.array(start + answer, np.int64), len(start), drawn)
@@ -99,7 +99,7 @@ class Writer:
         config.stop_token_ids, config.repetition_penalty = self.ends, penalty
         config.eos_token_id = self.tokenizer.get_eos_token_id()
         if sampled:
-            config.do_sample, config.temperature = True, self.way.temperature
+            config.do_sample, config.temperature = True, self.answers.temperature
             config.top_p, config.top_k, config.rng_seed = 0.95, 50, random.randrange(2**31)
         return config
 

@@ -10,7 +10,17 @@ from specdemo.errors import SettingsError
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import ENGINES_OF, ENGINES_OF_DRAFTS, SHAPING, Drafter, EngineName, Policy, kinds, shapes, supports
+from specdemo.strategies import (
+    ENGINES_OF,
+    ENGINES_OF_DRAFTS,
+    SHAPING,
+    Drafter,
+    EngineName,
+    Policy,
+    kinds,
+    shapes,
+    supports,
+)
 
 _CHOICES = {
     "genai": "OpenVINO GenAI",

@@ -11,11 +11,12 @@ from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
-from specdemo.analysis import conclusion, explain, metrics, schema
-from specdemo.analysis.doubts import doubts
-from specdemo.analysis.wording import in_words, is_chat
-from specdemo.measure.lane import Lap
+from specdemo.analysis import conclusion, metrics
+from specdemo.measure.side import Slice
 from specdemo.output import json_text
+from specdemo.presentation import explain, schema
+from specdemo.presentation.warnings import warnings
+from specdemo.presentation.wording import in_words, is_chat
 from specdemo.records import SIDES, Comparison, Round, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.conversation import conversation_html
@@ -60,15 +61,15 @@ class Feed:
         """How many events there are."""
         return len(self._lines)
 
-    def add(self, progress: Lap | Comparison) -> None:
+    def add(self, progress: Slice | Comparison) -> None:
         """Append what happened."""
-        if isinstance(progress, Lap):
+        if isinstance(progress, Slice):
             done = progress.finish_reason is not None
             self._append("lap", side=progress.side, rounds=self._lap(progress), done=done, moves=_moves(progress))
         else:
             self._lines.append(ending(self.run, len(self), progress))
 
-    def after(self, progress: Lap | Comparison) -> "Feed":
+    def after(self, progress: Slice | Comparison) -> "Feed":
         """This feed with what happened; another one where a server told more of its rounds at the end."""
         if isinstance(progress, Comparison):
             runs = {side: progress.side(side) for side in SIDES}
@@ -84,7 +85,7 @@ class Feed:
     def _append(self, kind: str, **event: Any) -> None:
         self._lines.append(_line(self.run, len(self), kind, event))
 
-    def _lap(self, lap: Lap) -> list[dict[str, Any]]:
+    def _lap(self, lap: Slice) -> list[dict[str, Any]]:
         """The lap's rounds, each with the figures at its end."""
         rounds = self._rounds[lap.side]
         number = len(rounds)
@@ -123,12 +124,12 @@ def recorded(comparison: Comparison) -> Feed:
         source = comparison.trace_source if side == "speculative" else "measured"
         moves = comparison.moves if side == "speculative" else ()
         if run.tokens:
-            feed.add(Lap(side, (run.prefill, *run.rounds), run.finish_reason, source, moves))
+            feed.add(Slice(side, (run.prefill, *run.rounds), run.finish_reason, source, moves))
     feed.add(comparison)
     return feed
 
 
-def _moves(lap: Lap) -> list[dict[str, Any]]:
+def _moves(lap: Slice) -> list[dict[str, Any]]:
     """Where the plots are to be marked, and how."""
     return [{"round": move.round, "text": explain.moved_to(move)} for move in lap.moves]
 
@@ -153,7 +154,7 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "divergence": metrics.first_divergence(comparison),
         "divergence_reason": explain.divergence_reason(comparison),
         "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
-        "doubts": [doubt.reason for doubt in doubts(comparison)],
+        "doubts": [doubt.reason for doubt in warnings(comparison)],
         "made_by": explain.made_by(comparison),
         "words": [*in_words(comparison.settings).split(", "), comparison.pair.name],
         "figures": figures_html(comparison),

@@ -19,14 +19,13 @@ from specdemo.models.pairs import begun, bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.ui.callbacks.compare import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
-from specdemo.ui.entrance import Page, Readable
 from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
-from specdemo.ui.gate import FILE_BYTES, gate
 from specdemo.ui.html.header import header_html
+from specdemo.ui.middleware import FILE_BYTES, gate
+from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
-from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
 from specdemo.ui.tabs.benchmark import bench_tab
 from specdemo.ui.tabs.compare import ANATOMY, CompareTab, compare_tab
 from specdemo.ui.tabs.find import connect_find
@@ -34,6 +33,7 @@ from specdemo.ui.tabs.load import load_tab
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
+from specdemo.ui.validation import Page, Readable
 from specdemo.ui.views import PAGE, text
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
@@ -102,7 +102,10 @@ def build_page(
 ) -> gr.Blocks:
     """The page, starting with this pair."""
     visitors = Visitors()
-    sessions, shelf = Sessions(worker, visitors), Shelf(pair, visitors, directory=models_dir, downloads=downloads)
+    sessions, registry = (
+        Sessions(worker, visitors),
+        Registry(pair, visitors, directory=models_dir, downloads=downloads),
+    )
 
     def stop(what: str) -> Callable[[gr.Request], None]:
         def stop_it(request: gr.Request) -> None:
@@ -121,9 +124,9 @@ def build_page(
             tune_tab(sessions, known, used, pair, compare, stop)
             bench_tab(sessions, known, used, pair, stop)
             load_tab(sessions, known, used, pair, stop)
-            models = models_tab(sessions, shelf, used, header, compare, stop)
+            models = models_tab(sessions, registry, used, header, compare, stop)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
-        _remember(page, shelf, known, used, header, compare, models)
+        _remember(page, registry, known, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     assert isinstance(page, Page)  # leaving the context gives it no other type, as mypy cannot see
     page.queue(max_size=WAITING, api_open=False)  # nothing runs outside the queue
@@ -132,7 +135,7 @@ def build_page(
 
 def _remember(
     page: gr.Blocks,
-    shelf: Shelf,
+    registry: Registry,
     known: gr.State,
     used: gr.State,
     header: gr.HTML,
@@ -141,16 +144,16 @@ def _remember(
 ) -> None:
     """Keep prompt, settings and pair in the browser and in the address, and start from there."""
     remembered = {"prompt": compare.prompt, **compare.controls}
-    first = [bundled_prompts(shelf.default.target.prompts)[0], *start_values(shelf.default).values()]
+    first = [bundled_prompts(registry.default.target.prompts)[0], *start_values(registry.default).values()]
     names, start = json.dumps(list(remembered)), json.dumps(first)
     inputs = list(remembered.values())
     js = f"(...values) => settings.remember({names}, {start}, values)"
     gr.on([component.change for component in inputs], None, inputs, js=js)
-    pair_js = f"(values) => settings.rememberPair({json.dumps(values_of(shelf.default))}, values)"
+    pair_js = f"(values) => settings.rememberPair({json.dumps(values_of(registry.default))}, values)"
     models.in_use.change(None, models.in_use, js=pair_js)
 
     def restored(saved: str) -> list[Any]:
-        start = restore(shelf, saved)
+        start = restore(registry, saved)
         values = [start.prompt, *start.controls, start.message, start.pair, start.header, *start.pair_controls]
         return [*values, gr.update(interactive=True), True]
 

@@ -12,7 +12,7 @@ from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, settings_from_link, start_values
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert
-from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, values_of
+from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 
 _SAVED = TypeAdapter(dict[str, str])
 
@@ -28,15 +28,15 @@ class Restored(NamedTuple):
     pair_controls: list[Any]
 
 
-def restore(shelf: Shelf, saved: str) -> Restored:
+def restore(registry: Registry, saved: str) -> Restored:
     """What to start with; `saved` is a JSON object of names and texts, or empty."""
     values, damaged = _read(saved)
-    pair, wrong = _pair(shelf, {name: values[name] for name in PAIR_NAMES if name in values})
-    start = start_values(shelf.default)
+    pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
+    start = start_values(registry.default)
     named = {name: values[name] for name in NAMES if name in values}
     settings, wrong_setting = settings_from_link(pair, named, start)
     error = damaged or wrong or wrong_setting
-    other = pair != shelf.default
+    other = pair != registry.default
     return Restored(
         prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
         controls=[gr.skip() if value == start[name] else value for name, value in settings],
@@ -55,16 +55,16 @@ def _read(saved: str) -> tuple[dict[str, str], SpecdemoError | None]:
         return {}, SettingsError("What this browser saved cannot be read, so the page begins with its defaults.")
 
 
-def _pair(shelf: Shelf, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
+def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
     """The named pair, or the default one and what is wrong."""
     if not named:
-        return shelf.default, None
-    start = values_of(shelf.default)
+        return registry.default, None
+    start = values_of(registry.default)
     if "target" in named:  # a link that names another target lists what differs from that target's defaults
-        start |= shelf.suited(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
+        start |= registry.suited(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
     values = start | named
     try:
         runtime = {name: values[name] for name in RuntimeSettings.model_fields}
-        return shelf.choose(Names(values["target"], values["draft"]), runtime), None
+        return registry.choose(Names(values["target"], values["draft"]), runtime), None
     except SpecdemoError as error:
-        return shelf.default, type(error)(f"The link's pair cannot be used. {error}")
+        return registry.default, type(error)(f"The link's pair cannot be used. {error}")

@@ -8,22 +8,22 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from specdemo.analysis import schema
-from specdemo.analysis.wording import is_chat
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
-from specdemo.measure.lane import Moved
 from specdemo.measure.repeats import repeats
+from specdemo.measure.side import LiveSettings
 from specdemo.output import json_text
+from specdemo.presentation import schema
+from specdemo.presentation.wording import is_chat
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import EngineName
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed, ending
 from specdemo.ui.html.messages import alert, describe, notice
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.visitors import Visitors
-from specdemo.ways import EngineName
 from specdemo.worker import IfLoaded, Job, WithEngine, Worker
 
 UPDATE_SECONDS = 0.35
@@ -114,7 +114,9 @@ class Sessions:
         """Move the settings of this visitor's run, if there is one, from its next round on."""
         event = self._visitors.event(visitor, "run")
         if event is not None:
-            self._worker.move(event, Moved(settings.num_assistant_tokens, settings.assistant_confidence_threshold))
+            self._worker.move(
+                event, LiveSettings(settings.num_assistant_tokens, settings.assistant_confidence_threshold)
+            )
 
     def repeat(self, visitor: str, pair: ModelPair, finished: Finished) -> Iterator[tuple[str, Finished] | None]:
         """Repeat a finished race while nobody else needs the engine; yield the page's event and the run by then.

@@ -1,6 +1,6 @@
 """Files that visitors upload: saved comparisons."""
 
-from specdemo.analysis import schema
+from specdemo.presentation import schema
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import recorded
 from specdemo.ui.session import Update

@@ -11,7 +11,7 @@ from typing import Any
 
 from specdemo.child import send_all
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.lane import Moved
+from specdemo.measure.side import LiveSettings
 from specdemo.worker.jobs import EngineFactory, Engines, Job
 
 
@@ -25,9 +25,9 @@ def serve(
 ) -> None:
     """The child: do jobs until the parent is gone. What failed to load is retried."""
 
-    def moved() -> Moved | None:
+    def moved() -> LiveSettings | None:
         lookahead, threshold = controls
-        return Moved(int(lookahead), threshold) if lookahead else None
+        return LiveSettings(int(lookahead), threshold) if lookahead else None
 
     engines = Engines(factory, stop.is_set, moved)
     if first is not None:

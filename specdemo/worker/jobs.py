@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 from specdemo.engines.base import Engine
-from specdemo.measure.lane import Moved
 from specdemo.measure.race import race
+from specdemo.measure.side import LiveSettings
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.gguf_convert import convert_models
 from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ways import EngineName
+from specdemo.strategies import EngineName
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]
@@ -24,7 +24,10 @@ class Engines:
     """What is loaded in the child: at most one engine, since each holds copies of the models; and what steps cost."""
 
     def __init__(
-        self, factory: EngineFactory, stop: Callable[[], bool], moved: Callable[[], Moved | None] = lambda: None
+        self,
+        factory: EngineFactory,
+        stop: Callable[[], bool],
+        moved: Callable[[], LiveSettings | None] = lambda: None,
     ) -> None:
         """`stop` says whether the current job should end, `moved` where its settings were moved."""
         self.factory = factory

@@ -12,8 +12,8 @@ from typing import Any
 
 from specdemo.child import Child, Sign
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.lane import Moved
 from specdemo.measure.race import RaceEvent
+from specdemo.measure.side import LiveSettings
 from specdemo.progress import Phase
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
@@ -57,7 +57,7 @@ class Worker:
         """What `race` yields, from the child; otherwise as `run`."""
         return self.run(Race(pair, prompt, settings, tuple(history)), cancelled)
 
-    def move(self, cancelled: ThreadEvent, moved: Moved) -> None:
+    def move(self, cancelled: ThreadEvent, moved: LiveSettings) -> None:
         """Move the settings of the job with this event from its next round on, if it is being done and can follow."""
         if self._current is cancelled:
             self._moved[:] = moved

@@ -2,15 +2,15 @@
 
     python -m tests.benchmarks.auto [--pairs bundled costlier …] [--ways auto plain …] [--repeats 7] [--tokens 128]
 
-For each pair (see `tests.benchmarks.pairs`) and each bundled prompt, all ways of decoding run in random order, again
-and again, in one process on the traced engine. Every run's seconds are of its own clock. Figures are ratios of
+For each pair (see `tests.benchmarks.pairs`) and each bundled prompt, all decoding strategies run in random order,
+over and over, in one process on the traced engine. Every run's seconds are of its own clock. Figures are ratios of
 seconds: the other way's over auto's, so above 1 auto is faster. "overall" is of sums over prompts, of medians over
 the repeats; quartiles are of single pairs of runs. The best constant lookahead is chosen by this very data, which
 favours it. The oracle is run: it proposes in every round just what it knows that the target will accept.
 
 "by step medians" is the overall ratio again, put together from the medians of the steps in these same runs: of a
 pass over n tokens, after one of the same length or of another, of drafting n, with and without probabilities, and of
-the rest of a round by way of decoding. On a machine that is busy with other things it is the steadier figure. "by
+the rest of a round by decoding strategy. On a machine that is busy with other things it is the steadier figure. "by
 given costs" is the same from the step costs that the automatic lookahead reckoned with, measured at the beginning:
 predicted, it tells how good its choices were if those are right.
 """
@@ -38,7 +38,7 @@ from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Costs, ModelPair, Request, Run
 from specdemo.settings import GenerationSettings
-from specdemo.ways import Planned
+from specdemo.strategies import Planned
 from tests.benchmarks.pairs import make_pairs
 
 WAYS = ("plain", "constant", "heuristic", "confidence", "auto", "oracle")
@@ -53,7 +53,7 @@ def decoders(engine: TracedEngine, tokens: int, costs: Costs) -> Callable[[str],
     c, cliffs = metrics.draft_cost(costs), [round(metrics.verify_cost(costs, n) or 0, 2) for n in range(1, 18)]
     print(f"plain step {costs.plain_step * 1e3:.2f} ms, c {c:.2f}, v(1 … 17) {cliffs}", flush=True)
 
-    def ways(prompt: str) -> dict[str, Request]:
+    def strategies(prompt: str) -> dict[str, Request]:
         base: dict[str, Any] = {"engine": "traced", "ignore_eos": True, "max_new_tokens": tokens}
         settings: dict[str, dict[str, Any]] = {f"constant {n}": {"num_assistant_tokens": n} for n in LOOKAHEADS}
         settings |= {policy: {"policy": policy} for policy in ("heuristic", "confidence", "auto")}
@@ -64,11 +64,11 @@ def decoders(engine: TracedEngine, tokens: int, costs: Costs) -> Callable[[str],
         agreement = teacher.draft_agreement()
         assert agreement is not None
         plan = passes(agreement, None, tokens - 1).lookaheads
-        result["oracle"] = replace(result["constant 1"], way=Planned(plan))
+        result["oracle"] = replace(result["constant 1"], strategy=Planned(plan))
         result["plain"] = result["constant 1"].plain
         return result
 
-    return ways
+    return strategies
 
 
 def measure(pair: ModelPair, repeats: int, tokens: int, wanted: set[str]) -> tuple[Runs, bool, Costs]:
@@ -76,8 +76,8 @@ def measure(pair: ModelPair, repeats: int, tokens: int, wanted: set[str]) -> tup
     engine, random, runs, identical = TracedEngine(pair), Random(0), Runs(), True
     costs = measure_costs(engine)
     assert costs is not None
-    ways = decoders(engine, tokens, costs)
-    prompts = {prompt: ways(prompt) for prompt in bundled_prompts("base")}
+    strategies = decoders(engine, tokens, costs)
+    prompts = {prompt: strategies(prompt) for prompt in bundled_prompts("base")}
     for repeat in range(-1, repeats):  # one more, to warm up
         for prompt, decoded in prompts.items():
             texts, chosen = set(), [name for name in sorted(decoded) if name.split()[0] in wanted]
@@ -93,11 +93,9 @@ def measure(pair: ModelPair, repeats: int, tokens: int, wanted: set[str]) -> tup
 
 
 def rounds(runs: Runs, name: str, costs: Costs) -> list[tuple[int, int, bool]]:
-    """Of every round that a way of decoding took over all prompts: proposals, tokens that the target's pass fed, and
-    whether those were another number than before. They are the same in every repeat.
-    """
+
     found = []
-    for each in (each for (way, _), each in runs.items() if way == name):
+    for each in (each for (strategy, _), each in runs.items() if strategy == name):
         width = Width(None if name == "plain" else costs)  # as the decoder has it
         before = width.of(1)
         for proposed in (len(step.proposed or ()) for step in each[0].rounds):
@@ -113,7 +111,7 @@ def by_step_medians(runs: Runs, costs: Costs) -> dict[str, float]:
     drafts = defaultdict[tuple[bool, int], list[float]](list)
     taken = {name: rounds(runs, name, costs) for name in {name for name, _ in runs}}
     for name, each in taken.items():
-        repeats = zip(*(done for (way, _), done in runs.items() if way == name), strict=True)
+        repeats = zip(*(done for (strategy, _), done in runs.items() if strategy == name), strict=True)
         for repeat in repeats:
             steps = (step for run in repeat for step in run.rounds)
             for (proposed, fed, changed), step in zip(each, steps, strict=True):
@@ -173,7 +171,8 @@ def report(pair: str, runs: Runs, identical: bool, costs: Costs) -> dict[str, ob
         low, _, high = quantiles([ratio for some in ratios for ratio in some], n=4)
         overall = total[other] / total["auto"]
         medians, reckoned = (
-            min(seconds[way] for way in (constants if name == "best constant" else [name])) / seconds["auto"]
+            min(seconds[strategy] for strategy in (constants if name == "best constant" else [name]))
+            / seconds["auto"]
             for seconds in (steady, given)
         )
         worst = min(median(each[other, prompt]) / median(each["auto", prompt]) for prompt in prompts)
@@ -205,8 +204,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with TemporaryDirectory() as folder:
         pairs, repeats, tokens = make_pairs(Path(folder)), arguments.repeats, arguments.tokens
-        ways = {*arguments.ways, "auto", "plain"}
-        found = [report(name, *measure(pairs[name], repeats, tokens, ways)) for name in arguments.pairs]
+        strategies = {*arguments.strategies, "auto", "plain"}
+        found = [report(name, *measure(pairs[name], repeats, tokens, strategies)) for name in arguments.pairs]
     print(json.dumps(found))
 
 

@@ -26,7 +26,7 @@ from specdemo.records import Comparison, Request, Run, Side
 from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.worker import WithEngine, Worker
-from tests.browser import installed
+from tests.support.browser import installed
 
 PROMPT = "Once upon a time there was a fox who"
 SIDES: tuple[Side, Side] = ("plain", "speculative")
@@ -95,21 +95,21 @@ def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None
         page.wait_for_selector("#run:not([disabled])")
         page.wait_for_function("document.querySelector('.chart.clock')?.data !== undefined")
         page.evaluate("() => { window.draw = Race.prototype.receive; }")
-        ways: dict[str, Callable[[], object]] = {
+        strategies: dict[str, Callable[[], object]] = {
             "unwatched": lambda: last(filter(None, worker.compare(bundled_pair(), PROMPT, settings))),
             "streamed": lambda: watch(page, "() => {}"),
             "drawn": lambda: watch(page, "window.draw"),
         }
         for _ in range(repeats):
-            for way in sample(sorted(ways), len(ways)):
-                ways[way]()
+            for strategy in sample(sorted(strategies), len(strategies)):
+                strategies[strategy]()
                 for side in SIDES:
-                    seconds.setdefault((way, side), []).append(seconds_per_token(worker.last.side(side)))
+                    seconds.setdefault((strategy, side), []).append(seconds_per_token(worker.last.side(side)))
         browser.close()
-    for way, target in (("streamed", 1.03), ("drawn", None)):
+    for strategy, target in (("streamed", 1.03), ("drawn", None)):
         for side in SIDES:
-            pairs = zip(seconds[way, side], seconds["unwatched", side], strict=True)
-            report(f"{side}: {way} / unwatched", [watched / unwatched for watched, unwatched in pairs], target)
+            pairs = zip(seconds[strategy, side], seconds["unwatched", side], strict=True)
+            report(f"{side}: {strategy} / unwatched", [watched / unwatched for watched, unwatched in pairs], target)
     app.close()
     worker.close()
 

@@ -16,8 +16,8 @@ from specdemo.measure.race import run_alone
 from specdemo.models.pairs import bundled_pair, bundled_prompts
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ways import ENGINES_OF_DRAFTS
-from tests.folders import pair_from_folders
+from specdemo.strategies import ENGINES_OF_DRAFTS
+from tests.support.folders import pair_from_folders
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ GOAL = 0.03
 
 def generated(engine: GenAIEngine, request: Request) -> float:
     """Seconds per token after the first, by the counters of `generate()`."""
-    pipeline = engine.pipelines.get(kind_of(request.way))
+    pipeline = engine.pipelines.get(kind_of(request.strategy))
     ids = as_tensor(engine.pipelines.tokenizer.encode_prompt(request))
     result = pipeline.generate([ids], [generation_config(pipeline, request)])[0]
     microseconds = list(result.perf_metrics.raw_metrics.m_durations)[1:]  # of each step; the first is the prefill

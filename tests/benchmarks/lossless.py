@@ -15,8 +15,8 @@ from specdemo.engines.base import rounds_of
 from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Request
-from specdemo.ways import ENGINES_OF_DRAFTS
-from tests.test_lossless import PROMPT, SETTINGS, exact, goodness_of_fit
+from specdemo.strategies import ENGINES_OF_DRAFTS
+from tests.engines.test_lossless import PROMPT, SETTINGS, exact, goodness_of_fit
 
 
 def main() -> None:

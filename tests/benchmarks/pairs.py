@@ -17,7 +17,7 @@ from openvino import opset13 as opset
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
-from tests.folders import pair_from_folders
+from tests.support.folders import pair_from_folders
 
 UNITS = 6144
 

@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from rich.console import Console
 from rich.table import Table
 
-from tests.browser import FLAGS, ROOT, installed, run, started
+from tests.support.browser import FLAGS, ROOT, installed, run, started
 
 WATCH = """() => {
   window.seen = { tasks: [], plain: [], speculative: [] };

@@ -15,7 +15,7 @@ from specdemo.measure.race import race
 from specdemo.models.pairs import BUNDLED, bundled_prompts
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from tests.folders import pair_from_folders
+from tests.support.folders import pair_from_folders
 
 LOOKAHEADS = (2, 3, 4, 5, 6, 8, 10, 12)
 

@@ -16,8 +16,8 @@ import httpx
 import psutil
 
 from specdemo.ui.page import SESSIONS
-from tests.browser import started
-from tests.served import Served, Visitor
+from tests.support.browser import started
+from tests.support.served import Served, Visitor
 
 AT_ONCE = 4
 
@@ -27,7 +27,7 @@ def measure(visitors: int, steps: int, sessions: int) -> list[float]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         with (
-            started(folder, "-m", "tests.served", folder, str(sessions)) as app,
+            started(folder, "-m", "tests.support.served", folder, str(sessions)) as app,
             httpx.Client(base_url=app.url, timeout=120) as http,
             ThreadPoolExecutor(AT_ONCE) as pool,
         ):

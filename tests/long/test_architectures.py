@@ -11,7 +11,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
 from specdemo.records import ModelPair, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from tests.folders import FIXTURES, pair_from_folders
+from tests.support.folders import FIXTURES, pair_from_folders
 
 pytestmark = pytest.mark.openvino
 FAMILIES = ("codegen", "gemma", "gpt2", "gpt_neox", "llama", "opt", "phi3", "qwen3")

@@ -11,9 +11,9 @@ from specdemo.measure.hardware import draft_extra, measure_memory
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import SIDES
 from specdemo.settings import GenerationSettings
-from specdemo.ways import EngineName
-from tests.browser import Visit, repeated, run, started
-from tests.served import Served, Visitor
+from specdemo.strategies import EngineName
+from tests.support.browser import Visit, repeated, run, started
+from tests.support.served import Served, Visitor
 
 
 @pytest.mark.browser
@@ -36,7 +36,7 @@ def test_many_runs_do_not_grow_the_page(visit: Visit) -> None:
 def test_memory_does_not_grow_with_visitors(tmp_path: Path) -> None:
     resident = []
     with (
-        started(tmp_path, "-m", "tests.served", tmp_path, "5") as app,
+        started(tmp_path, "-m", "tests.support.served", tmp_path, "5") as app,
         httpx.Client(base_url=app.url, timeout=120) as http,
     ):
         for _ in range(4):

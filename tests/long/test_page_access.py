@@ -4,7 +4,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
-from tests.browser import BRIEF, TABS, Visit, open_tab, run
+from tests.support.browser import BRIEF, TABS, Visit, open_tab, run
 
 pytestmark = pytest.mark.browser
 

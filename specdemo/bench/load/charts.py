@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from specdemo.analysis.plotting import base_figure, colour, plain_line
 from specdemo.bench.files import Chart
 from specdemo.bench.load.conclusion import crossovers
 from specdemo.bench.load.results import PLAIN, Load, Point
+from specdemo.presentation.plotting import base_figure, colour, plain_line
 
 
 def charts(result: Load) -> dict[str, Chart]:

@@ -9,11 +9,11 @@ from math import log2
 from operator import attrgetter
 from typing import Literal
 
-from specdemo.analysis.doubts import busy, too_wide
-from specdemo.analysis.figures import percent
-from specdemo.analysis.wording import shared_words
 from specdemo.bench.conclusion import where
 from specdemo.bench.load.results import PLAIN, Load, Point
+from specdemo.presentation.figures import percent
+from specdemo.presentation.warnings import busy, too_wide
+from specdemo.presentation.wording import shared_words
 from specdemo.records import Record
 
 Verdict = Literal["pays", "costs", "unclear"]

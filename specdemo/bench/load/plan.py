@@ -1,7 +1,7 @@
 """What a load run is to measure, and in which order.
 
-In every repeat all levels come in another order, and at a level all ways of decoding one after the other, in an order
-that is reversed in every second repeat, so that drift of the machine favours none.
+In every repeat all levels come in another order, and at a level all decoding strategies one after the other, in an
+order that is reversed in every second repeat, so that drift of the machine favours none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 from functools import cached_property
 from random import Random
 
-from specdemo.analysis.wording import way_words
 from specdemo.bench.load.results import PLAIN, Load, LoadHeader, LoadLine
 from specdemo.bench.results import Header
 from specdemo.bench.suites import Task
 from specdemo.errors import SettingsError
-from specdemo.models.checks import check_way, compared
+from specdemo.models.checks import check_strategy, compared
+from specdemo.presentation.wording import strategy_words
 from specdemo.records import ModelPair
 from specdemo.records.load import MOST_IN_FLIGHT
 from specdemo.settings import GenerationSettings
-from specdemo.ways import AT_ONCE, KINDS
+from specdemo.strategies import AT_ONCE, KINDS
 
 LEVELS = (1, 2, 4, 8, 16, 32)
 REPEATS = 6
@@ -58,7 +58,7 @@ class LoadPlan:
             GenerationSettings.checked(**dict(self.settings) | {"num_assistant_tokens": lookahead})
             for lookahead in self.lookaheads
         ]
-        return {way_words(each.way): each for each in tried or [self.settings]}
+        return {strategy_words(each.strategy): each for each in tried or [self.settings]}
 
     @cached_property
     def header(self) -> LoadHeader:
@@ -87,10 +87,10 @@ class LoadPlan:
             raise SettingsError("Outputs under load are compared, so decoding must be greedy; switch sampling off.")
         if not self.levels or min(self.levels) < 1 or max(self.levels) > MOST_IN_FLIGHT:
             raise SettingsError(f"Requests in flight are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
-        ways = self.variants.values()
+        strategies = self.variants.values()
         models = compared(self.pair)
-        for each in ways:
-            check_way(models, each.engine, each.way, each.sampling)
+        for each in strategies:
+            check_strategy(models, each.engine, each.strategy, each.sampling)
 
     def begun(self, lines: Sequence[LoadLine]) -> Load:
         """The run with what a journal holds of it."""
@@ -117,4 +117,4 @@ class LoadPlan:
 
 def has_lookahead(settings: GenerationSettings) -> bool:
     """Whether these settings decode with a lookahead that can be varied."""
-    return "num_assistant_tokens" in KINDS[type(settings.way)].settings
+    return "num_assistant_tokens" in KINDS[type(settings.strategy)].settings

@@ -1,10 +1,9 @@
-"""A load run as a report: a row for every way of decoding at every number of requests in flight."""
+"""A load run as a report: a row for every decoding strategy at every number of requests in flight."""
 
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from specdemo.analysis.figures import number, percent
 from specdemo.analysis.intervals import FORMULA, Interval
 from specdemo.bench.files import Report, Table
 from specdemo.bench.load.charts import charts
@@ -12,6 +11,7 @@ from specdemo.bench.load.conclusion import Best, best, crossover_words, crossove
 from specdemo.bench.load.results import PLAIN, Load, Percentiles, Point
 from specdemo.bench.load.schedule import schedule
 from specdemo.bench.report import memory_notes
+from specdemo.presentation.figures import number, percent
 
 COLUMNS = (
     "in flight", "method", "tokens/s", "per user", "first, s", "last, s", "τ", "α", "batch", "speedup", "outputs",
@@ -94,7 +94,7 @@ def position_table(result: Load) -> Table:
     """The share of rounds that accepted at least so many proposals, where rounds can be seen."""
     seen = [point for point in result.points if point.method != PLAIN and point.per_position]
     most = {
-        point.method: max(len(point.per_position), getattr(result.variants[point.method].way, "lookahead", 0))
+        point.method: max(len(point.per_position), getattr(result.variants[point.method].strategy, "lookahead", 0))
         for point in seen
     }
     positions = range(max(most.values(), default=0))

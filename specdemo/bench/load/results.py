@@ -44,7 +44,7 @@ class LoadHeader(Header):
 
 
 class LoadRow(Record):
-    """One block: which way of decoding, in which repeat."""
+    """One block: which decoding strategy, in which repeat."""
 
     method: str
     repeat: Count

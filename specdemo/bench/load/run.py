@@ -22,7 +22,7 @@ from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffle
 from specdemo.progress import Progress
 from specdemo.records import SIDES, Request
 from specdemo.records.load import Block
-from specdemo.ways import EngineName
+from specdemo.strategies import EngineName
 
 _WARM_UP_TOKENS = 8
 
@@ -123,5 +123,5 @@ class _Crowd:
     def _serve(self, request: Request, seed: str, level: int, number: int) -> Block | None:
         names = shuffled(list(self._prompts), seed)
         requests = (Prompted(name, replace(request, prompt=self._prompts[name])) for name in names)
-        with closing(self._engine.batch(request.way)) as batch:
+        with closing(self._engine.batch(request.strategy)) as batch:
             return serve(batch, requests, level, number, self._stop)

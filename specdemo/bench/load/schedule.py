@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 from specdemo.bench.load.conclusion import Best
 from specdemo.bench.load.results import PLAIN
 from specdemo.settings import GenerationSettings
-from specdemo.ways import Constant
+from specdemo.strategies import Constant
 
 Schedule = list[list[int]]
 
@@ -22,10 +22,10 @@ def schedule(chosen: Sequence[Best], variants: dict[str, GenerationSettings]) ->
     """
     lookaheads = {PLAIN: 0}
     for method, settings in variants.items():
-        way = settings.way
-        if not isinstance(way, Constant):
+        strategy = settings.strategy
+        if not isinstance(strategy, Constant):
             return None
-        lookaheads[method] = way.lookahead
+        lookaheads[method] = strategy.lookahead
     known = [(each.level, lookaheads[each.method]) for each in chosen]
     if not any(lookahead for _, lookahead in known):
         return None

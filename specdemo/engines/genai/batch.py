@@ -18,7 +18,7 @@ from specdemo.engines.genai.handles import as_tensor, check_fits, read
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.errors import EngineError
 from specdemo.records import FinishReason, Request
-from specdemo.ways import Constant, Plain, Way
+from specdemo.strategies import Constant, Plain, Strategy
 
 _request_ids = count(1)
 
@@ -28,9 +28,9 @@ class GenAIBatch:
 
     in_passes = True
 
-    def __init__(self, pipelines: Pipelines, way: Way) -> None:
+    def __init__(self, pipelines: Pipelines, strategy: Strategy) -> None:
         self._pipelines = pipelines
-        self._kind = kind_of(way)
+        self._kind = kind_of(strategy)
         self._pipeline = pipelines.get(self._kind)
         self._flying: dict[int, _Flight] = {}
 
@@ -93,7 +93,7 @@ class _Flight:
 
     def __init__(self, handle: "openvino_genai.GenerationHandle", request: Request) -> None:
         self.handle = handle
-        self._way = request.way
+        self._strategy = request.strategy
         self._most = request.max_new_tokens
         self._committed = 0
 
@@ -103,8 +103,8 @@ class _Flight:
         self._committed += tokens
         if first:
             return ()
-        if isinstance(self._way, Plain):
+        if isinstance(self._strategy, Plain):
             return (RoundCounts(0, 0),)
-        proposed = min(self._way.lookahead, wanted - 1) if isinstance(self._way, Constant) else None
+        proposed = min(self._strategy.lookahead, wanted - 1) if isinstance(self._strategy, Constant) else None
         # prompt lookup may find fewer; after an end-of-text token it is unknown whether the draft proposed it
         return (RoundCounts(None if finish_reason == "stop" else proposed, tokens - 1),)

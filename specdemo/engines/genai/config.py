@@ -6,17 +6,17 @@ import openvino_genai
 
 from specdemo.decoding import fields
 from specdemo.records import Request
-from specdemo.ways import Lookup, Plain, Way
+from specdemo.strategies import Lookup, Plain, Strategy
 
 Kind = Literal["plain", "model", "lookup"]
 """What a pipeline decodes with: the target alone, a draft model, or prompt lookup."""
 
 
-def kind_of(way: Way) -> Kind:
+def kind_of(strategy: Strategy) -> Kind:
     """The pipeline that decodes this way."""
-    if isinstance(way, Plain):
+    if isinstance(strategy, Plain):
         return "plain"
-    return "lookup" if isinstance(way, Lookup) else "model"
+    return "lookup" if isinstance(strategy, Lookup) else "model"
 
 
 def generation_config(

@@ -20,10 +20,10 @@ from specdemo.engines.genai.config import generation_config, kind_of
 from specdemo.engines.genai.handles import as_tensor, check_fits, read
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.trace import Tracer
-from specdemo.engines.text import IncrementalText
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
-from specdemo.ways import Constant, Way
+from specdemo.runtime.text import IncrementalText
+from specdemo.strategies import Constant, Strategy
 
 _request_ids = count(1)
 
@@ -34,7 +34,7 @@ class GenAIDecoder:
     def __init__(self, pipelines: Pipelines, request: Request) -> None:
         self._pipelines = pipelines
         self._request = request
-        self._kind = kind_of(request.way)
+        self._kind = kind_of(request.strategy)
         self._pipeline: openvino_genai.ContinuousBatchingPipeline | None = None
         self._handle: openvino_genai.GenerationHandle | None = None
         self._tracer: Tracer | None = None
@@ -103,17 +103,17 @@ class GenAIDecoder:
             committed=tuple(tokens), seconds=seconds, proposed=() if first else self._proposed(tokens, wanted)
         )
 
-    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+    def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
         """Find out what was proposed in the request's next rounds, by replay where that is possible."""
         if self.trace_source != "replayed":
             return list(rounds)
         return [self._traced(step, ended=self.finish_reason == "stop" and step is rounds[-1]) for step in rounds]
 
-    def settled(self, run: Run) -> Run:
+    def finalized(self, run: Run) -> Run:
         """Nothing is found out at the end."""
         return run
 
-    def follow(self, way: Way) -> bool:
+    def update_strategy(self, strategy: Strategy) -> bool:
         """A request keeps the configuration it was added with."""
         return False
 
@@ -148,9 +148,9 @@ class GenAIDecoder:
         """
         if not self.speculates:
             return ()
-        if not isinstance(self._request.way, Constant) or self.finish_reason == "stop":
+        if not isinstance(self._request.strategy, Constant) or self.finish_reason == "stop":
             return None
-        return self._counts(min(self._request.way.lookahead, wanted - 1), tokens)
+        return self._counts(min(self._request.strategy.lookahead, wanted - 1), tokens)
 
     def _counts(self, proposed: int, tokens: Sequence[Token]) -> tuple[DraftToken, ...]:
         accepted = min(len(tokens) - 1, proposed)

@@ -16,11 +16,11 @@ from specdemo.engines.genai.decoder import GenAIDecoder
 from specdemo.engines.genai.handles import as_tensor
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.errors import EngineError
-from specdemo.models.checks import check_request, check_way
+from specdemo.models.checks import check_request, check_strategy
 from specdemo.models.environment import describe_environment
 from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request
 from specdemo.settings import Sampling
-from specdemo.ways import Constant, Lookup, Plain, Way
+from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
 _MOST_TOKENS = 200  # tokens per series of passes: enough for eleven over seventeen tokens
 _DRAFTED_TOKENS = 64  # while draft steps are timed
@@ -52,14 +52,14 @@ class GenAIEngine:
         check_request(self.pair, "genai", request)
         return GenAIDecoder(self.pipelines, request)
 
-    def batch(self, way: Way) -> Batch:
+    def batch(self, strategy: Strategy) -> Batch:
         """Several requests at once, decoded this way.
 
         Raises:
             PairError, SettingsError: the pair cannot be decoded in this way.
         """
-        check_way(self.pair, "genai", way, Sampling())
-        return GenAIBatch(self.pipelines, way)
+        check_strategy(self.pair, "genai", strategy, Sampling())
+        return GenAIBatch(self.pipelines, strategy)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of plain steps, or of rounds of prompt lookup.
@@ -72,8 +72,8 @@ class GenAIEngine:
         (count,) = tokens
         limit = self.pair.target.context_length
         room = _MOST_TOKENS if limit is None else limit - len(self.pipelines.tokenizer.encode(prompt))
-        way = Lookup(_NGRAM, count - 1) if count > 1 else Plain()
-        request = Request(prompt, way, max_new_tokens=min(room, _MOST_TOKENS), ignore_eos=True)
+        strategy = Lookup(_NGRAM, count - 1) if count > 1 else Plain()
+        request = Request(prompt, strategy, max_new_tokens=min(room, _MOST_TOKENS), ignore_eos=True)
         with closing(rounds_of(self.decoder(request))) as rounds:
             for step in islice(rounds, 1, None):  # the first is the prefill
                 yield step.seconds

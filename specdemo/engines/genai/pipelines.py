@@ -10,13 +10,13 @@ import openvino_genai
 
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.genai.config import Kind
-from specdemo.engines.language_model import LanguageModel
-from specdemo.engines.tokenizer import Tokenizer
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.devices import check_devices, check_head_device, draft_device, properties
 from specdemo.models.gguf_convert import folder_of
 from specdemo.models.pairs import require_draft
 from specdemo.records import ModelPair
+from specdemo.runtime.language_model import LanguageModel
+from specdemo.runtime.tokenizer import Tokenizer
 
 
 class Pipelines:

@@ -15,9 +15,9 @@ import numpy as np
 from specdemo.decoding.lookahead import policy_for, propose
 from specdemo.decoding.lookup import look_up
 from specdemo.decoding.sampling import greedy_choice, softmax
-from specdemo.engines.language_model import ModelSequence
 from specdemo.records import Request
-from specdemo.ways import Lookup
+from specdemo.runtime.language_model import ModelSequence
+from specdemo.strategies import Lookup
 
 Replayed = tuple[int, float | None]
 """A proposed token's id and the draft's probability of it, if it has one."""
@@ -36,14 +36,14 @@ class Replay(Protocol):
 class LookupReplay:
     """Prompt lookup: copies what followed the earliest occurrence of the longest recent n-gram."""
 
-    def __init__(self, prompt: Sequence[int], way: Lookup) -> None:
+    def __init__(self, prompt: Sequence[int], strategy: Lookup) -> None:
         self._history = list(prompt)
-        self._way = way
+        self._strategy = strategy
 
     def propose(self, limit: int) -> list[Replayed]:
         """The next round's proposals, at most `limit`."""
-        limit = min(limit, self._way.lookahead)
-        return [(token, None) for token in look_up(self._history, self._way.ngram, limit)]
+        limit = min(limit, self._strategy.lookahead)
+        return [(token, None) for token in look_up(self._history, self._strategy.ngram, limit)]
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn what that round committed."""
@@ -60,7 +60,7 @@ class DraftReplay:
     def __init__(self, draft: ModelSequence, prompt: Sequence[int], request: Request) -> None:
         self._draft = draft
         self._sampling = request.sampling
-        self._policy = policy_for(request.way)
+        self._policy = policy_for(request.strategy)
         self._text = list(prompt)
         self._seen = set(prompt)
         self._choose(self._text)  # a prefill proposes one token, which is never verified, but penalised

@@ -6,10 +6,10 @@ from specdemo.decoding.verification import judge
 from specdemo.engines.agreement import draft_agreement
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.engines.genai.replay import DraftReplay, LookupReplay, Replay, Replayed
-from specdemo.engines.language_model import ModelSequence
-from specdemo.engines.text import texts
 from specdemo.records import DraftToken, Request, Round, Verdict
-from specdemo.ways import Lookup
+from specdemo.runtime.language_model import ModelSequence
+from specdemo.runtime.text import texts
+from specdemo.strategies import Lookup
 
 
 class Tracer:
@@ -23,8 +23,8 @@ class Tracer:
         self._wanted = request.max_new_tokens
         self._draft: ModelSequence | None = None
         self._replay: Replay
-        if isinstance(request.way, Lookup):
-            self._replay = LookupReplay(prompt, request.way)
+        if isinstance(request.strategy, Lookup):
+            self._replay = LookupReplay(prompt, request.strategy)
         else:
             self._draft = pipelines.draft_model().sequence(len(prompt) + request.max_new_tokens)
             self._replay = DraftReplay(self._draft, prompt, request)

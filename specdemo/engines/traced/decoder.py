@@ -14,19 +14,19 @@ from specdemo.decoding.sampling import Logits, Probabilities, distribution, entr
 from specdemo.decoding.verification import Uniform, Verified, judge, rejection_sample
 from specdemo.decoding.width import Width
 from specdemo.engines.base import Prefilling
-from specdemo.engines.language_model import ModelSequence
-from specdemo.engines.text import IncrementalText, texts
-from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
-from specdemo.ways import Way
+from specdemo.runtime.language_model import ModelSequence
+from specdemo.runtime.text import IncrementalText, texts
+from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 """Makes a sequence of the target for a text and its capacity, in tokens."""
 OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
 """Makes a drafter for a text, its capacity in tokens, the request's random numbers, and the target's sequence."""
-Follow = Callable[[Way], bool]
+Follow = Callable[[Strategy], bool]
 """Changes the way of a request that is under way; see `Decoder.follow`."""
 
 
@@ -43,7 +43,7 @@ class TracedDecoder:
         drafter: OpenDrafter | None,
         costs: Costs | None = None,
         reset: Callable[[], None] = lambda: None,
-        follow: Follow = lambda way: False,
+        follow: Follow = lambda strategy: False,
     ) -> None:
         """With step costs, passes get the lengths that cost least.
 
@@ -98,17 +98,17 @@ class TracedDecoder:
             return []
         return self._drafter.propose(self._text, wanted - 1)
 
-    def trace(self, rounds: Sequence[Round]) -> list[Round]:
+    def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
         """Everything is known already."""
         return list(rounds)
 
-    def settled(self, run: Run) -> Run:
+    def finalized(self, run: Run) -> Run:
         """Nothing is found out at the end."""
         return run
 
-    def follow(self, way: Way) -> bool:
+    def update_strategy(self, strategy: Strategy) -> bool:
         """With the policy that is in use, if it can."""
-        return self._follow(way)
+        return self._follow(strategy)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
         """Whether the draft would have proposed each token after the prefill's."""

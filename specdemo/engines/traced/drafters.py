@@ -20,10 +20,10 @@ from specdemo.decoding.sampling import (
 from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.agreement import draft_agreement
-from specdemo.engines.language_model import ModelSequence
-from specdemo.engines.tokenizer import Tokenizer
+from specdemo.runtime.language_model import ModelSequence
+from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import Sampling
-from specdemo.ways import Lookup, Source
+from specdemo.strategies import Lookup, Source
 
 
 @dataclass
@@ -148,10 +148,10 @@ class ModelDrafter:
 class LookupDrafter:
     """Prompt lookup: a copy of what followed an earlier occurrence of the last few tokens."""
 
-    def __init__(self, vocabulary: int, way: Lookup) -> None:
+    def __init__(self, vocabulary: int, strategy: Lookup) -> None:
         self._vocabulary = vocabulary
-        self._lookahead = way.lookahead
-        self._occurrences = Occurrences(way.ngram)
+        self._lookahead = strategy.lookahead
+        self._occurrences = Occurrences(strategy.ngram)
 
     def read(self, text: Sequence[int]) -> None:
         """Index the prompt."""

@@ -11,9 +11,6 @@ from specdemo.decoding.lookahead import known, policy_for
 from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, rounds_of
-from specdemo.engines.eagle import HeadModel, show_states
-from specdemo.engines.language_model import Adapt, LanguageModel, ModelSequence
-from specdemo.engines.tokenizer import Tokenizer
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.errors import PairError
@@ -22,8 +19,11 @@ from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.environment import describe_environment
 from specdemo.models.gguf_convert import folder_of
 from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request
+from specdemo.runtime.eagle import HeadModel, show_states
+from specdemo.runtime.language_model import Adapt, LanguageModel, ModelSequence
+from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import RuntimeSettings
-from specdemo.ways import Both, BothAuto, Constant, Lookup, Plain, Way
+from specdemo.strategies import Both, BothAuto, Constant, Lookup, Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on its own text."""
@@ -74,7 +74,7 @@ class TracedEngine:
                 lookahead while step costs are unknown.
         """
         check_request(self.pair, "traced", request)
-        plain = isinstance(request.way, Plain)
+        plain = isinstance(request.strategy, Plain)
         drafter, follow = (None, _never) if plain else self._drafter(request, costs)
         return TracedDecoder(
             request,
@@ -145,13 +145,13 @@ class TracedEngine:
 
     def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, Follow]:
         """What makes the drafter for the request's way, and what changes that way."""
-        vocabulary, way = self._model("speculative").vocabulary, request.way
-        if isinstance(way, Lookup):
-            return lambda text, capacity, random, target: LookupDrafter(vocabulary, way), _never
-        if isinstance(way, Both | BothAuto):
+        vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
+        if isinstance(strategy, Lookup):
+            return lambda text, capacity, random, target: LookupDrafter(vocabulary, strategy), _never
+        if isinstance(strategy, Both | BothAuto):
             known(costs)  # raises
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        policy = policy_for(way, costs)  # raises before anything is started
+        policy = policy_for(strategy, costs)  # raises before anything is started
 
         def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
             if self._head is not None:
@@ -160,18 +160,18 @@ class TracedEngine:
             sequence = self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
             singly = self._model("draft").feeds_singly
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
-            if isinstance(way, Both | BothAuto):
+            if isinstance(strategy, Both | BothAuto):
                 return BothDrafter(
-                    drafter, Sources(known(costs), resting=isinstance(way, Both)), way.ngram, vocabulary
+                    drafter, Sources(known(costs), resting=isinstance(strategy, Both)), strategy.ngram, vocabulary
                 )
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
 
-        return open_drafter, policy.follow
+        return open_drafter, policy.update_strategy
 
 
-def _never(way: Way) -> bool:
+def _never(strategy: Strategy) -> bool:
     return False
 
 

@@ -7,13 +7,13 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.analysis import metrics
-from specdemo.analysis.figures import number, percent
-from specdemo.analysis.plotting import base_figure, plain_line
 from specdemo.analysis.predict import AS_MEASURED, FORMULAS, Imagined, predict
+from specdemo.presentation.figures import number, percent
+from specdemo.presentation.plotting import base_figure, plain_line
 from specdemo.records import Costs, ModelPair, Spread
+from specdemo.strategies import EngineName
 from specdemo.ui.boards.sweep import board, caption, curves
 from specdemo.ui.html.tables import table_html
-from specdemo.ways import EngineName
 
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
 _BANDWIDTH = (

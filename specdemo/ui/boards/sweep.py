@@ -7,14 +7,14 @@ from typing import Any
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from specdemo.analysis.plotting import base_figure, plain_line
 from specdemo.analysis.predict import Prediction
-from specdemo.analysis.wording import ENGINES
 from specdemo.measure.recommend import Point
 from specdemo.measure.sweep import COLUMNS, Sweep, remarks, table
+from specdemo.presentation.plotting import base_figure, plain_line
+from specdemo.presentation.wording import ENGINES
 from specdemo.records import ModelPair
+from specdemo.strategies import EngineName
 from specdemo.ui.html.tables import table_html
-from specdemo.ways import EngineName
 
 
 def board(html: Mapping[str, str], charts: Mapping[str, go.Figure | None], *, whole: bool = True) -> str:

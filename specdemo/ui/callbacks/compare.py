@@ -11,13 +11,14 @@ from typing import Any, Literal
 import gradio as gr
 from pydantic import ValidationError
 
-from specdemo.analysis.code import code
-from specdemo.analysis.wording import is_chat
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.input import is_text
 from specdemo.models.checks import compared
+from specdemo.presentation.code import code
+from specdemo.presentation.wording import is_chat
 from specdemo.records import ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import Drafter, EngineName, Policy
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import (
     FIELDS,
@@ -32,12 +33,11 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
-from specdemo.ui.gate import FILE_BYTES
 from specdemo.ui.html.messages import alert, code_html, notice
+from specdemo.ui.middleware import FILE_BYTES
 from specdemo.ui.session import Finished, Sessions, Update
 from specdemo.ui.share.files import KINDS, unpacked
 from specdemo.ui.uploads import opened
-from specdemo.ways import Drafter, EngineName, Policy
 
 
 class Callbacks:

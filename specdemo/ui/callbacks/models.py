@@ -15,8 +15,8 @@ from specdemo.ui.controls import RUNTIME, Control, start_values
 from specdemo.ui.html.catalogue import report_html
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.registry import PAIR_NAMES, Names, Registry, runtime_of, values_of
 from specdemo.ui.session import Sessions
-from specdemo.ui.shelf import PAIR_NAMES, Names, Shelf, runtime_of, values_of
 
 Choices = list[tuple[str, str]]
 """What a list offers: labels, and the names that they stand for."""
@@ -53,9 +53,9 @@ Updates = dict[Component, Any]
 class Callbacks:
     """Widget values in, updates out."""
 
-    def __init__(self, sessions: Sessions, shelf: Shelf, shown: Shown) -> None:
+    def __init__(self, sessions: Sessions, registry: Registry, shown: Shown) -> None:
         self._sessions = sessions
-        self._shelf = shelf
+        self._shelf = registry
         self._shown = shown
 
     def use(

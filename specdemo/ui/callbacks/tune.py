@@ -13,6 +13,7 @@ from specdemo.measure.sweep import LOOKAHEADS, THRESHOLDS, Sweep, candidates, sw
 from specdemo.models.pairs import bundled_prompts
 from specdemo.progress import Progress
 from specdemo.records import Costs, ModelPair, Prompts
+from specdemo.strategies import sources
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import board as board_of
 from specdemo.ui.boards.sweep import sweep_board
@@ -21,7 +22,6 @@ from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
-from specdemo.ways import sources
 from specdemo.worker import WithEngine
 
 SWEEP, COSTS = "Sweep", "Measure step costs"
@@ -114,7 +114,7 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
     if found.costs is not None:
         costs = KnownCosts(pair, found.settings.engine, found.costs)
         costs = known if known is not None and known.richer_than(costs) else costs
-    if found.acceptance is not None and sources(found.settings.way) == ("model",):  # predictions are for a draft
+    if found.acceptance is not None and sources(found.settings.strategy) == ("model",):  # predictions are for a draft
         alpha = round(found.acceptance, 2)
     return _Swept(
         best=best,

@@ -6,10 +6,10 @@ from shlex import quote
 
 from markupsafe import Markup
 
-from specdemo.analysis.figures import parameters
 from specdemo.models.catalogue import Entry, Source
 from specdemo.models.checks import PairReport
 from specdemo.models.memory import in_units, memory_free
+from specdemo.presentation.figures import parameters
 from specdemo.progress import Progress
 from specdemo.records import Model
 from specdemo.ui.html.messages import progress_html

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specdemo.analysis.plotting import AXIS, base_figure
+from specdemo.presentation.plotting import AXIS, base_figure
 
 _LIVE: dict[str, Any] = {"height": None, "showlegend": False, "margin": {"l": 40, "r": 12, "t": 6, "b": 34}}
 """They fill their cards, whose headings name the colours."""

@@ -2,9 +2,9 @@
 
 from markupsafe import Markup
 
-from specdemo.analysis.figures import parameters
-from specdemo.analysis.wording import SERVERS
 from specdemo.models.devices import draft_device
+from specdemo.presentation.figures import parameters
+from specdemo.presentation.wording import SERVERS
 from specdemo.records import Model, ModelPair
 
 _HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>')

@@ -2,9 +2,9 @@
 
 from markupsafe import Markup
 
-from specdemo.analysis.explain import notes
-from specdemo.analysis.figures import Figure, figures, number
 from specdemo.analysis.metrics import FORMULAS, verify_cost
+from specdemo.presentation.explain import notes
+from specdemo.presentation.figures import Figure, figures, number
 from specdemo.records import Comparison, Costs
 
 _FIGURE = Markup("<div{wide}><dt>{name}</dt><dd><b>{value}</b>{plain}<small>{formula}</small></dd></div>")

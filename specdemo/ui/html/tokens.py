@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
-from specdemo.analysis.explain import SOURCES
+from specdemo.presentation.explain import SOURCES
 from specdemo.records import DraftToken, Round, Side, Token, TraceSource, Verdict
 from specdemo.ui.html.markdown import Markdown, Piece
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import NamedTuple
 
-from specdemo.analysis import schema
 from specdemo.errors import FileError
+from specdemo.presentation import schema
 from specdemo.records import Comparison
 from specdemo.ui.share.picture import moving_picture, verdict_picture
 from specdemo.ui.share.replay import replay

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from PIL import Image, ImageDraw, ImageFont
 
 from specdemo.analysis.conclusion import evidence, headline, tone
-from specdemo.analysis.explain import agreement, made_by
-from specdemo.analysis.pieces import pieces
-from specdemo.analysis.wording import prompt_of
+from specdemo.presentation.explain import agreement, made_by
+from specdemo.presentation.pieces import pieces
+from specdemo.presentation.wording import prompt_of
 from specdemo.records import SIDES, Comparison, Side
 from specdemo.resources import colours
 

@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from specdemo.analysis.conclusion import headline
-from specdemo.analysis.explain import made_by
+from specdemo.presentation.explain import made_by
 from specdemo.records import Comparison
 from specdemo.resources import ASSETS
 from specdemo.ui.feed import recorded

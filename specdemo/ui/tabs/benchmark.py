@@ -1,4 +1,4 @@
-"""The Benchmark tab: every way of decoding on suites of tasks, with reports to download."""
+"""The Benchmark tab: every decoding strategy on suites of tasks, with reports to download."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -80,7 +80,7 @@ def bench_tab(
     with gr.Tab("Benchmark"):
         with gr.Column(elem_classes="sheet", elem_id="bench"):
             heading(
-                "Every way of decoding, on suites of tasks",
+                "Every decoding strategy, on suites of tasks",
                 "Each speculative run stands between two plain runs of its engine. A stopped benchmark keeps its "
                 "finished rows and resumes from there.",
             )
@@ -110,5 +110,5 @@ def _ways(pair: ModelPair) -> list[str]:
 
 
 def _chosen(pair: ModelPair) -> list[str]:
-    ways = _ways(pair)
-    return [way for way in _FIRST if way in ways] or ways[:1]
+    strategies = _ways(pair)
+    return [strategy for strategy in _FIRST if strategy in strategies] or strategies[:1]

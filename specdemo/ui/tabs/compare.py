@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import gradio as gr
 from markupsafe import Markup
 
-from specdemo.analysis.code import FLAVOURS
-from specdemo.analysis.explain import SAMPLING_CAVEAT
 from specdemo.measure.recommend import Candidate
 from specdemo.models.pairs import bundled_prompts
+from specdemo.presentation.code import FLAVOURS
+from specdemo.presentation.explain import SAMPLING_CAVEAT
 from specdemo.records import ModelPair
 from specdemo.ui.callbacks.compare import (
     Callbacks,

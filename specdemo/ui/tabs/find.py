@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
-from specdemo.analysis.figures import percent
-from specdemo.analysis.wording import way_words
 from specdemo.errors import SpecdemoError
 from specdemo.measure.recommend import Candidate, within_error
 from specdemo.measure.sweep import Sweep, candidates, sweep
+from specdemo.presentation.figures import percent
+from specdemo.presentation.wording import strategy_words
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import check_known
@@ -72,15 +72,15 @@ class Finder:
 
 def with_present(tried: list[Candidate], settings: GenerationSettings) -> list[Candidate]:
     """These candidates, and the present setting if it is none of them."""
-    if any(candidate.settings.way == settings.way for candidate in tried):
+    if any(candidate.settings.strategy == settings.strategy for candidate in tried):
         return tried
-    return [*tried, Candidate(kind="policy", name=way_words(settings.way), value=None, settings=settings)]
+    return [*tried, Candidate(kind="policy", name=strategy_words(settings.strategy), value=None, settings=settings)]
 
 
 def outcome(found: Sweep, settings: GenerationSettings) -> Outcome:
     """What a finished sweep, which includes the present setting, says about that setting."""
     best, fresh = found.recommendation.candidate, found.fresh
-    present = next((point for point in found.points if point.candidate.settings.way == settings.way), None)
+    present = next((point for point in found.points if point.candidate.settings.strategy == settings.strategy), None)
     if best is None or fresh is None or fresh.speedup.low is None:
         return Outcome(None, f"{found.recommendation.sentence} Nothing was changed.")
     evidence = f"{best.name} reached {fresh.speedup} in {len(fresh.speedups)} fresh runs"

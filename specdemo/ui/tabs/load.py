@@ -15,6 +15,7 @@ from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import AT_ONCE
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import first_drafter
 from specdemo.ui.events import PRIVATE, Stop
@@ -22,7 +23,6 @@ from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.reports import Range, actions, amounts, journal_of, refused, reported, results
 from specdemo.ui.session import Sessions
 from specdemo.ui.views import heading
-from specdemo.ways import AT_ONCE
 from specdemo.worker import WithLoader
 
 _START = "Measure under load"

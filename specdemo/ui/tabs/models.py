@@ -8,8 +8,8 @@ import gradio as gr
 from specdemo.ui.callbacks.models import Callbacks, Shown, model_choices
 from specdemo.ui.controls import Control
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
+from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.session import Sessions
-from specdemo.ui.shelf import PAIR_NAMES, Shelf
 from specdemo.ui.tabs.compare import CompareTab
 from specdemo.ui.tabs.pair import pair_controls
 from specdemo.ui.views import view
@@ -26,7 +26,7 @@ class ModelsTab(NamedTuple):
 
 def models_tab(
     sessions: Sessions,
-    shelf: Shelf,
+    registry: Registry,
     pair: gr.State,
     header: gr.HTML,
     compare: CompareTab,
@@ -34,8 +34,8 @@ def models_tab(
 ) -> ModelsTab:
     """The tab's contents; `stop` makes the callback that ends one of its actions."""
     with gr.Tab("Models") as tab:
-        shown = _widgets(shelf, pair, header, compare)
-    callbacks = Callbacks(sessions, shelf, shown)
+        shown = _widgets(registry, pair, header, compare)
+    callbacks = Callbacks(sessions, registry, shown)
     target, draft, *_ = shown.controls
     lists, seen = [target, draft, shown.listed], [target, shown.listed]
 
@@ -54,11 +54,11 @@ def models_tab(
     return ModelsTab(shown.controls, shown.in_use, list_after)
 
 
-def _widgets(shelf: Shelf, pair: gr.State, header: gr.HTML, compare: CompareTab) -> Shown:
+def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: CompareTab) -> Shown:
     in_use = gr.Textbox(visible=False)
     with gr.Column(elem_id="pair"):
-        first = model_choices(shelf.models(), shelf.default.target.name)
-        controls, listed = pair_controls(shelf, *first), gr.State(first)
+        first = model_choices(registry.models(), registry.default.target.name)
+        controls, listed = pair_controls(registry, *first), gr.State(first)
         with gr.Row(elem_id="pair-actions"):
             use = gr.Button("Use this pair", variant="primary", elem_id="use", scale=0, min_width=180)
             cancel = gr.Button("Cancel", variant="stop", elem_id="cancel-load", visible=False, scale=0)

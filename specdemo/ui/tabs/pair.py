@@ -5,7 +5,7 @@ import gradio as gr
 from specdemo.models.devices import devices
 from specdemo.ui.callbacks.models import Choices
 from specdemo.ui.controls import RUNTIME, Control, control
-from specdemo.ui.shelf import PAIR_NAMES, Shelf, values_of
+from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 
 _BY_KEYBOARD = ("cache_size", "inference_num_threads")
 _SAME = "Same as the target"
@@ -19,10 +19,10 @@ _TYPED_ID = (
 )
 
 
-def pair_controls(shelf: Shelf, targets: Choices, drafts: Choices) -> list[Control]:
+def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list[Control]:
     """The controls, in the order of `PAIR_NAMES`, with these choices; they name the default pair."""
-    values = values_of(shelf.default)
-    usable = [(f"{name}: {title}", name) for name, title in shelf.devices().items()]
+    values = values_of(registry.default)
+    usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
     titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
     made: dict[str, Control] = {}
@@ -46,7 +46,7 @@ def pair_controls(shelf: Shelf, targets: Choices, drafts: Choices) -> list[Contr
     with gr.Row(elem_classes="controls"):
         for name in choices:
             add(name)
-    gr.HTML(f"<p>{_WHENCE} {_TYPED_ID if shelf.downloads else ''}</p>", elem_id="whence")
+    gr.HTML(f"<p>{_WHENCE} {_TYPED_ID if registry.downloads else ''}</p>", elem_id="whence")
     for device in devices():
         if device.reason is not None:
             gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")

@@ -19,7 +19,7 @@ from time import monotonic
 
 from tests.benchmarks.siege import engines, files, visitors
 from tests.benchmarks.siege.tally import Tally
-from tests.browser import started
+from tests.support.browser import started
 
 MOST_GROWTH = 0.05
 _COUNTS = {"clients": 50, "requests": 2000, "files": 3000, "kills": 3, "dropped": 50, "runs": 500, "switches": 20}
@@ -29,7 +29,9 @@ def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
     """All parts with these counts; the folder is for files."""
     tally, log = Tally(), folder / "log"
     (folder / "models").mkdir()
-    with started(folder, "-m", "tests.scripted_app", folder / "models", log=log, SPACE_ID="somebody/specdemo") as app:
+    with started(
+        folder, "-m", "tests.support.scripted_app", folder / "models", log=log, SPACE_ID="somebody/specdemo"
+    ) as app:
         tally.add(visitors.crowd(app.url, counts["clients"]))
         tally.add(visitors.fuzz(app.url, counts["requests"], seed))
         tally.add(visitors.deserters(app.url, counts["dropped"]))

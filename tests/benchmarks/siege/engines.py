@@ -19,12 +19,12 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.measure.lane import Lap
+from specdemo.measure.side import Slice
 from specdemo.models.pairs import bundled_pair
 from specdemo.progress import Phase, Progress
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ways import EngineName
+from specdemo.strategies import EngineName
 from specdemo.worker import WithEngine, WithLoader, Worker
 from tests.benchmarks.siege.tally import Tally
 
@@ -61,7 +61,7 @@ def _breaks(worker: Worker, moment: str) -> bool:
     """Whether a run whose engine is killed at that moment ends in a sentence."""
     try:
         for event in worker.compare(_PAIR, _PROMPT, _SHORT):
-            if moment == (event.name if isinstance(event, Phase) else "racing" if isinstance(event, Lap) else None):
+            if moment == (event.name if isinstance(event, Phase) else "racing" if isinstance(event, Slice) else None):
                 os.kill(worker.process_id, signal.SIGKILL)
     except EngineError as error:
         return bool(str(error))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specdemo.analysis import schema
 from specdemo.bench.journal import Journal
 from specdemo.bench.plan import BenchPlan
 from specdemo.bench.results import JournalLine
@@ -16,6 +15,7 @@ from specdemo.bench.suites import bundled_tasks, read_tasks
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SpecdemoError
 from specdemo.measure.race import race
+from specdemo.presentation import schema
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.ui.uploads import opened

@@ -1,0 +1,152 @@
+"""Answers of servers that stream text: each event with text is a round, and what else is told makes it more exact.
+
+How many tokens an event holds is known where it carries their ids or a running total. Otherwise only the total at the
+end is, and tokens are divided among events by the length of their text. Proposals are told at the end, if at all: for
+each round, or in total, which tells those of each round if all rounds proposed equally many.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from specdemo.decoding.verification import verdicts_from_counts
+from specdemo.engines.base import Prefilling
+from specdemo.engines.server.client import Event
+from specdemo.records import MOST, TICK, DraftToken, FinishReason, Round, Token, TraceSource, Verdict
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an event tells: text, ids or the number of tokens so far if it tells them, and why the answer ended."""
+
+    text: str = ""
+    ids: Sequence[int] = ()
+    tokens: int | None = None
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """What a server tells of its proposals: for each round, or in total over so many rounds."""
+
+    rounds: int
+    proposed: int
+    accepted: int
+    each: tuple[tuple[int, int], ...] = ()
+    """Proposed and accepted tokens of each round, if they are told."""
+
+
+@dataclass
+class TextReader(ABC):
+    """Reads one answer. Subclasses say what an event means."""
+
+    began: float
+    finish_reason: FinishReason | None = None
+    trace_source: TraceSource = "bursts"
+    total: int | None = None
+    proposals: Proposals | None = None
+    _at: float = field(init=False)
+    _tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self._at = self.began
+
+    @abstractmethod
+    def part(self, data: dict[str, Any]) -> Part:
+        """What an event tells; sets `total` and `proposals` once they are told."""
+
+    def hear(self, event: Event) -> Iterator[Prefilling | Round]:
+        """The round that an event with text is."""
+        part = self.part(event.data)
+        self.finish_reason = part.finish_reason or self.finish_reason
+        count = len(part.ids) or (part.tokens - self._tokens if part.tokens is not None else 0)
+        if not part.text and count <= 0:
+            return
+        if count > 0:
+            self.trace_source, self._tokens = "passes", self._tokens + count
+        ids: Sequence[int | None] = part.ids or [None] * min(max(count, 1), MOST)
+        texts = divided(part.text, len(ids))
+        committed = tuple(Token(id=id_, text=text) for id_, text in zip(ids, texts, strict=True))
+        proposed = () if self._at == self.began else None  # nothing is proposed before the first token
+        yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=proposed)
+        self._at = event.at
+
+    def end(self) -> Iterator[Round]:
+        """Nothing is left."""
+        self.finish_reason = self.finish_reason or "stop"
+        yield from ()
+
+    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        """The rounds with as many tokens as the server counted, and with its proposals."""
+        if self.trace_source == "bursts" and self.total is not None:
+            rounds = apportioned(rounds, self.total)
+        if self.proposals is None or self.trace_source == "bursts":
+            return rounds
+        told = with_proposals(rounds, self.proposals)
+        if told is None:
+            return rounds
+        self.trace_source = "reported"
+        return told
+
+
+def divided(text: str, count: int) -> list[str]:
+    """A text in so many parts of nearly the same length."""
+    ends = [len(text) * index // count for index in range(count + 1)]
+    return [text[start:end] for start, end in pairwise(ends)]
+
+
+def apportioned(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
+    """The rounds with `total` tokens, at least one each, in proportion to the length of their text."""
+    lengths = [sum(len(token.text) for token in step.committed) for step in rounds]
+    spare, length, done, given = max(total - len(rounds), 0), sum(lengths) or 1, 0, 0
+    found = []
+    for step, own in zip(rounds, lengths, strict=True):
+        done += own
+        more = spare * done // length - given
+        given += more
+        text = "".join(token.text for token in step.committed)
+        committed = tuple(Token(id=None, text=part) for part in divided(text, 1 + more))
+        found.append(step.model_copy(update={"committed": committed}))
+    return tuple(found)
+
+
+def with_proposals(rounds: Sequence[Round], told: Proposals) -> tuple[Round, ...] | None:
+    """The rounds, prefill first, with their proposals; None if what the server tells does not fit them."""
+    prefill, *rest = rounds
+    each = list(told.each)
+    if not each:
+        equal = told.rounds == len(rest) and told.rounds > 0 and told.proposed % told.rounds == 0
+        lengths = [len(step.committed) - 1 for step in rest]
+        if not equal or sum(lengths) != told.accepted:
+            return None
+        each = [(told.proposed // told.rounds, accepted) for accepted in lengths]
+    found = [prefill]
+    for step in rest:  # a slow reader gets the tokens of several rounds in one event
+        own: list[tuple[int, int]] = []
+        left = len(step.committed)
+        while left > 0 and each:
+            own.append(each.pop(0))
+            left -= own[-1][1] + 1
+        if left > 0 or (left < 0 and each) or any(accepted > proposed for proposed, accepted in own):
+            return None
+        found += _parts(step, own)
+    return None if each else tuple(found)
+
+
+def _parts(step: Round, own: Sequence[tuple[int, int]]) -> Iterator[Round]:
+    """A round as the several ones that arrived together, which share its time."""
+    tokens = list(step.committed)
+    for proposed, accepted in own:
+        committed, tokens = tokens[: accepted + 1], tokens[accepted + 1 :]
+        drafts = tuple(
+            DraftToken(id=token.id, text=token.text, verdict=verdict)
+            for token, verdict in zip(
+                [*committed[:accepted], *[Token(id=None, text="")] * (proposed - len(committed[:accepted]))],
+                verdicts_from_counts(proposed, accepted),
+                strict=True,
+            )
+            if verdict is Verdict.ACCEPTED or token.id is None
+        )
+        yield Round(committed=tuple(committed), seconds=step.seconds / len(own), proposed=drafts)

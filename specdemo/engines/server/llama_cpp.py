@@ -1,0 +1,203 @@
+"""llama.cpp's server, in its own protocol, which tells token ids and, with each event, what was drafted so far.
+
+`timings.predicted_ms` changes with each pass of the target, so events with the same value belong to one round.
+`draft_n` and `draft_n_accepted` are cumulative; the differences between two passes are the proposals of a round and
+how many were accepted. A round commits those and one token of the target's own.
+
+Tokens that end within a character send no event; the character's last one does, and tells how many there are by then.
+Those before it have neither an id nor a text. If whole passes remain hidden in that way, only their sums are known.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from specdemo.decoding import fields
+from specdemo.decoding.verification import verdicts_from_counts
+from specdemo.engines.base import Prefilling
+from specdemo.engines.server.client import Client, Event
+from specdemo.engines.server.protocols import Asked
+from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
+from specdemo.runtime.prompt import messages
+
+
+class LlamaCpp:
+    """One llama.cpp server."""
+
+    def __init__(self, client: Client, model: str | None) -> None:
+        self._client = client
+        self._props = client.read("/props")
+        self._name = model
+        with client.understanding():
+            self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx")
+
+    def describe(self) -> Model:
+        """The model that is served."""
+        found = self._client.read("/v1/models")
+        with self._client.understanding():
+            return self._listed(found.get("data") or [{}])
+
+    def _listed(self, listed: list[dict[str, Any]]) -> Model:
+        names = [str(each.get("id")) for each in listed]
+        if self._name is not None and self._name not in names:
+            raise self._client.error("has no model {model!r}, but {names}.", model=self._name, names=", ".join(names))
+        one = listed[names.index(self._name) if self._name is not None else 0]
+        meta = one.get("meta") or {}
+        return Model(
+            name=str(one.get("id")),
+            architecture="served",
+            parameters=meta.get("n_params", 0),
+            weights=str(meta.get("ftype", "unknown")),
+            context_length=self._context,
+            vocabulary=meta.get("n_vocab"),
+            chat_template=bool(self._props.get("chat_template")),
+            server="llama.cpp",
+        )
+
+    def version(self) -> str:
+        """The server's build."""
+        return f"llama.cpp {self._props.get('build_info', '')}".strip()
+
+    def ask(self, request: Request, *, alone: bool = True) -> Asked:
+        """A completion of the prompt, to which the server's own chat template is applied first."""
+        prompt = request.prompt
+        if request.apply_chat_template and self._props.get("chat_template"):
+            chat = {
+                "messages": messages(request),
+                "chat_template_kwargs": {"enable_thinking": request.enable_thinking},
+            }
+            prompt = str(self._client.post("/apply-template", chat).get("prompt"))
+        body = {
+            "prompt": prompt,
+            **({"model": self._name} if self._name is not None else {}),
+            "n_predict": request.max_new_tokens,
+            **fields.llama_cpp(request, self._context or 64),
+            "cache_prompt": False,  # else a prefill would not be one
+            "stream": True,
+            "return_tokens": True,
+            "return_progress": True,
+            "timings_per_token": True,
+        }
+        return Asked("/completion", body, LlamaCppReader)
+
+    def count_tokens(self, text: str) -> int:
+        """Number of tokens, as the server counts them."""
+        return len(self._client.post("/tokenize", {"content": text}).get("tokens") or ())
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A pass of the target: how many tokens it commits, and what was proposed, None if that is not known."""
+
+    commits: int
+    proposed: int | None
+    seconds: float
+
+
+class LlamaCppReader:
+    """Reads one answer."""
+
+    def __init__(self, began: float) -> None:
+        self.finish_reason: FinishReason | None = None
+        self.trace_source: TraceSource = "reported"
+        self._tokens: deque[Token] = deque()  # that were heard of, and are not in a round yet
+        self._passes = -1  # in rounds so far, the prefill not counted
+        self._open: list[_Told] = [_Told(at=began)]  # the end of those, and what was told of each pass since
+
+    def hear(self, event: Event) -> Iterator[Prefilling | Round]:
+        """The rounds that are known to be complete now, which is when the next one begins."""
+        data = event.data
+        if (progress := data.get("prompt_progress")) is not None:
+            yield Prefilling(progress["processed"], progress["total"])
+            return
+        told, before = _Told.of(data, event.at), self._open[-1]
+        if told.tokens > before.tokens:
+            if told.milliseconds != before.milliseconds:
+                if told.tokens == before.tokens + 1:  # nothing is hidden, so what came before is a whole pass
+                    yield from self._close()
+                self._open.append(told)
+            else:
+                self._open[-1] = replace(before, tokens=told.tokens)
+            self._tokens += [Token(id=None, text="")] * min(told.tokens - before.tokens - 1, MOST)
+            ids = data.get("tokens") or [None]
+            self._tokens.append(Token(id=ids[-1], text=data.get("content", "")))
+        if data.get("stop"):
+            self.finish_reason = "length" if data.get("stop_type") == "limit" else "stop"
+
+    def end(self) -> Iterator[Round]:
+        """A last round that the limit, or the end of the text, cut short."""
+        self.finish_reason = self.finish_reason or "stop"
+        yield from self._close()
+
+    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        """Everything was told at once."""
+        return rounds
+
+    def _close(self) -> Iterator[Round]:
+        """The rounds of all that was told of since the last ones."""
+        begun, last = self._open[0], self._open[-1]
+        number = len(self._open) - 1
+        if not number:
+            return
+        passes = max(last.tokens - 1 - last.accepted - self._passes, number)
+        known = [_between(*pair) for pair in pairwise(self._open)]
+        for one in known if passes == number else _shared(begun, last, passes, prefill=self._passes < 0):
+            if self._tokens:
+                yield self._round(one)
+        self._passes += passes
+        self._open = [last]
+
+    def _round(self, one: _Pass) -> Round:
+        committed = [self._tokens.popleft() for _ in range(min(one.commits, len(self._tokens)))]
+        proposed = None
+        if one.proposed is not None:
+            verdicts = verdicts_from_counts(one.proposed, one.commits - 1)
+            proposed = tuple(_drafted(committed, index, verdict) for index, verdict in enumerate(verdicts))
+        return Round(committed=tuple(committed), seconds=one.seconds, proposed=proposed)
+
+
+def _between(before: "_Told", told: "_Told") -> _Pass:
+    """The one pass between two that were told of."""
+    accepted, proposed = told.accepted - before.accepted, told.drafted - before.drafted
+    return _Pass(accepted + 1, proposed, max(told.at - before.at, TICK))
+
+
+def _shared(before: "_Told", told: "_Told", passes: int, *, prefill: bool) -> Iterator[_Pass]:
+    """Several passes, of which only the sums are known; the first one takes all the time if it is the prefill."""
+    accepted, proposed = told.accepted - before.accepted, told.drafted - before.drafted
+    alike = accepted == 0 and proposed % passes == 0
+    seconds = max(told.at - before.at, TICK)
+    for index in range(passes):
+        share = seconds / passes if not prefill else seconds if not index else TICK
+        each = accepted // passes + (index < accepted % passes)
+        yield _Pass(each + 1, proposed // passes if alike else None, share)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What events have told by the time `at`, all of it cumulative."""
+
+    at: float
+    tokens: int = 0
+    milliseconds: float = -1.0
+    drafted: int = 0
+    accepted: int = 0
+
+    @classmethod
+    def of(cls, data: dict[str, Any], at: float) -> "_Told":
+        timings = data.get("timings") or {}
+        return cls(
+            at=at,
+            tokens=data.get("tokens_predicted", 0),
+            milliseconds=timings.get("predicted_ms", 0.0),
+            drafted=timings.get("draft_n", 0),
+            accepted=timings.get("draft_n_accepted", 0),
+        )
+
+
+def _drafted(committed: list[Token], index: int, verdict: Verdict) -> DraftToken:
+    """A proposal: an accepted one is what was committed; of the others only the number is known."""
+    known = committed[index] if verdict is Verdict.ACCEPTED and index < len(committed) else Token(id=None, text="")
+    return DraftToken(id=known.id, text=known.text, verdict=verdict)

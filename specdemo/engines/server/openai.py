@@ -1,0 +1,188 @@
+"""Servers that speak OpenAI's protocol: vLLM, OpenVINO Model Server, SGLang, and any other.
+
+What each adds to it is a few fields of the request and of the events; see `Extras`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from specdemo.decoding import fields
+from specdemo.engines.server.answers import Part, Proposals, TextReader
+from specdemo.engines.server.client import Client
+from specdemo.engines.server.protocols import Asked
+from specdemo.records import FinishReason, Model, Request, Round
+from specdemo.runtime.prompt import messages
+from specdemo.strategies import ServerKind
+
+_LETTERS_PER_TOKEN = 4  # where a server counts no tokens; only how long texts are depends on it
+_REASONS: dict[str, FinishReason] = {"length": "length"}
+
+
+class Extras(NamedTuple):
+    """What a kind of server has beyond the protocol."""
+
+    name: str
+    prefix: str = "/v1"
+    version: str = ""  # a path that tells it
+    running_totals: bool = False  # every event can carry the number of tokens so far
+    sampling: bool = True  # top-k, repetition penalty, ignored end of text
+    template: bool = False  # options of the chat template
+    salted: bool = False  # a request can be kept out of the prefix cache
+    counters: str = ""  # how its metrics of proposals begin
+
+
+EXTRAS: dict[ServerKind, Extras] = {
+    "vllm": Extras(
+        "vLLM",
+        version="/version",
+        running_totals=True,
+        template=True,
+        salted=True,
+        counters="vllm:spec_decode_num_",
+    ),
+    "sglang": Extras("SGLang", version="/get_server_info", running_totals=True, template=True),
+    "ovms": Extras("OpenVINO Model Server", prefix="/v3", template=True),
+    "openai": Extras("OpenAI-compatible server", sampling=False),
+}
+
+
+class OpenAI:
+    """One server of this kind."""
+
+    def __init__(self, kind: ServerKind, client: Client, model: str | None) -> None:
+        self._kind = kind
+        self._extras = EXTRAS[kind]
+        self._client = client
+        self._name = model
+
+    def describe(self) -> Model:
+        """The model that is served."""
+        found = self._client.probe(f"{self._extras.prefix}/models") or {}
+        with self._client.understanding():
+            return self._listed(found.get("data") or [])
+
+    def _listed(self, listed: list[dict[str, Any]]) -> Model:
+        names = [str(each.get("id")) for each in listed]
+        if self._name is None and not names:
+            raise self._client.error("does not list its models; name one with --model.")
+        if self._name is None and len(names) > 1:
+            raise self._client.error("has several models ({names}); name one with --model.", names=", ".join(names))
+        if self._name is not None and names and self._name not in names:
+            raise self._client.error("has no model {model!r}, but {names}.", model=self._name, names=", ".join(names))
+        self._name = self._name or names[0]
+        one = listed[names.index(self._name)] if names else {}
+        return Model(
+            name=self._name,
+            architecture="served",
+            parameters=0,
+            weights="unknown",
+            context_length=one.get("max_model_len"),
+            chat_template=True,
+            server=self._kind,
+        )
+
+    def version(self) -> str:
+        """The server's name and version."""
+        told = self._client.probe(self._extras.version) if self._extras.version else None
+        return f"{self._extras.name} {(told or {}).get('version', '')}".strip()
+
+    def ask(self, request: Request, *, alone: bool = True) -> Asked:
+        """A chat completion, or a completion of the prompt as it is."""
+        if self._name is None:
+            self.describe()
+        body: dict[str, Any] = {
+            "model": self._name,
+            **fields.openai(request, beyond=self._extras.sampling),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if self._extras.running_totals:
+            body["stream_options"]["continuous_usage_stats"] = True
+        if self._extras.salted:
+            body |= {"cache_salt": uuid4().hex, "return_token_ids": True}
+        if self._kind == "ovms":
+            body |= fields.strategy_fields(request.strategy)
+        if not request.apply_chat_template:
+            return self._asked("/completions", {**body, "prompt": request.prompt}, alone)
+        if self._extras.template:
+            body["chat_template_kwargs"] = {"enable_thinking": request.enable_thinking}
+        return self._asked("/chat/completions", {**body, "messages": messages(request)}, alone)
+
+    def _asked(self, path: str, body: dict[str, Any], alone: bool) -> Asked:
+        counted = partial(self._since, self._counted() if alone else None)
+        return Asked(self._extras.prefix + path, body, partial(OpenAIReader, counted=counted))
+
+    def _since(self, before: Proposals | None) -> Proposals | None:
+        """What the server counted since then, of all its requests; None if it does not tell."""
+        now = self._counted() if before is not None else None
+        if now is None or before is None:
+            return None
+        return Proposals(now.rounds - before.rounds, now.proposed - before.proposed, now.accepted - before.accepted)
+
+    def count_tokens(self, text: str) -> int:
+        """Number of tokens, roughly: not every server can be asked."""
+        return max(len(text) // _LETTERS_PER_TOKEN, 1)
+
+    def _counted(self) -> Proposals | None:
+        if not self._extras.counters:
+            return None
+        found = self._client.get("/metrics")
+        names = ("drafts", "draft_tokens", "accepted_tokens")
+        with self._client.understanding():
+            totals = [_total(found.text, f"{self._extras.counters}{name}") for name in names]
+            rounds, proposed, accepted = (int(total or 0) for total in totals)
+        return None if None in totals else Proposals(rounds, proposed, accepted)
+
+
+@dataclass
+class OpenAIReader(TextReader):
+    """Reads one answer."""
+
+    counted: Callable[[], Proposals | None] = field(kw_only=True)
+
+    def part(self, data: dict[str, Any]) -> Part:
+        """What an event tells."""
+        usage = data.get("usage") or {}
+        self.total = usage.get("completion_tokens", self.total)
+        told = (data.get("metrics") or {}).get("speculative_decoding")
+        if told is not None:
+            self.proposals = _reported(told)
+        choice = next(iter(data.get("choices") or ()), None)
+        if choice is None:
+            return Part()
+        delta = choice.get("delta") or {}
+        texts = (choice.get("text"), delta.get("reasoning_content"), delta.get("reasoning"), delta.get("content"))
+        reason = choice.get("finish_reason")
+        return Part(
+            text="".join(filter(None, texts)),
+            ids=choice.get("token_ids") or (),
+            tokens=usage.get("completion_tokens"),
+            finish_reason=None if reason is None else _REASONS.get(reason, "stop"),
+        )
+
+    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        """The rounds with what the server told, or counted."""
+        if self.proposals is None:
+            self.proposals = self.counted()
+        return super().settle(rounds)
+
+
+def _reported(told: dict[str, Any]) -> Proposals:
+    """vLLM's metrics of a request."""
+    each = zip(told.get("per_step_drafted") or (), told.get("per_step_accepted") or (), strict=False)
+    return Proposals(
+        told.get("num_spec_steps", 0),
+        told.get("num_draft_tokens", 0),
+        told.get("num_accepted_draft_tokens", 0),
+        tuple(each),
+    )
+
+
+def _total(text: str, name: str) -> float | None:
+    """The sum of a counter over all its labels, in Prometheus' format; None if there is no such counter."""
+    values = re.findall(rf"^{re.escape(name)}(?:_total)?(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+    return sum(map(float, values)) if values else None

@@ -1,0 +1,257 @@
+"""A comparison in plain sentences, for page and terminal alike."""
+
+from collections.abc import Iterator
+
+from specdemo.analysis import metrics
+from specdemo.analysis.conclusion import evidence
+from specdemo.presentation.figures import number, percent
+from specdemo.presentation.wording import in_words
+from specdemo.records import SIDES, Comparison, Move, Round, Run, Verdict
+from specdemo.strategies import Drafter, Source, fixed_lookahead, sources
+
+
+def reason(comparison: Comparison) -> str:
+    """From how many runs, and why: what a round commits compared with what it costs, and what makes up that cost.
+
+    If speculation had nothing to work with, that comes first.
+    """
+    missing = [*_missing(comparison)]
+    if missing or not comparison.both:
+        return " ".join(missing)
+    return " ".join(filter(None, (_nothing(comparison), evidence(comparison), _why(comparison))))
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    """Why a side is missing, or ended too early."""
+    yield from comparison.failures.values()
+    for side in SIDES:
+        if comparison.side(side).finish_reason == "absent":
+            yield f"There is no {side} server, so there is nothing to compare with."
+
+
+def _nothing(comparison: Comparison) -> str:
+    """That nothing was proposed, or nothing accepted; empty otherwise."""
+    rounds = comparison.speculative.rounds
+    if not rounds or any(step.accepted for step in rounds):
+        return ""
+    lookup = "model" not in sources(comparison.settings.strategy)
+    if any(step.proposed is None or step.proposed for step in rounds):
+        who = "prompt lookup" if lookup else "the draft"
+        return f"No token that {who} proposed was accepted, so speculation could only cost time."
+    who = "Prompt lookup found nothing to copy" if lookup else "The draft proposed nothing"
+    return f"{who}, so both sides decoded one token at a time."
+
+
+def _why(comparison: Comparison) -> str:
+    length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
+    if not comparison.speculative.passes_known:
+        return ""
+    if length is None or cost is None:
+        return "Ask for more tokens to see a difference."
+    if cost > length:
+        round_ = f"A round takes as long as {cost:.2f} plain steps but commits only {length:.2f} tokens."
+    else:
+        round_ = f"A round commits {length:.2f} tokens in the time of {cost:.2f} plain steps."
+    return " ".join(filter(None, (round_, _makeup(comparison))))
+
+
+def agreement(comparison: Comparison) -> str:
+    """Whether the outputs are identical, and how many tokens were compared."""
+    if not comparison.both:
+        return "one side only"
+    compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
+    index = metrics.first_divergence(comparison)
+    if index is None:
+        return f"identical output, {compared} tokens compared"
+    return f"outputs differ from token {index + 1} on"
+
+
+def made_by(comparison: Comparison) -> str:
+    """The pair, the settings and the device that a result comes from."""
+    device = comparison.environment.device
+    return f"{comparison.pair.name} on {device}: {in_words(comparison.settings)}."
+
+
+def notes(comparison: Comparison) -> Iterator[str]:
+    """How the proposals are known, and what else matters in judging the figures."""
+    yield _SOURCES[comparison.trace_source]
+    if comparison.pair.translated and "model" in sources(comparison.settings.strategy):
+        yield (
+            "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
+            "so its proposals have no probabilities."
+        )
+    if comparison.pair.runtime.dynamic_quantization == "off" and comparison.pair.target.weights not in UNCOMPRESSED:
+        yield _EXACT
+    if comparison.pair.runtime.enable_prefix_caching:
+        yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
+    if comparison.moves:
+        moves = ", ".join(f"{moved_to(move)} from round {move.round} on" for move in comparison.moves)
+        yield f"Settings were moved while it ran: {moves}. So the figures are those of several settings together."
+    if comparison.history:
+        yield "Both sides read the same earlier turns, which hold the target's own answers."
+
+
+def moved_to(move: Move) -> str:
+    """Where a setting was moved, in two words."""
+    if move.num_assistant_tokens is not None:
+        return f"lookahead {move.num_assistant_tokens}"
+    return f"threshold {move.assistant_confidence_threshold:.2f}"
+
+
+_SOURCES = {
+    "measured": "Proposals were recorded as they were made.",
+    "replayed": "GenAI does not report which proposals it rejected, so they were replayed: the drafter ran again "
+    "over the committed text, off the clock, and each round was checked against what it committed.",
+    "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of an EAGLE-3 head "
+    "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
+    "only how many were accepted.",
+    "reported": "The server reported how many tokens each round proposed and how many were accepted, but not which "
+    "ones were rejected. Rounds are timed by when their tokens arrived here.",
+    "passes": "The server told how many tokens each event held; those that arrived together are taken for one pass. "
+    "It did not tell what had been proposed. Rounds are timed by when their tokens arrived here.",
+    "bursts": "The server does not tell its rounds. What is shown as one is a burst of text that arrived at once; "
+    "tokens are divided among bursts by length, so only their total is exact.",
+}
+
+
+def divergence_reason(comparison: Comparison) -> str:
+    """Why the outputs can differ, for these settings; empty if they do not."""
+    if metrics.identical(comparison):
+        return ""
+    settings = comparison.settings
+    if settings.do_sample and "model" in sources(settings.strategy) and settings.engine == "genai":
+        return SAMPLING_CAVEAT
+    if settings.do_sample:
+        return (
+            "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
+            "Both are drawn from the same distribution."
+        )
+    if settings.engine == "served":
+        return _SERVED_DIVERGENCE
+    precision, weights = comparison.environment, comparison.pair.target.weights
+    quantized = weights not in UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
+    return (
+        "Both sides use the same target, but a pass over several tokens runs different kernels than a pass over one "
+        "and rounds differently, which decides where two tokens are almost equally likely. "
+        f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
+        "in f32 throughout, outputs diverge less often."
+        + (_QUANTIZED.format(weights=weights, groups=precision.dynamic_quantization) if quantized else "")
+    )
+
+
+_SERVED_DIVERGENCE = (
+    "If both servers hold the same weights in the same precision, this is rounding: a pass over several tokens runs "
+    "different kernels than a pass over one, which decides where two tokens are almost equally likely."
+)
+UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
+"""Stored precisions of weights, of folders and of GGUF files, with which activations are not quantized."""
+_EXACT = (
+    "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
+    "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
+    "tab has the switch."
+)
+_QUANTIZED = (
+    " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "
+    "differences; with dynamic quantization off they stay as they are."
+)
+
+
+def walk_through(comparison: Comparison) -> Iterator[str]:
+    """The algorithm in a few sentences, illustrated by a round of this run."""
+    rounds = comparison.speculative.rounds
+    known = [
+        (number, step)
+        for number, step in enumerate(rounds, 1)
+        if step.proposed and None not in {draft.id for draft in step.proposed}
+    ]
+    if not known:
+        yield "The proposals of this run are not known, so no round can serve as an example."
+        return
+    telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
+    number, step = (telling or known)[0]
+    drafts, accepted = step.proposed or (), step.accepted
+    who = SOURCES[step.source or sources(comparison.settings.strategy)[0]]
+    words = ", ".join(_quoted(draft.text) for draft in drafts)
+    yield (
+        f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
+        "Then the target read all of them in a single pass, which tells what it would have written itself."
+    )
+    own = "".join(token.text for token in step.committed[accepted:])
+    good = (
+        f"It accepted {', '.join(_quoted(draft.text) for draft in drafts[:accepted])}"
+        if accepted
+        else "It accepted none"
+    )
+    refused = next((draft for draft in drafts if draft.verdict is Verdict.REJECTED), None)
+    if refused is not None:
+        odds = ""
+        if refused.draft_probability is not None and refused.target_probability is not None:
+            odds = f" (draft {refused.draft_probability:.2f}, target {refused.target_probability:.2f})"
+        rest = len(drafts) - accepted - 1
+        after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded unjudged." if rest else ""
+        yield f"{good}, rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(own)} instead.{after}"
+    elif own:
+        yield f"{good}, the whole proposal, and since the pass also tells what comes next, it added {_quoted(own)}."
+    if comparison.settings.do_sample and comparison.settings.engine == "traced":
+        yield (
+            "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), where p is the target's "
+            "distribution and q the draft's; a rejected one is replaced by a draw from max(0, p − q), normalized. "
+            "The output then follows exactly the target's distribution (Leviathan et al. 2023)."
+        )
+    yield f"So one target pass committed {len(step.committed)} token{'s' * (len(step.committed) != 1)}."
+
+
+def _quoted(text: str) -> str:
+    return f"“{text.replace(chr(10), '↵')}”"
+
+
+SOURCES: dict[Source, str] = {"model": "the draft", "lookup": "prompt lookup"}
+_PROPOSALS: dict[Drafter, str] = {
+    "model": "the draft's proposals",
+    "lookup": "prompt lookup's proposals",
+    "both": "all proposals",
+}
+
+
+def _shares(run: Run) -> str:
+    """In how many rounds each of two sources proposed, and how much of it was accepted."""
+    parts = []
+    for source, name in SOURCES.items():
+        rounds = [step for step in run.rounds if step.source == source]
+        if rounds:
+            accepted, proposed = (sum(counts) for counts in zip(*map(_counts, rounds), strict=True))
+            of_them = f"{accepted} of {proposed} accepted"
+            parts.append(f"{name} proposed in {len(rounds)} of {len(run.rounds)} rounds ({of_them})")
+    told = "; ".join(parts)
+    return f"{told[:1].upper()}{told[1:]}." if told else ""
+
+
+def _counts(step: Round) -> tuple[int, int]:
+    return step.accepted, len(step.proposed or ())
+
+
+SAMPLING_CAVEAT = (
+    "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
+    "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
+    "different by chance. The traced engine keeps the distribution exactly."
+)
+
+
+def _makeup(comparison: Comparison) -> str:
+    settings, costs = comparison.settings, comparison.costs
+    who, lookahead = sources(settings.strategy), fixed_lookahead(settings.strategy)
+    sentences, calibrated = [], []
+    rate = metrics.acceptance_rate(comparison.speculative)
+    if rate is not None:
+        sentences.append(f"{percent(rate)} of {_PROPOSALS[settings.drafter]} were accepted.")
+    if len(who) > 1:
+        sentences.append(_shares(comparison.speculative))
+    if costs is not None and "model" in who and costs.draft_step is not None:
+        calibrated.append(f"a draft step cost {number(metrics.draft_cost(costs))} of a plain step")
+    if costs is not None and lookahead is not None:
+        tokens = lookahead + 1
+        times = number(metrics.verify_cost(costs, tokens))
+        calibrated.append(f"verifying {tokens} tokens in one pass cost {times} times a pass over one")
+    if calibrated:
+        sentences.append(f"Measured apart from this run, {' and '.join(calibrated)}.")
+    return " ".join(sentences)

@@ -1,0 +1,102 @@
+"""Every figure of a comparison as page and terminal show it: name, value of each side, formula."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from specdemo.analysis import intervals, metrics
+from specdemo.analysis.conclusion import speedup_of
+from specdemo.records import Comparison, Run
+from specdemo.strategies import fixed_lookahead, sources
+
+_POSITIONS = 16
+
+
+class Figure(NamedTuple):
+    """One row. `plain` is empty where the figure belongs to speculation alone."""
+
+    name: str
+    plain: str
+    speculative: str
+    formula: str
+
+
+def figures(comparison: Comparison) -> Iterator[Figure]:
+    """The figures in the order in which they explain each other."""
+    plain, speculative = comparison.plain, comparison.speculative
+    formulas = metrics.FORMULAS
+    yield _speedup(comparison)
+    yield Figure(
+        "time per token",
+        milliseconds(metrics.time_per_token(plain)),
+        milliseconds(metrics.time_per_token(speculative)),
+        formulas["time_per_token"],
+    )
+    yield Figure(
+        "prefill",
+        milliseconds(metrics.prefill_seconds(plain)),
+        milliseconds(metrics.prefill_seconds(speculative)),
+        formulas["prefill"],
+    )
+    yield Figure("acceptance rate α", "", number(metrics.acceptance_rate(speculative)), formulas["acceptance_rate"])
+    yield Figure(
+        "mean accepted length τ",
+        number(metrics.mean_accepted_length(plain)),
+        number(metrics.mean_accepted_length(speculative)),
+        formulas["mean_accepted_length"],
+    )
+    yield Figure("acceptance by position i", "", _positions(speculative), formulas["per_position"])
+    yield from _cost_figures(comparison)
+
+
+def _speedup(comparison: Comparison) -> Figure:
+    """The quoted speedup with its interval, or the race's own where it was not repeated."""
+    speedup, formula = speedup_of(comparison), metrics.FORMULAS["speedup"]
+    if speedup is None or not comparison.repeats:
+        return Figure("speedup, one run", "", number(speedup.middle if speedup else None, "×"), formula)
+    runs = len(comparison.repeats)
+    name = f"speedup, {runs} repeat{'s' * (runs > 1)}"
+    return Figure(name, "", str(speedup), f"{formula}; {intervals.FORMULA}")
+
+
+def _positions(run: Run) -> str:
+    """Shares by position, without the positions that no round accepted."""
+    rates = metrics.per_position_acceptance(run)
+    shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
+    if len(shown) < len(rates):
+        shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
+    return " · ".join(shown) or "–"
+
+
+def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
+    costs = comparison.costs
+    if costs is None:
+        return
+    formulas = metrics.FORMULAS
+    calibrated = "measured apart from this run: "
+    if "model" in sources(comparison.settings.strategy):
+        yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), calibrated + formulas["draft_cost"])
+    lookahead = fixed_lookahead(comparison.settings.strategy)
+    if lookahead is not None:
+        tokens = lookahead + 1
+        verify = number(metrics.verify_cost(costs, tokens))
+        yield Figure(f"verify cost v({tokens})", "", verify, calibrated + formulas["verify_cost"])
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Two decimals, or a dash where the figure is unknown."""
+    return "–" if value is None else f"{value:.2f}{unit}"
+
+
+def percent(share: float) -> str:
+    """A share of one in whole per cent."""
+    return f"{share * 100:.0f} %"
+
+
+def parameters(count: int) -> str:
+    """A number of parameters in readable form: 1.1M, 7.0B."""
+    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Seconds as milliseconds with two decimals."""
+    return "–" if seconds is None else f"{seconds * 1000:.2f} ms"

@@ -1,0 +1,105 @@
+"""Comparisons as JSON objects of schema 2, and back; objects of schema 1, which lack repeats, are read, too.
+
+The object holds what was measured and, for readers without this package, the figures derived from it
+(`tokens_per_second`, `summary`). Reading ignores the derived ones: they are functions of the rest.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from specdemo.analysis import metrics
+from specdemo.analysis.conclusion import runs_of, speedup_of
+from specdemo.errors import FileError
+from specdemo.input import json_value
+from specdemo.output import READABLE, SCHEMA
+from specdemo.presentation.warnings import warnings
+from specdemo.records import SIDES, TICK, Comparison, Round, Run
+
+_COLUMNS = {
+    "token_ids": "id",
+    "token_texts": "text",
+    "token_probabilities": "probability",
+    "token_entropies": "entropy",
+    "token_alternatives": "alternatives",
+}
+_VERSIONS = " or ".join(map(str, READABLE))
+_REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load", "moves", "failures")
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """One JSON-serialisable object of schema 2."""
+    speedup = speedup_of(comparison)
+    return {
+        "schema": SCHEMA,
+        **comparison.model_dump(mode="json", include={"pair", "history", "prompt", "settings", "environment"}),
+        **{side: _run_to_json(comparison.side(side)) for side in SIDES},
+        **comparison.model_dump(mode="json", include=set(_REST)),
+        "summary": {
+            "speedup": speedup and speedup.middle,
+            "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.known else None,
+            "runs": runs_of(comparison),
+            "acceptance_rate": metrics.acceptance_rate(comparison.speculative),
+            "mean_accepted_length": metrics.mean_accepted_length(comparison.speculative),
+            "identical": metrics.identical(comparison) if comparison.both else None,
+            "first_divergence": metrics.first_divergence(comparison),
+            "doubts": [doubt._asdict() for doubt in warnings(comparison)],
+        },
+    }
+
+
+def from_json(data: dict[str, Any]) -> Comparison:
+    """The comparison that `to_json` wrote.
+
+    Raises:
+        ValueError: the object is of a schema that is not read.
+    """
+    if data.get("schema") not in READABLE:
+        raise ValueError(f"expected an object of schema {_VERSIONS}, got schema {data.get('schema')!r}")
+    return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in SIDES}})
+
+
+def from_text(text: str | bytes, advice: str) -> Comparison:
+    """The comparison in a JSON text that anyone may have written.
+
+    Raises:
+        FileError: it holds none; ends in this advice.
+    """
+    try:
+        return from_json(json_value(text))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
+        raise FileError(f"This is not a comparison of schema {_VERSIONS}; {advice}.") from error
+
+
+def _run_to_json(run: Run) -> dict[str, Any]:
+    tokens = [token.model_dump(mode="json") for token in run.tokens]
+    return {
+        "text": run.text,
+        **{column: [token[name] for token in tokens] for column, name in _COLUMNS.items()},
+        "prefill_seconds": metrics.prefill_seconds(run),
+        "decode_seconds": metrics.decode_seconds(run),
+        "tokens_per_second": metrics.tokens_per_second(run),
+        "finish_reason": run.finish_reason,
+        "passes_known": run.passes_known,
+        "rounds": [
+            {**step.model_dump(mode="json"), "committed": [token.id for token in step.committed]}
+            for step in run.rounds
+        ],
+    }
+
+
+def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
+    columns = {name: data[column] for column, name in _COLUMNS.items() if column in data}
+    rows = zip(*columns.values(), strict=True)
+    tokens: Iterator[dict[str, Any]] = (dict(zip(columns, row, strict=True)) for row in rows)
+    in_rounds = sum(len(step["committed"]) for step in data["rounds"])
+    prefill = {
+        "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),
+        "seconds": TICK if data["prefill_seconds"] is None else data["prefill_seconds"],  # there is no token
+    }
+    rounds = [  # one by one: a single call for all of a long run would stall the other threads of a server
+        Round.model_validate({**step, "committed": list(islice(tokens, len(step["committed"])))})
+        for step in data["rounds"]
+    ]
+    known = {"finish_reason": data["finish_reason"], "passes_known": data.get("passes_known", True)}
+    return {"prefill": prefill, "rounds": rounds, **known}

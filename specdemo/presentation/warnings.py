@@ -1,0 +1,199 @@
+"""Figures that cannot be what they seem, or that say less than they seem to, each with the reason.
+
+A round reads the target's weights at least once, as a plain step does. So it hardly takes less time than one, and the
+speedup can hardly exceed τ, the tokens that a round commits; nor can a pass over several tokens take less than a pass
+over one. A measurement that says so was disturbed.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from specdemo.analysis import metrics
+from specdemo.analysis.conclusion import speedup_of
+from specdemo.analysis.intervals import Interval, Summary
+from specdemo.analysis.loops import loop
+from specdemo.analysis.predict import predict
+from specdemo.presentation.figures import percent
+from specdemo.records import Comparison, Costs, Verdict
+from specdemo.strategies import sources
+
+_ABOVE = 1.1  # × τ: clocks and caches explain a little
+_BELOW = 0.95  # of v(1)
+_BUSY = 0.2  # of the machine's processor time
+
+_ENOUGH = 12  # rounds in which not one proposal was accepted
+_SLOW = 0.3  # plain steps: a draft step that takes less is not what keeps a pair from any gain
+_EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
+"""What is in the architecture's name of a mixture of experts."""
+
+Kind = Literal[
+    "above τ",
+    "v(n) below 1",
+    "includes 1",
+    "other load",
+    "loop",
+    "still warming up",
+    "too wide",
+    "nothing accepted",
+    "slow draft",
+    "no gain possible",
+    "experts",
+    "draft device",
+]
+
+
+class Caution(NamedTuple):
+    """Which figure to doubt, and why, as a sentence."""
+
+    kind: Kind
+    reason: str
+
+
+def warnings(comparison: Comparison) -> Iterator[Caution]:
+    """What to doubt about a comparison."""
+    speedup = speedup_of(comparison)
+    loads = [trial.other_load for trial in comparison.repeats] or [comparison.other_load]
+    load = max((share for share in loads if share is not None), default=None)
+    if speedup is not None:
+        yield from _of_speedup(speedup, metrics.mean_accepted_length(comparison.speculative))
+    yield from _of_load(load)
+    for side, warm_up in (comparison.warm_up or {}).items():
+        if not warm_up.steady:
+            yield Caution(
+                "still warming up",
+                f"The {side} side was still getting faster when its warm-up ended after {warm_up.seconds:.0f} s, "
+                "so it may look slower than it is; run again.",
+            )
+    if comparison.costs is not None:
+        yield from _of_costs(comparison.costs)
+    yield from causes(comparison)
+    tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
+    found = loop(tokens)
+    if found is not None:
+        times = (len(tokens) - found.start) // found.period
+        what = "token" if found.period == 1 else f"{found.period} tokens"
+        yield Caution(
+            "loop",
+            f"From token {found.start + 1} on, the output repeats the same {what}, {times} times in all. Repetition "
+            "is easy to guess, so this speedup says little about other texts.",
+        )
+
+
+def causes(comparison: Comparison) -> Iterator[Caution]:
+    """What is probably wrong with the pair, or how it is loaded, where speculation cannot pay off."""
+    pair, costs, by_model = comparison.pair, comparison.costs, "model" in sources(comparison.settings.strategy)
+    yield from _of_verdicts(comparison, by_model=by_model)
+    if costs is not None:
+        yield from _of_steps(costs, by_model=by_model)
+    if any(name in pair.target.architecture.lower() for name in _EXPERTS):
+        yield Caution(
+            "experts",
+            "The target is a mixture of experts. A pass over several tokens reads the experts that each of them "
+            "needs, so it costs more than in other models, and speculation gains less, or nothing.",
+        )
+    environment, runtime = comparison.environment, pair.runtime
+    if by_model and pair.draft is not None and not runtime.draft_device and not environment.served:
+        target, draft = environment.device, environment.draft_device
+        if target != draft:
+            yield Caution(
+                "draft device",
+                f"The draft runs on {draft}, but the target on {target}, though no device was chosen for the draft. "
+                "Choose one, or another device for both.",
+            )
+
+
+def _of_verdicts(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]:
+    """That nothing was accepted, though enough rounds were judged."""
+    rounds, pair = comparison.speculative.rounds, comparison.pair
+    judged = sum(any(draft.verdict is not Verdict.DISCARDED for draft in step.proposed or ()) for step in rounds)
+    if not by_model or judged < _ENOUGH or any(step.accepted for step in rounds):
+        return
+    if comparison.environment.served:
+        why = "Check what the server was told to speculate with."
+    elif pair.eagle3:
+        why = "Probably the EAGLE-3 head was made for another target, or is damaged; try another one."
+    else:
+        why = "Probably the draft is of another family; try another one."
+    yield Caution(
+        "nothing accepted",
+        f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}",
+    )
+
+
+def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Caution]:
+    """That speculation could gain nothing even if every proposal were accepted, and which steps are to blame."""
+    free, drafted, cost = predict(costs, 1.0, "lookup"), predict(costs, 1.0), metrics.draft_cost(costs)
+    slower = "Even if every proposal were accepted, plain decoding would be faster:"
+    by_passes = free is not None and not free.best
+    by_both = by_model and drafted is not None and not drafted.best
+    if by_both and not by_passes and cost is not None and cost > _SLOW:
+        yield Caution(
+            "slow draft",
+            f"{slower} a draft step takes {cost:.2f} times as long as a plain step. Choose a much smaller draft, "
+            "or a faster device for it.",
+        )
+    elif by_passes or by_both:
+        tokens = len(costs.verify)
+        yield Caution(
+            "no gain possible",
+            f"{slower} a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f} times as long "
+            "as a plain step. Such a target is limited by arithmetic, not by memory; more threads, or another "
+            "device, may change that.",
+        )
+
+
+def doubts_of(summary: Summary) -> Iterator[Caution]:
+    """What to doubt about a summary of trials."""
+    yield from _of_speedup(summary.speedup, summary.mean_accepted_length)
+    yield from _of_load(summary.other_load)
+
+
+def _of_speedup(speedup: Interval, length: float | None) -> Iterator[Caution]:
+    if length is not None and speedup.middle > _ABOVE * length:
+        why = (
+            "every target pass committed a single token, as in plain decoding, so speculation cannot have saved time"
+            if length <= 1
+            else "a round commits no more tokens than that, and hardly takes less time than a plain step"
+        )
+        yield Caution(
+            "above τ",
+            f"A speedup of {speedup.middle:.2f}× is more than τ = {length:.2f} allows: {why}. The plain runs were "
+            "probably slowed down by something else; measure again.",
+        )
+    reason = too_wide(speedup)
+    if reason is not None:
+        yield Caution("too wide", reason)
+    elif speedup.includes_one:
+        yield Caution("includes 1", f"The {speedup.ends} includes 1, so neither side is clearly faster.")
+
+
+def too_wide(speedup: Interval) -> str | None:
+    """That the runs differ too much, if they do."""
+    return f"The runs differ too much to name a speedup ({speedup.ends}); measure again." if speedup.wide else None
+
+
+def busy(share: float | None) -> str | None:
+    """That other processes took much of the processor's time, if they did."""
+    if share is None or share <= _BUSY:
+        return None
+    return (
+        f"Other processes took {percent(share)} of this machine's processor time meanwhile. That slows both "
+        "sides down, and not necessarily alike; close them and run again."
+    )
+
+
+def _of_load(share: float | None) -> Iterator[Caution]:
+    reason = busy(share)
+    if reason is not None:
+        yield Caution("other load", reason)
+
+
+def _of_costs(costs: Costs) -> Iterator[Caution]:
+    passes = [(metrics.verify_cost(costs, n) or 1.0, n) for n in range(2, len(costs.verify) + 1)]
+    least, tokens = min(passes, default=(1.0, 0))
+    if least < _BELOW:
+        yield Caution(
+            "v(n) below 1",
+            f"v({tokens}) = {least:.2f} is below 1, but a pass over {tokens} tokens cannot take less time than one "
+            "over a single token. Something else slowed the machine down while step costs were measured.",
+        )

@@ -1,0 +1,189 @@
+"""The models a visitor may choose from. The browser sends names; they are looked up, never turned into paths."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
+from specdemo.models.catalogue import Entry, catalogue, find
+from specdemo.models.devices import devices, draft_device
+from specdemo.models.download import download, download_source, local_folder
+from specdemo.models.library import distinct, entry_folders, library
+from specdemo.models.pairs import pair_of, suited
+from specdemo.progress import Progress
+from specdemo.records import Model, ModelPair
+from specdemo.settings import RuntimeSettings
+from specdemo.ui.html.catalogue import card_html, cards_html, download_html, offer_html
+from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.visitors import Visitors
+
+PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)
+"""The names that identify a pair and how it is loaded, in the page's controls and in links."""
+
+
+class Names(NamedTuple):
+    """A pair as the page's controls name it; an empty draft means none."""
+
+    target: str
+    draft: str
+
+
+def values_of(pair: ModelPair) -> dict[str, Any]:
+    """The values that identify this pair."""
+    draft = pair.draft.name if pair.draft is not None else ""
+    runtime = pair.runtime.model_dump()
+    return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
+
+
+def runtime_of(target: Model | None) -> RuntimeSettings:
+    """The default runtime settings for a target, if it is on this machine."""
+    return suited(target) if target is not None else RuntimeSettings()
+
+
+def of_hub(name: str) -> bool:
+    """Whether a name may be that of a model, or of a GGUF file, on the Hub."""
+    return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
+
+
+class Registry:
+    """What is on this machine, what the catalogue offers, and the default pair."""
+
+    def __init__(
+        self,
+        default: ModelPair,
+        visitors: Visitors,
+        *,
+        directory: Path | None = None,
+        downloads: bool = True,
+    ) -> None:
+        """`directory`: the user's own models. Without `downloads`, visitors cannot fetch anything."""
+        self.default = default
+        self.downloads = downloads
+        self._visitors = visitors
+        self._directory = directory
+
+    @property
+    def own_directory(self) -> bool:
+        """Whether the user named a directory for models."""
+        return self._directory is not None
+
+    def models(self) -> dict[str, Model]:
+        """Every model by its name, the default pair's first."""
+        first = [model for model in (self.default.target, self.default.draft) if model is not None]
+        paths = {model.path for model in first}
+        rest = (model for model in library(self._directory).models if model.path not in paths)
+        return {model.name: model for model in distinct([*first, *rest])}
+
+    def elsewhere(self, name: str) -> str:
+        """Of a name that no model on this machine has: what to do."""
+        missing = f"There is no model {quoted(name)} on this machine"
+        if not of_hub(name):
+            return f"{missing}; choose one from the list."
+        if self.downloads:
+            return f"{missing}; look for it on the Hub, in the Models tab."
+        return f"{missing}; whoever runs this page can get it with: specdemo models download {name}"
+
+    def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
+        """The pair of these names with these runtime settings.
+
+        Raises:
+            SpecdemoError: there is no such model, or a setting or device cannot be used.
+        """
+        models = self.models()
+        for name in (names.target, *filter(None, [names.draft])):
+            if name not in models:
+                raise UnknownNameError(self.elsewhere(name))
+        if names.target == self.default.target.name and self.default.servers is not None:
+            return self.default
+        settings = RuntimeSettings.checked(**runtime | {"draft_device": runtime.get("draft_device") or None})
+        offered = self.devices()
+        unknown = next((name for name in (settings.device, draft_device(settings)) if name not in offered), None)
+        if unknown is not None:
+            raise DeviceError(f"This page offers no device {quoted(unknown)}; choose one of {', '.join(offered)}.")
+        return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
+
+    def devices(self) -> dict[str, str]:
+        """Title of every device that visitors may choose: those that can be used, and those of the default pair."""
+        usable = [device for device in devices() if device.reason is None]
+        own = (self.default.runtime.device, draft_device(self.default.runtime))
+        return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
+
+    def suited(self, target: str) -> RuntimeSettings:
+        """The default runtime settings for a target."""
+        return runtime_of(self.models().get(target))
+
+    def names_of(self, entry_name: str) -> Names:
+        """The names of a catalogue entry's models.
+
+        Raises:
+            UnknownNameError: there is no such entry, or not all of it is on this machine.
+        """
+        entry = find(entry_name)
+        by_path = {model.path: name for name, model in self.models().items()}
+        names = [by_path.get(folder) for folder in entry_folders(entry, self._directory)]
+        if None in names:
+            raise UnknownNameError(f"{entry.title!r} is not on this machine yet; download or convert it first.")
+        target, *draft = (name or "" for name in names)
+        return Names(target, draft[0] if draft else "")
+
+    def cards(self) -> str:
+        """The catalogue as HTML."""
+        return cards_html([self._card(entry) for entry in catalogue()])
+
+    def _card(self, entry: Entry) -> str:
+        here = [local_folder(source, self._directory) is not None for source in entry.sources]
+        return card_html(entry, here, downloads=self.downloads, own_directory=self.own_directory)
+
+    def offer(self, name: str) -> str:
+        """What to do about a model that is not on this machine, as HTML; empty if the page cannot fetch it."""
+        return offer_html(name) if self.downloads and of_hub(name) else ""
+
+    def look(self, name: str) -> Iterator[str]:
+        """Look for a model on the Hub; yields messages, and at last the offer to download what is missing."""
+        if not self.offer(name):
+            return
+        yield notice("Contacting the Hub …")
+        try:
+            with closing(download(name)) as steps:  # which begin with what there is to fetch
+                first = next(steps)
+            yield offer_html(name, first.total - first.done)
+        except SpecdemoError as error:
+            yield alert(error)
+
+    def download(self, visitor: str, name: str) -> Iterator[str]:
+        """Download a model of the Hub, or what is missing of the catalogue's entry of this name, yielding messages.
+
+        What was downloaded is kept when it is stopped.
+        """
+        if not self.downloads:
+            yield notice("Downloads from this page are off; whoever runs it can download in a terminal.")
+            return
+        try:
+            with self._visitors.busy(visitor, "download") as cancelled:
+                yield notice("Contacting the Hub …")
+                for address, steps in _downloads(name, cancelled.is_set):
+                    last: Progress[Path | None] | None = None
+                    for last in steps:
+                        yield download_html(address, last)
+                    if last is None or last.found is None:
+                        yield notice("Stopped. What was downloaded is kept; download again to resume.")
+                        return
+            yield notice(f"{name if of_hub(name) else find(name).title} is on this machine.")
+        except SpecdemoError as error:
+            yield alert(error)
+
+
+def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:
+    """Whence, and the progress of each download that is needed.
+
+    Raises:
+        UnknownNameError: the catalogue has no such entry.
+    """
+    if of_hub(name):
+        yield name, download(name, stop=stop)
+        return
+    for source in find(name).sources:
+        if source.repository is not None and source.format != "convert" and not local_folder(source):
+            yield source.address, download_source(source, stop)

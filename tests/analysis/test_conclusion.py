@@ -1,0 +1,243 @@
+"""What may be said of a comparison, from how many runs, and what is doubted about it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdemo.analysis import conclusion, metrics
+from specdemo.analysis.intervals import summarise
+from specdemo.analysis.loops import Loop, loop
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.other_load import OtherLoad
+from specdemo.measure.race import race
+from specdemo.measure.repeats import repeats
+from specdemo.presentation import explain
+from specdemo.presentation.figures import figures
+from specdemo.presentation.warnings import causes, doubts_of, warnings
+from specdemo.presentation.wording import in_words
+from specdemo.records import NOT_USED, Comparison, Costs, Move, Trial, WarmUp
+from specdemo.settings import GenerationSettings
+
+
+def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
+    *_, comparison = race(engine, "Say", GenerationSettings(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison.model_copy(update={"other_load": None})
+
+
+def repeated(*speedups: float, **changes: Any) -> Comparison:
+    """A comparison whose repeats had these speedups."""
+    each = [
+        Trial(
+            tokens=8,
+            seconds=1,
+            plain_seconds=speedup,
+            identical=True,
+            rounds=2,
+            run_tokens=8,
+            run_seconds=1,
+            **changes,
+        )
+        for speedup in speedups
+    ]
+    return compare(ScriptedEngine()).model_copy(update={"repeats": tuple(each)})
+
+
+def kinds(comparison: Comparison) -> list[str]:
+    return [doubt.kind for doubt in warnings(comparison)]
+
+
+def test_repeats_agree_with_the_race_on_a_steady_clock() -> None:
+    engine = ScriptedEngine(wrong=(4,))
+    before = compare(engine)
+    *_, last = repeats(engine, before, number=3)
+    assert len(last.repeats) == 3
+    assert [trial.speedup for trial in last.repeats] == pytest.approx([metrics.speedup(before)] * 3)
+    assert all(trial.identical for trial in last.repeats)
+    assert engine.requests == 0
+
+
+def test_as_many_repeats_as_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.measure.repeats.MOST", 20)
+    engine = ScriptedEngine()  # whose seconds do not really pass
+    before = compare(engine)
+    assert len(list(repeats(engine, before))) > 6
+    slow = ScriptedEngine(step=2)
+    assert list(repeats(slow, compare(slow))) == []  # a plain run takes 20 s
+
+
+def test_what_was_stopped_is_not_repeated_and_repeats_can_be_stopped() -> None:
+    engine = ScriptedEngine()
+    before = compare(engine)
+    cancelled = before.plain.model_copy(update={"finish_reason": "cancelled"})
+    assert list(repeats(engine, before.model_copy(update={"plain": cancelled}), number=3)) == []
+    assert list(repeats(engine, before, number=3, stop=lambda: True)) == []
+    moved = before.model_copy(update={"moves": (Move(round=2, num_assistant_tokens=8),)})
+    assert list(repeats(engine, moved, number=3)) == []
+    assert engine.requests == 0
+
+
+def test_the_conclusion_quotes_the_repeats_and_names_their_number() -> None:
+    one = compare(ScriptedEngine())
+    race_itself = metrics.speedup(one)
+    assert conclusion.headline(one) == f"{race_itself:.2f}× faster"
+    assert conclusion.evidence(one) == "From a single run."
+    few = repeated(2.0, 2.1, 2.5)
+    assert conclusion.headline(few) == "2.10× faster"
+    assert conclusion.evidence(few).startswith("Median of 3 repeats (2.00–2.50, too few for an interval")
+    many = repeated(*[2.0, 2.1, 2.2] * 3)
+    assert conclusion.headline(many) == "2.10× faster"
+    assert f"Median of 9 repeats (95 % interval 2.00–2.20); the race itself: {race_itself:.2f}×." in explain.reason(
+        many
+    )
+    assert next(figures(many)).name == "speedup, 9 repeats"
+    assert next(figures(many)).speculative == "2.10× (95 % interval 2.00–2.20)"
+
+
+@pytest.mark.parametrize(
+    ("speedups", "headline", "tone", "kind"),
+    [
+        ([0.9, 0.95, 1.1] * 3, "0.95×: no clear difference", "same", "includes 1"),
+        ([1.2, 1.3, 1.4, 3, 3.5, 4], "1.25–3.75×: not settled", "same", "too wide"),
+        ([0.5, 0.51, 0.52] * 3, "0.51×: slower", "slower", None),
+    ],
+)
+def test_no_more_is_said_than_the_runs_allow(
+    speedups: list[float], headline: str, tone: str, kind: str | None
+) -> None:
+    comparison = repeated(*speedups)
+    assert conclusion.tone(comparison) == tone
+    assert kinds(comparison) == [kind] * (kind is not None)
+    if kind != "too wide":
+        assert conclusion.headline(comparison) == headline
+    else:
+        assert conclusion.headline(comparison).endswith("×: not settled")
+
+
+def test_a_speedup_that_the_rounds_cannot_explain_is_doubted() -> None:
+    length = metrics.mean_accepted_length(compare(ScriptedEngine()).speculative)
+    assert length == 4
+    assert kinds(repeated(4.3, 4.3)) == []
+    assert kinds(repeated(4.5, 4.5)) == ["above τ"]
+    trial = repeated(3.25).repeats[0].model_copy(update={"rounds": 8})  # one token a round
+    (doubt,) = doubts_of(summarise([trial]))
+    assert doubt.reason.startswith(
+        "A speedup of 3.25× is more than τ = 1.00 allows: every target pass committed a single"
+    )
+
+
+def test_what_disturbs_a_measurement_is_named() -> None:
+    comparison = compare(ScriptedEngine())
+    assert kinds(comparison) == []
+    assert kinds(comparison.model_copy(update={"other_load": 0.4})) == ["other load"]
+    assert kinds(repeated(2.0, other_load=0.1)) == []
+    assert kinds(repeated(2.0, other_load=0.3)) == ["other load"]
+    costs = Costs(plain_step=1, draft_step=None, verify=(1.0, 0.98, 0.9, 1.2))
+    (doubt,) = warnings(comparison.model_copy(update={"costs": costs}))
+    assert doubt.reason.startswith("v(3) = 0.90 is below 1")
+    unsteady = {"speculative": WarmUp(rounds=9, seconds=3, steady=False)}
+    assert kinds(comparison.model_copy(update={"warm_up": unsteady})) == ["still warming up"]
+
+
+def test_the_machine_s_other_load_is_a_share() -> None:
+    load = OtherLoad()
+    assert load.share() is None or 0 <= (load.share() or 0) <= 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "found"),
+    [
+        ([*range(40)], None),
+        ([*range(10), *[7] * 23], None),  # too few tokens
+        ([*range(10), *[20] * 24], Loop(10, 1)),
+        ([*range(10), *[20, 21, 22] * 8, 20], Loop(10, 3)),  # cut off in the middle
+        ([*range(10), *[20] * 30, 99], None),  # it ended
+        ([*[*range(12)] * 3], None),  # only three times
+    ],
+)
+def test_loops(ids: list[int], found: Loop | None) -> None:
+    assert loop(ids) == found
+
+
+@given(st.lists(st.integers(0, 3), max_size=80))
+def test_a_loop_is_what_it_says(ids: list[int]) -> None:
+    found = loop(ids)
+    if found is not None:
+        assert ids[found.start :][: -found.period] == ids[found.start + found.period :]
+        assert len(ids) - found.start >= max(24, 4 * found.period)
+
+
+def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
+    wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
+    (doubt,) = causes(wrong)
+    assert doubt.reason.startswith("Not one proposal was accepted in 18 rounds")
+    assert "another family" in doubt.reason
+    few = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
+    assert sum(len(step.proposed or ()) for step in few.speculative.rounds) > 18
+    assert list(causes(few)) == []  # most of these proposals were never judged
+    environment = wrong.environment.model_copy(update={"openvino_genai": NOT_USED})
+    (doubt,) = causes(wrong.model_copy(update={"environment": environment}))
+    assert doubt.reason.endswith("Check what the server was told to speculate with.")
+
+
+def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
+    comparison = compare(ScriptedEngine())
+    pair, environment = comparison.pair, comparison.environment
+    fast, slow = (Costs(plain_step=1, draft_step=draft, verify=(1.0, 1.1, 1.2)) for draft in (0.1, 0.95))
+    assert kinds(comparison.model_copy(update={"costs": fast})) == []
+    assert kinds(comparison.model_copy(update={"costs": slow})) == ["slow draft"]
+    lookup = comparison.settings.model_copy(update={"drafter": "lookup"})
+    assert kinds(comparison.model_copy(update={"costs": slow, "settings": lookup})) == []
+    for verify in ((1.0, 2.1, 3.3), (1, 1.95, 2.9, 3.9)):  # a free draft could gain at most 3 % with the latter
+        arithmetic = Costs(plain_step=1, draft_step=0.06, verify=verify)
+        (doubt,) = causes(comparison.model_copy(update={"costs": arithmetic}))
+        assert doubt.kind == "no gain possible"
+        assert f"takes {verify[-1]:.1f} times as long as a plain step" in doubt.reason
+    experts = pair.model_copy(update={"target": pair.target.model_copy(update={"architecture": "qwen3_moe"})})
+    assert kinds(comparison.model_copy(update={"pair": experts})) == ["experts"]
+    elsewhere = environment.model_copy(update={"draft_device": "GPU"})
+    assert kinds(comparison.model_copy(update={"environment": elsewhere})) == ["draft device"]
+    meant = pair.model_copy(update={"runtime": pair.runtime.model_copy(update={"draft_device": "GPU"})})
+    assert kinds(comparison.model_copy(update={"environment": elsewhere, "pair": meant})) == []
+
+
+def test_a_looping_output_is_doubted() -> None:
+    comparison = compare(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
+    (doubt,) = warnings(comparison)
+    assert doubt.reason.startswith("From token 1 on, the output repeats the same 2 tokens, 30 times in all.")
+
+
+def test_a_run_without_anything_accepted_says_so_first() -> None:
+    wrong = compare(ScriptedEngine(wrong=range(99)))
+    assert explain.reason(wrong).startswith("No token that the draft proposed was accepted")
+    nothing = [step.model_copy(update={"proposed": ()}) for step in wrong.speculative.rounds]
+    silent = wrong.model_copy(update={"speculative": wrong.speculative.model_copy(update={"rounds": tuple(nothing)})})
+    assert explain.reason(silent).startswith("The draft proposed nothing")
+    lookup = silent.model_copy(update={"settings": GenerationSettings(drafter="lookup")})
+    assert explain.reason(lookup).startswith("Prompt lookup found nothing to copy")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "lookahead 4, draft model, GenAI engine, greedy, at most 128 tokens"),
+        (
+            {"engine": "traced", "policy": "auto", "do_sample": True, "seed": 7, "kv_cache": "on"},
+            "automatic lookahead, draft model, traced engine, sampling at temperature 0.8, top-p 1, top-k 50, seed "
+            "7, at most 128 tokens",
+        ),
+        (
+            {"drafter": "lookup", "num_assistant_tokens": 3, "repetition_penalty": 1.2},
+            "lookahead 3, n-grams of up to 3, prompt lookup, GenAI engine, greedy, repetition penalty 1.2, at most "
+            "128 tokens",
+        ),
+        (
+            {"engine": "traced", "kv_cache": "off", "policy": "confidence"},
+            "confidence threshold 0.4, draft model, traced engine, greedy, no KV cache, at most 128 tokens",
+        ),
+    ],
+)
+def test_settings_in_words(settings: dict[str, Any], words: str) -> None:
+    assert in_words(GenerationSettings.checked(**settings)) == words

@@ -1,0 +1,583 @@
+"""The terminal: its commands in this process, and in one of their own where that makes a difference."""
+
+import json
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from specdemo.bench.results import Bench
+from specdemo.cli import bench as bench_module
+from specdemo.cli import compare as compare_module
+from specdemo.cli import load as load_module
+from specdemo.cli import main
+from specdemo.cli import sweep as sweep_module
+from specdemo.cli.commands import build_parser
+from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
+from specdemo.engines.base import Engine
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.engines.traced import TracedEngine
+from specdemo.errors import EngineError, UsageError
+from specdemo.measure.step_costs import measure_costs
+from specdemo.measure.sweep import Sweep, sweep
+from specdemo.models.pairs import BUNDLED
+from specdemo.presentation import schema
+from specdemo.progress import Progress
+from specdemo.records import ModelPair
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import EngineName
+from tests.conftest import PROMPTS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compare` gets engines that are loaded already, and whose step costs are measured once."""
+    engines: dict[EngineName, Engine] = {"genai": engine, "traced": traced}
+    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: engines[name])
+    monkeypatch.setattr(compare_module, "closing", nullcontext)
+    monkeypatch.setattr(compare_module, "measure_costs", measured_once)
+
+
+measured_once = cache(measure_costs)
+
+
+def test_the_file_that_a_space_starts_is_serve(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["app.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "app.py"), run_name="__main__")
+    assert ended.value.code == 0
+    assert "specdemo serve" in capsys.readouterr().out
+
+
+@pytest.mark.openvino
+def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) -> None:
+    options = "--max-new-tokens 128 --ignore-eos --num-assistant-tokens 4 --repeats 1 --json -"
+    command = [sys.executable, "-W", "error", "-m", "tests.support.hurried", "compare", PROMPTS[0], *options.split()]
+    variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["schema"] == 2
+    assert len(data["plain"]["token_ids"]) == len(data["speculative"]["token_ids"]) == 128
+    assert data["summary"]["identical"] is True
+    assert data["summary"]["first_divergence"] is None
+    assert data["trace_source"] == "replayed"
+    assert schema.from_json(data).prompt == PROMPTS[0]
+    steps = data["plain"]["rounds"]
+    assert data["plain"]["decode_seconds"] == pytest.approx(sum(step["seconds"] for step in steps))
+    assert all(step["seconds"] > 0 for step in steps)
+
+
+@pytest.mark.openvino
+def test_the_traced_engine_tells_every_probability(loaded: None, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = []
+    for kv_cache in ("on", "off"):
+        options = f"--max-new-tokens 48 --ignore-eos --engine traced --kv-cache {kv_cache} --json -"
+        assert main(["compare", PROMPTS[0], *options.split()]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert (data["summary"]["identical"], data["trace_source"]) == (True, "measured")
+        assert None not in data["plain"]["token_probabilities"] + data["speculative"]["token_probabilities"]
+        drafts = [draft for step in data["speculative"]["rounds"] for draft in step["proposed"]]
+        assert drafts
+        assert None not in [draft[f"{side}_probability"] for draft in drafts for side in ("draft", "target")]
+        assert None not in [step["draft_seconds"] for step in data["speculative"]["rounds"]]
+        ids.append(data["speculative"]["token_ids"])
+    assert ids[0] == ids[1]
+
+
+def test_repeats_are_counted_where_the_speedup_is_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: ScriptedEngine(wrong=(4,)))
+    path = tmp_path / "run.json"
+    shared = [tmp_path / f"run.{kind}" for kind in ("html", "gif", "png")]
+    files = [part for file in shared for part in (f"--{file.suffix[1:]}", str(file))]
+    assert main(["compare", "Say", "--repeats", "6", "--json", str(path), *files]) == 0
+    assert [file.read_bytes()[:4] for file in shared] == [b"<!do", b"GIF8", b"\x89PNG"]
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Median of 6 repeats (95 % interval" in printed
+    assert "scripted on scripted: lookahead 4, draft model, GenAI engine, greedy, at most 128 tokens." in printed
+    summary = json.loads(path.read_text())["summary"]
+    assert summary["runs"] == 6
+    assert summary["speedup_interval"] == pytest.approx([summary["speedup"]] * 2)
+    assert main(["compare", "Say", "--repeats", "0"]) == 0
+    assert "From a single run." in capsys.readouterr().out
+    assert main(["compare", "Say", "--gif", str(tmp_path)]) == 2
+    with pytest.raises(SystemExit):
+        main(["compare", "Say", "--repeats", "-1"])
+
+
+@pytest.mark.openvino
+def test_both_texts_and_the_figures_are_printed(
+    loaded: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    options = ["--drafter", "lookup", "--max-new-tokens", "48", "--json", str(path), "--sequential"]
+    assert main(["compare", PROMPTS[1], *options]) == 0
+    printed = capsys.readouterr().out
+    for words in (
+        "plain",
+        "speculative",
+        "accepted draft",
+        "Identical output, 48 tokens",
+        "speedup",
+        "acceptance rate",
+    ):
+        assert words in printed
+    assert json.loads(path.read_text())["settings"]["sequential"] is True
+
+
+@pytest.mark.openvino
+def test_an_empty_prompt_is_bad_usage(loaded: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", " "]) == 2
+    assert "The prompt is empty" in capsys.readouterr().err
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("x", "--num-assistant-tokens", "40"), 2, "less than or equal to 16, got 40"),
+        (("x", "--drafter", "lookup", "--policy", "confidence"), 2, "Drafter lookup needs policy constant"),
+        (("x", "--device", "TPU"), 2, "This machine has no device 'TPU'"),
+        (("x", "--draft", "d"), 2, "--draft needs --target"),
+        (("x", "--target", "/nowhere"), 1, "There is no folder '/nowhere'"),
+        (("x", "--cache-size", "1024"), 1, "does not fit in this machine's memory"),
+        (("x", "--json", "/nowhere/run.json"), 2, "Cannot write a file at '/nowhere/run.json'"),
+    ],
+)
+def test_errors_are_one_sentence_and_an_exit_code(
+    arguments: tuple[str, ...], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", *arguments]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    *_, complaint = captured.err.splitlines()
+    assert complaint.startswith("specdemo: ")
+    assert message in complaint
+    assert "Traceback" not in captured.err
+
+
+@pytest.mark.openvino
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+def test_a_result_that_cannot_be_written_is_printed_all_the_same(
+    loaded: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "x", "--max-new-tokens", "4", "--json", "/dev/full"]) == 1
+    captured = capsys.readouterr()
+    assert "4 tokens compared" in captured.out
+    assert "Cannot write '/dev/full' (No space left on device); choose another path." in captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["compare"],
+        ["fly"],
+        ["compare", "x", "--engine", "other"],
+        ["compare", "x", "--policy", "hope"],
+        ["compare", "x", "--top-k", "few"],
+    ],
+)
+def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("auth", ["", "user", "user:", ":word"])
+def test_auth_takes_a_name_and_a_password(auth: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--auth", auth]) == 2
+    assert "--auth takes USER:PASSWORD" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "downloads"), [((), None), (("--downloads",), True), (("--no-downloads",), False)], ids=str
+)
+def test_who_serves_says_whether_visitors_may_download(
+    options: tuple[str, ...], downloads: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: asked.update(given))
+    assert main(["serve", *options]) == 0
+    assert asked["downloads"] is downloads
+
+
+def test_who_serves_names_the_hosts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: asked.update(given))
+    assert main(["serve", "--allowed-host", "demo.example.org", "--allowed-host", "*.lan"]) == 0
+    assert asked["allowed_hosts"] == ["demo.example.org", "*.lan"]
+    for name in ("https://demo.example.org", "demo:80", "a.*", ""):
+        with pytest.raises(SystemExit):
+            main(["serve", "--allowed-host", name])
+        assert "give it without scheme and port" in capsys.readouterr().err
+
+
+def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        build_parser().parse_args(["compare", "--help"])
+    assert stopped.value.code == 0
+    help_ = " ".join(capsys.readouterr().out.split())
+    for name, field in {**GenerationSettings.model_fields, **RuntimeSettings.model_fields}.items():
+        assert f"--{name.replace('_', '-')}" in help_
+        assert str(field.description) in help_
+
+
+def test_what_is_on_to_begin_with_can_be_switched_off() -> None:
+    off = ["--no-apply-chat-template", "--no-enable-thinking", "--no-model-cache", "--no-dynamic-split-fuse"]
+    options = build_parser().parse_args(["compare", "Say", *off])
+    pair = chosen_pair(options)
+    settings = chosen_settings(options, pair)
+    assert not any([settings.apply_chat_template, settings.enable_thinking])
+    assert not any([pair.runtime.model_cache, pair.runtime.dynamic_split_fuse])
+
+
+def test_terminal_settings_are_the_page_settings() -> None:
+    options = build_parser().parse_args(["compare", "x", "--top-k", "7", "--ignore-eos"])
+    assert (options.top_k, options.ignore_eos) == (7, True)
+    assert "temperature" not in vars(options)  # unset ones keep the default of the type
+
+
+@pytest.mark.openvino
+def test_a_sweep_is_one_json_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--lookaheads 2,4-5 --thresholds none --repeats 1 --max-new-tokens 8 --json -"
+    assert main(["sweep", PROMPTS[0], *options.split()]) == 0
+    result = Sweep.model_validate_json(capsys.readouterr().out)
+    assert [point.candidate.name for point in result.points] == ["lookahead 2", "lookahead 4", "lookahead 5"]
+    assert result.recommendation.sentence
+
+
+@pytest.mark.openvino
+def test_a_benchmark_writes_its_files_and_ends_with_one_line_of_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS))
+    options = ["--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--no-hardware", "--methods"]
+    command = ["bench", "--prompts", str(prompts), "--json", str(out), *options, "traced constant,traced auto"]
+    assert main(command) == 0
+    headline = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert headline["complete"] is True
+    assert headline["speedups"]["traced auto"]["identical"] is True
+    assert sorted(path.suffix for path in tmp_path.glob("out.*")) == [".csv", ".html", ".json", ".md"]
+    data = json.loads(out.read_text())
+    assert headline == {"schema": 2, **data["headline"]}
+    assert len(data["rows"]) == 4
+
+
+@pytest.mark.openvino
+def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupting(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
+        for state in sweep(*arguments, **options):
+            yield state
+            if state.done == 1:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sweep_module, "sweep", interrupting)
+    before = signal.getsignal(signal.SIGINT)
+    out = tmp_path / "out.json"
+    options = ["--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8", "--json"]
+    assert main(["sweep", PROMPTS[0], *options, str(out)]) == 130
+    assert len(Sweep.model_validate_json(out.read_text()).points) == 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+INTERRUPTED = """
+import signal
+from specdemo.cli.progress import interruptible
+from specdemo.engines import load_engine
+from specdemo.models.pairs import bundled_pair
+
+with interruptible() as stop:
+    load_engine("traced", bundled_pair()).close()
+    signal.raise_signal(signal.SIGINT)
+    assert stop()
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("Interrupted.")
+"""
+
+
+@pytest.mark.openvino
+def test_ctrl_c_works_after_an_engine_was_freed() -> None:
+    """In a process of its own, which would crash where OpenVINO left a stack behind for signal handlers."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "Interrupted.\n"), done.stderr
+
+
+SWEEP = ["sweep", "Say", "--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8"]
+
+
+def test_a_sweep_that_fails_keeps_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
+        for state in sweep(*arguments, **options):
+            yield state
+            if state.done == 1:
+                raise EngineError
+
+    monkeypatch.setattr(sweep_module, "load_engine", scripted)
+    monkeypatch.setattr(sweep_module, "sweep", failing)
+    out = tmp_path / "out.json"
+    assert main([*SWEEP, "--json", str(out)]) == 1
+    assert len(Sweep.model_validate_json(out.read_text()).points) == 1
+    captured = capsys.readouterr()
+    assert "Too few runs to be sure" in captured.out
+    assert "run again" in captured.err
+
+
+@pytest.mark.parametrize("module", [sweep_module, bench_module, load_module], ids=["sweep", "bench", "load"])
+def test_what_was_written_before_is_not_replaced_by_nothing(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+        signal.raise_signal(signal.SIGINT)
+        return scripted(name, pair)
+
+    commands = {sweep_module: SWEEP, bench_module: [*BENCH, "--no-hardware"], load_module: LOAD}
+    command = [*commands[module], "--json", str(tmp_path / "out.json")]
+    monkeypatch.setattr(module, "load_engine", scripted)
+    assert main(command) == 0
+    written = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    capsys.readouterr()
+    monkeypatch.setattr(module, "load_engine", interrupted)
+    assert main(command) == 130
+    assert {path: path.read_bytes() for path in written} == written
+    assert capsys.readouterr().out == ""
+
+
+LOAD = ["load", "--levels", "1,2", "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--no-memory"]
+BENCH = ["bench", "--limit", "2", "--repeats", "1", "--max-new-tokens", "8", "--methods", "traced auto"]
+
+
+def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+def test_load_prints_one_object_of_json_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(load_module, "load_engine", scripted)
+    assert main([*LOAD, "--lookaheads", "2,4", "--json", "-"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    found = [(point["method"], point["level"]) for point in data["points"]]
+    assert found == [(method, level) for method in ("plain", "lookahead 2", "lookahead 4") for level in (1, 2)]
+    assert len(data["headline"]["crossover"]) == 2
+
+
+def out_of_memory(result: Bench) -> Bench:
+    raise EngineError("The process that measured memory ended; choose smaller models.")
+
+
+def interrupted(result: Bench) -> Bench:
+    signal.raise_signal(signal.SIGINT)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "complaint"), [(out_of_memory, 1, "choose smaller models"), (interrupted, 130, "")]
+)
+def test_a_benchmark_stands_whatever_becomes_of_memory_and_bandwidth(
+    ends: Callable[[Bench], Bench],
+    code: int,
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(bench_module, "load_engine", scripted)
+    monkeypatch.setattr(bench_module, "with_hardware", ends)
+    out = tmp_path / "out.json"
+    assert main([*BENCH, "--json", str(out)]) == code
+    captured = capsys.readouterr()
+    headline = json.loads(captured.out.splitlines()[-1])
+    assert headline["complete"] is True
+    assert complaint in captured.err
+    assert headline == {"schema": 2, **json.loads(out.read_text())["headline"]}
+    monkeypatch.setattr(bench_module, "load_engine", lambda name, pair: pytest.fail("all rows are in the journal"))
+    assert main([*BENCH, "--json", str(out), "--no-hardware"]) == 0
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_a_benchmark_that_fails_shows_what_is_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails_in_traced(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+        if name == "traced":
+            raise EngineError
+        return ScriptedEngine()
+
+    monkeypatch.setattr(bench_module, "load_engine", fails_in_traced)
+    assert main([*BENCH, "--methods", "genai lookup, traced auto"]) == 1
+    captured = capsys.readouterr()
+    headline = json.loads(captured.out.splitlines()[-1])
+    assert (headline["complete"], headline["runs"], list(headline["speedups"])) == (False, 2, ["genai lookup"])
+    assert "run again" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep", "x", "--lookaheads", "few"), "'few' is not a list of numbers"),
+        (("sweep", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
+        (("sweep", "x", "--lookaheads", "none", "--thresholds", "none"), "There is nothing to try"),
+        (("load", "--levels", "1,x"), "'1,x' is not a list of numbers"),
+        (("load", "--levels", "0"), "Requests in flight are from 1 to 256"),
+        (("load", "--engine", "traced"), "The traced engine serves one request at a time"),
+        (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
+        (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),
+        (("bench", "--json", "/nowhere/out.json"), "Cannot write a file"),
+        (("bench", "--json", "out.md"), "choose a path that ends in .json"),
+        (
+            ("compare", "x", "--policy", "auto"),
+            "The genai engine does not support policy auto; choose the traced engine",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_sweeps_and_benchmarks_are_refused(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
+@pytest.mark.parametrize("options", [(), ("--json", "-")], ids=["tables", "json"])
+def test_an_output_that_cannot_be_written_is_named(options: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "specdemo", "models", "list", *options]
+        ended = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert ended.returncode == 1
+    assert ended.stderr == "specdemo: Cannot write the output (No space left on device); send it elsewhere.\n"
+
+
+@pytest.mark.parametrize("module", ["argparse", "numpy", "pydantic", "openvino"])
+def test_ctrl_c_at_the_start_ends_without_a_word(module: str) -> None:
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # which a background job ignores
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: signal.raise_signal(signal.SIGINT)\n"
+        "sys.modules.pop('argparse', None)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from specdemo.cli import main\n"
+        "sys.exit(main(['models', 'list']))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "Say", "--engine", "n" * 5000),
+        ("compare", "Say", "--seed", "n" * 5000),
+        ("compare", "Say", "--device", "n" * 5000),
+        ("compare", "Say", "--target", "n" * 5000),
+        ("compare", "Say", "--models-dir", "n" * 5000, "--target", "m" * 5000),
+        ("compare", "Say", "--json", "n" * 5000),
+        ("compare", "Say", f"--{'n' * 5000}"),
+        ("sweep", "Say", "--lookaheads", "n" * 5000),
+        ("bench", "--prompts", "n" * 5000),
+        ("bench", "--prompts", "a\0b"),
+        ("bench", "--methods", "n" * 5000),
+        ("models", "info", "n" * 5000),
+        ("models", "info", "a\0b"),
+        ("models", "check", "n" * 5000),
+        ("models", "download", "n" * 5000),
+        ("models", "convert", "n" * 5000),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:40],
+)
+def test_what_is_wrong_is_told_without_all_of_a_long_argument(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code: object
+    try:
+        code = main(arguments)
+    except SystemExit as end:
+        code = end.code
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert code in (1, 2)
+    assert 10 < len(message) < 1200
+    assert "n" * 500 not in message
+    assert "m" * 500 not in message
+
+
+def test_training_without_pytorch_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    models = tmp_path / "models"
+    assert main(["train-draft", "--target", "story-pair/target", "--out", "made", "--models-dir", str(models)]) == 2
+    assert "install it with: pip install torch==" in capsys.readouterr().err
+    assert not models.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--out", "a/b"], "without slashes"),
+        (["--out", ".a"], "without slashes"),
+        (["--out", "taken"], "choose another --out"),
+        (["--out", "made", "--prompts", "nowhere.txt"], "name a text file"),
+        (["--out", "made", "--prompts", "empty.txt"], "write one per line"),
+        (["--out", "made", "--from", "nothing"], "There is no model 'nothing'"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    options: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "empty.txt").write_text("\n \n")
+    command = ["train-draft", "--target", "story-pair/target", "--models-dir", str(tmp_path)]
+    assert main([*command, *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"taken", "empty.txt"}
+
+
+@pytest.mark.parametrize("options", [["--minutes", "0"], ["--penalty", "3"], ["--minutes", "1", "--tokens", "1"]])
+def test_budgets_and_penalties_out_of_range_are_refused(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train-draft", "--target", "story-pair/target", "--out", "made", *options])
+    assert options[0] in capsys.readouterr().err
+
+
+def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    parse, alone = build_parser().parse_args, ["compare", "x", "--target", str(BUNDLED / "target")]
+    options = parse(alone)
+    pair = chosen_pair(options)
+    assert raced_settings(options, pair).drafter == "lookup"
+    assert "has no draft here: prompt lookup proposes" in capsys.readouterr().err
+    assert raced_settings(parse([*alone, "--drafter", "lookup"]), pair).drafter == "lookup"
+    assert capsys.readouterr().err == ""
+    with pytest.raises(UsageError, match="give one with --draft"):
+        raced_settings(parse([*alone, "--drafter", "model"]), pair)

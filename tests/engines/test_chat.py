@@ -1,0 +1,88 @@
+"""Chats: templates, earlier turns, and what prefix caching saves, on the bundled pair with a chat template added."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
+from specdemo.engines.genai import decoder, pipelines
+from specdemo.errors import PromptError
+from specdemo.measure.race import race
+from specdemo.measure.side import Slice
+from specdemo.progress import Phase
+from specdemo.records import Comparison, ModelPair, Request, Turn
+from specdemo.runtime import sequences
+from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import EngineName
+from tests.support.folders import chat_pair
+
+pytestmark = pytest.mark.openvino
+SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
+CHUNK = 128  # tokens read at once, so that a prompt of a few hundred is long
+HISTORY = (Turn(prompt="Who is there?", answer="A fox."),)
+
+
+def encoded(pair: ModelPair, prompt: str, history: tuple[Turn, ...] = (), **values: Any) -> str:
+    tokenizer = Tokenizer(pair.target)
+    return tokenizer.decode(
+        tokenizer.encode_prompt(Request.of(prompt, SETTINGS.model_copy(update=values), tuple(history)))
+    )
+
+
+def test_a_prompt_is_a_message_where_the_model_has_a_template(tmp_path: Path) -> None:
+    pair = chat_pair(tmp_path)
+    assert encoded(pair, "Hello") == "<user>Hello\n<assistant>"
+    assert encoded(pair, "Hello", apply_chat_template=False) == "Hello"
+    assert encoded(pair, "Hello", enable_thinking=False) == "<user>Hello\n<assistant><think></think>"
+    assert encoded(pair, "And?", HISTORY) == "<user>Who is there?\n<assistant>A fox.\n<user>And?\n<assistant>"
+
+
+def test_earlier_turns_need_a_template(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match="need the chat template; switch it on, or start a new"):
+        encoded(chat_pair(tmp_path), "And?", HISTORY, apply_chat_template=False)
+
+
+def test_a_template_that_refuses_is_told(tmp_path: Path) -> None:
+    pair = chat_pair(tmp_path)
+    assert pair.target.path is not None
+    (pair.target.path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    with pytest.raises(PromptError, match="refuses this chat; switch the template off"):
+        encoded(pair, "Hello")
+
+
+def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[Comparison, list[Phase]]:
+    """One turn, and the parts in which its prompt was read."""
+    settings = SETTINGS.model_copy(update={"engine": "traced" if "Traced" in type(engine).__name__ else "genai"})
+    progress = list(race(engine, prompt, settings, history=history))
+    comparison = progress[-1]
+    assert isinstance(comparison, Comparison)
+    assert [lap.side for lap in progress if isinstance(lap, Slice)][:2] == ["plain", "speculative"]
+    return comparison, [phase for phase in progress if isinstance(phase, Phase) and phase.name == "prefilling"]
+
+
+@pytest.mark.parametrize("engine_name", ["genai", "traced"])
+def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new(
+    engine_name: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((decoder, "PREFILL_CHUNK"), (pipelines, "PREFILL_CHUNK"), (sequences, "_CHUNK")):
+        monkeypatch.setattr(module, name, CHUNK)
+    engine = load_engine(engine_name, chat_pair(tmp_path, enable_prefix_caching=True))
+    long = "once upon a time there was a fox who " * (2 * CHUNK // 8)
+    first, parts = turn(engine, long)
+    assert len(parts) >= 2 * 2, "both sides report"
+    assert all(0 < part.done <= part.total for part in parts)
+    history = (Turn(prompt=long, answer=first.plain.text),)
+    second, parts = turn(engine, "And then?", history)
+    assert parts == [], "what both sides have read is in the cache"
+    assert second.history == history
+    engine.close()
+
+    anew = load_engine(engine_name, engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")}))
+    again, parts = turn(anew, "And then?", history)
+    assert len(parts) >= 2 * 2
+    for side in ("plain", "speculative"):
+        assert again.side(side).token_ids == second.side(side).token_ids, "a cache changes nothing"
+    anew.close()

@@ -1,0 +1,293 @@
+"""Both engines with an EAGLE-3 head, on the tiny pair that `fixtures/make_eagle.py` made."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdemo.analysis import metrics
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.genai.config import generation_config
+from specdemo.engines.genai.handles import as_tensor
+from specdemo.engines.traced import TracedEngine
+from specdemo.errors import FolderError, PairError, PromptError, SettingsError
+from specdemo.measure.race import race, run_alone
+from specdemo.measure.step_costs import measure_costs
+from specdemo.models.folder import inspect_folder
+from specdemo.models.pairs import BUNDLED, bundled_pair
+from specdemo.records import Comparison, Request, Run, Verdict
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.support.folders import pair_from_folders
+from tests.support.proposals import proposals
+
+pytestmark = pytest.mark.openvino
+FOLDER = Path(__file__).parents[1] / "fixtures" / "eagle3"
+F32 = RuntimeSettings(precision="f32")
+PROMPT = "Does speculative decoding help"
+SHAPES: dict[str, dict[str, Any]] = {
+    "chain 1": {"num_assistant_tokens": 1},
+    "chain 5": {"num_assistant_tokens": 5},
+    "tree": {"num_assistant_tokens": 8, "tree_depth": 3, "branching_factor": 3},
+    "tree of one branch": {"num_assistant_tokens": 4, "tree_depth": 4},
+    "largest tree": {"num_assistant_tokens": 16, "tree_depth": 16, "branching_factor": 16},
+}
+every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+@pytest.fixture(scope="module")
+def eagle() -> Iterator[GenAIEngine]:
+    engine = GenAIEngine(pair_from_folders(FOLDER / "target", FOLDER / "draft", F32))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def traced(eagle: GenAIEngine) -> Iterator[TracedEngine]:
+    engine = TracedEngine(eagle.pair)
+    yield engine
+    engine.close()
+
+
+def chosen(**values: Any) -> GenerationSettings:
+    return GenerationSettings.checked(**{"ignore_eos": True, "max_new_tokens": 64, **values})
+
+
+def speculate(engine: GenAIEngine | TracedEngine, prompt: str = PROMPT, **values: Any) -> Run:
+    settings = chosen(**values)
+    return run_alone(engine.decoder(Request.of(prompt, settings)))
+
+
+def plain(engine: GenAIEngine, **values: Any) -> Run:
+    return run_alone(engine.decoder(Request.of(PROMPT, chosen(**values)).plain))
+
+
+def test_the_head_is_recognised(eagle: GenAIEngine) -> None:
+    assert eagle.pair.eagle3
+    assert not eagle.pair.target.eagle3
+    assert not bundled_pair().eagle3
+
+
+@every_shape
+def test_greedy_output_is_that_of_the_target_alone(eagle: GenAIEngine, shape: dict[str, Any]) -> None:
+    run = speculate(eagle, **shape)
+    assert run.token_ids == plain(eagle).token_ids
+    assert run.finish_reason == "length"
+    assert len(run.rounds) < 63, "the head is right sometimes"
+
+
+@every_shape
+@pytest.mark.parametrize("tokens", [2, 3, 4, 33])
+def test_the_token_limit_is_kept(eagle: GenAIEngine, shape: dict[str, Any], tokens: int) -> None:
+    run = speculate(eagle, max_new_tokens=tokens, **shape)
+    assert run.token_ids == plain(eagle, max_new_tokens=tokens).token_ids
+    assert len(run.token_ids) == tokens
+
+
+@every_shape
+def test_rounds_agree_with_the_counters_of_genai(eagle: GenAIEngine, shape: dict[str, Any]) -> None:
+    run = speculate(eagle, **shape)
+    pipeline = eagle.pipelines.get("model")
+    ids = as_tensor(eagle.pipelines.tokenizer.encode(PROMPT))
+    config = generation_config(pipeline, Request.of(PROMPT, chosen(**shape)))
+    counters = pipeline.generate([ids], [config])[0].extended_perf_metrics
+    sizes = [len(step.committed) for step in (run.prefill, *run.rounds)]
+    assert sizes == list(counters.raw_metrics.m_batch_sizes), "a step is a round"
+    judged = run.rounds[:-1]  # GenAI leaves out the round in which the request ends
+    assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
+    if "tree_depth" not in shape:
+        assert sum(len(proposals(step)) for step in judged) == counters.get_num_draft_tokens()
+
+
+def test_of_a_chain_the_counts_are_known(eagle: GenAIEngine) -> None:
+    settings = chosen(num_assistant_tokens=5)
+    decoder = eagle.decoder(Request.of(PROMPT, settings))
+    run = run_alone(decoder)
+    assert decoder.trace_source == "counts only"
+    assert decoder.draft_agreement() is None
+    rate = metrics.acceptance_rate(run)
+    assert rate is not None
+    assert 0 < rate < 1
+    drafts = [draft for step in run.rounds for draft in proposals(step)]
+    assert all((draft.id is None) == (draft.verdict is not Verdict.ACCEPTED) for draft in drafts)
+
+
+def test_of_a_tree_only_what_it_committed_is_known(eagle: GenAIEngine) -> None:
+    *_, comparison = race(eagle, PROMPT, chosen(**SHAPES["tree"]))
+    assert isinstance(comparison, Comparison)
+    assert comparison.trace_source == "counts only"
+    assert comparison.draft_agreement is None
+    assert metrics.identical(comparison)
+    assert all(step.proposed is None for step in comparison.speculative.rounds)
+    assert metrics.acceptance_rate(comparison.speculative) is None
+    length = metrics.mean_accepted_length(comparison.speculative)
+    assert length is not None
+    assert length > 1
+
+
+def test_end_of_text_stops_it(tmp_path: Path, eagle: GenAIEngine) -> None:
+    target = Path(shutil.copytree(FOLDER / "target", tmp_path / "target"))
+    ids = plain(eagle).token_ids
+    end = max(set(ids), key=ids.index)  # comes late for the first time
+    for file in (target / "config.json", target / "generation_config.json"):
+        file.write_text(file.read_text().replace('"eos_token_id": 0', f'"eos_token_id": {end}'))
+    engine = GenAIEngine(pair_from_folders(target, FOLDER / "draft", F32))
+    for shape in SHAPES.values():
+        run = speculate(engine, ignore_eos=False, **shape)
+        assert run.token_ids == ids[: ids.index(end) + 1]
+        assert run.finish_reason == "stop"
+    engine.close()
+
+
+def test_prompt_lookup_and_sampling_work_too(eagle: GenAIEngine) -> None:
+    assert speculate(eagle, drafter="lookup").token_ids == plain(eagle).token_ids
+    assert len(speculate(eagle, do_sample=True).token_ids) == 64
+
+
+def test_a_run_can_be_stopped_and_another_begun(eagle: GenAIEngine) -> None:
+    settings = chosen(max_new_tokens=400, **SHAPES["tree"])
+    run_alone(eagle.decoder(Request.of(PROMPT, settings)), rounds=3)
+    assert not eagle.pipelines.get("model").has_non_finished_requests()
+    assert speculate(eagle).token_ids == plain(eagle).token_ids
+
+
+def test_step_costs_are_measured(eagle: GenAIEngine) -> None:
+    costs = measure_costs(eagle)
+    assert costs is not None
+    assert costs.draft_step is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"policy": "confidence"},
+            "does not support a confidence threshold; choose the constant policy, or the traced",
+        ),
+        (
+            {"repetition_penalty": 1.2},
+            "does not support a repetition penalty; set repetition_penalty to 1, or choose",
+        ),
+        ({"tree_depth": 3, "num_assistant_tokens": 2}, "lookahead of at least its depth; raise num_assistant_tokens"),
+        ({"tree_depth": 3, "do_sample": True}, "needs greedy decoding; set do_sample to false"),
+        ({"tree_depth": 3, "drafter": "lookup"}, "needs drafter model"),
+        ({"tree_depth": 3, "policy": "confidence"}, "needs drafter model and policy constant"),
+        ({"tree_depth": 3, "engine": "traced"}, "does not support a tree of proposals"),
+        ({"tree_depth": 17}, "Tree depth"),
+        ({"branching_factor": 0}, "Branching factor"),
+    ],
+)
+def test_what_does_not_go_together(eagle: GenAIEngine, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        eagle.decoder(Request.of(PROMPT, chosen(**values)))
+
+
+def test_only_a_head_proposes_trees(engine: GenAIEngine) -> None:
+    with pytest.raises(SettingsError, match="Only an EAGLE-3 head can propose trees; set tree_depth to 0"):
+        engine.decoder(Request.of(PROMPT, chosen(**SHAPES["tree"])))
+
+
+def test_a_prompt_of_one_token(eagle: GenAIEngine) -> None:
+    assert len(eagle.pipelines.tokenizer.encode("a")) == 1
+    with pytest.raises(PromptError, match="needs a prompt of at least two tokens; enter a longer one"):
+        speculate(eagle, "a")
+    assert speculate(eagle).token_ids
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 5])
+def test_in_the_traced_engine_rounds_are_those_of_genai(
+    eagle: GenAIEngine, traced: TracedEngine, tokens: int
+) -> None:
+    ours, theirs = (speculate(engine, num_assistant_tokens=tokens) for engine in (traced, eagle))
+    assert committed(ours) == committed(theirs)
+    drafts = [draft for step in ours.rounds for draft in proposals(step)]
+    assert all(draft.id is not None and draft.draft_probability is not None for draft in drafts)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"policy": "confidence", "assistant_confidence_threshold": 0.2},
+        {"policy": "heuristic"},
+        {"repetition_penalty": 1.2},
+        {"kv_cache": "off"},
+        {"prompt": "a"},
+        {"prompt": PROMPT * 40},
+    ],
+    ids=["confidence", "heuristic", "penalty", "no cache", "one token", "long prompt"],
+)
+def test_the_traced_engine_runs_a_head_in_every_way(traced: TracedEngine, values: dict[str, Any]) -> None:
+    prompt = values.pop("prompt", PROMPT)
+    request = Request.of(prompt, chosen(**{"engine": "traced", "max_new_tokens": 24, **values}))
+    decoder = traced.decoder(request)
+    run = run_alone(decoder)
+    assert run.token_ids == run_alone(traced.decoder(request.plain)).token_ids
+    agreement = decoder.draft_agreement()
+    assert agreement is not None
+    assert accepted_again(run, agreement)
+
+
+def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
+    """Whether the first proposal of every round was accepted exactly where the head agrees with the text."""
+    at = 0
+    for step in run.rounds:
+        judged = [draft.verdict is Verdict.ACCEPTED for draft in proposals(step)[:1]]
+        if judged and judged != [agreement[at]]:
+            return False
+        at += len(step.committed)
+    return True
+
+
+def test_of_a_text_that_is_kept_the_states_are_kept_too(eagle: GenAIEngine, traced: TracedEngine) -> None:
+    keeping = F32.model_copy(update={"enable_prefix_caching": True})
+    engine = TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}))
+    for _ in range(4):  # more often than there are caches
+        assert committed(speculate(engine)) == committed(speculate(traced))
+    engine.close()
+
+
+def test_a_head_drafts_without_paged_attention(eagle: GenAIEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(model: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr("openvino._offline_transformations.paged_attention_transformation", fail)
+    engine = TracedEngine(eagle.pair)
+    assert committed(speculate(engine)) == committed(speculate(eagle))
+    engine.close()
+
+
+def committed(run: Run) -> list[list[int]]:
+    return [step.ids for step in run.rounds]
+
+
+def test_a_head_that_does_not_fit_is_refused_by_the_traced_engine(eagle: GenAIEngine) -> None:
+    for target in (BUNDLED / "target", FOLDER.parent / "llama" / "target"):
+        pair = eagle.pair.model_copy(update={"target": inspect_folder(target)})
+        with pytest.raises(PairError, match="choose the target it was trained for"):
+            TracedEngine(pair)
+
+
+def test_a_head_is_no_target() -> None:
+    with pytest.raises(PairError, match=r"'draft' is an EAGLE-3 head, .* choose it as the draft"):
+        pair_from_folders(FOLDER / "draft", None, F32)
+
+
+def test_a_head_for_another_target() -> None:
+    engine = GenAIEngine(pair_from_folders(BUNDLED / "target", FOLDER / "draft", F32))
+    with pytest.raises(PairError, match="'draft' does not fit 'target'; choose the target it was trained for"):
+        speculate(engine)
+    engine.close()
+
+
+def test_a_head_needs_no_tokenizer_but_its_weights(tmp_path: Path, eagle: GenAIEngine) -> None:
+    head = Path(shutil.copytree(FOLDER / "draft", tmp_path / "head"))
+    for file in [*head.glob("*tokenizer*"), head / "generation_config.json"]:
+        file.unlink()
+    assert inspect_folder(head).eagle3
+    engine = GenAIEngine(pair_from_folders(FOLDER / "target", head, F32))
+    assert speculate(engine).token_ids == speculate(eagle).token_ids
+    engine.close()
+    (head / "openvino_model.bin").unlink()
+    with pytest.raises(FolderError, match=r"lacks openvino_model\.bin; copy the whole folder again"):
+        inspect_folder(head)

@@ -1,0 +1,331 @@
+"""Real pipelines on the bundled pair."""
+
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import openvino_genai
+import pytest
+
+from specdemo.analysis import metrics
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.genai.config import generation_config
+from specdemo.engines.genai.handles import as_tensor
+from specdemo.engines.genai.pipelines import Pipelines
+from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
+from specdemo.measure.race import race, run_alone
+from specdemo.measure.step_costs import measure_costs
+from specdemo.models.pairs import BUNDLED, bundled_pair
+from specdemo.records import Comparison, Request, Run, Verdict
+from specdemo.runtime.text import IncrementalText
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.conftest import PROMPTS
+from tests.support.folders import pair_from_folders
+from tests.support.proposals import proposals
+
+pytestmark = pytest.mark.openvino
+F32 = RuntimeSettings(precision="f32")
+TOKENS = 64
+
+
+def speculate(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings: Any) -> Run:
+    chosen = GenerationSettings(**{"ignore_eos": True, "max_new_tokens": TOKENS, **settings})
+    return run_alone(engine.decoder(Request.of(prompt, chosen)))
+
+
+def plain(engine: GenAIEngine, prompt: str = PROMPTS[0], **settings: Any) -> Run:
+    return run_alone(
+        engine.decoder(
+            Request.of(prompt, GenerationSettings(**{"ignore_eos": True, "max_new_tokens": TOKENS, **settings})).plain
+        )
+    )
+
+
+greedy, speculated = cache(plain), cache(speculate)
+
+
+DRAFTERS = {
+    "constant 1": {"num_assistant_tokens": 1},
+    "constant 4": {"num_assistant_tokens": 4},
+    "constant 16": {"num_assistant_tokens": 16},
+    "confidence": {"policy": "confidence", "assistant_confidence_threshold": 0.2},
+    "lookup": {"drafter": "lookup", "num_assistant_tokens": 5},
+}
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize(("prompt", "penalty"), [*((prompt, 1.0) for prompt in PROMPTS), (PROMPTS[0], 1.2)])
+def test_greedy_outputs_are_identical_in_f32(
+    engine: GenAIEngine, prompt: str, drafter: dict[str, Any], penalty: float
+) -> None:
+    speculative = speculated(engine, prompt, repetition_penalty=penalty, **drafter)
+    assert speculative.token_ids == greedy(engine, prompt, repetition_penalty=penalty).token_ids
+    assert len(speculative.token_ids) == TOKENS
+    assert speculative.finish_reason == "length"
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize("penalty", [1.0, 1.2])
+def test_replay_explains_every_round(engine: GenAIEngine, drafter: dict[str, Any], penalty: float) -> None:
+    run = speculated(engine, PROMPTS[0], repetition_penalty=penalty, **drafter)
+    assert run.rounds
+    for step in run.rounds:
+        assert step.proposed is not None
+        assert None not in {draft.id for draft in proposals(step)}
+        assert len(step.committed) == step.accepted + 1
+        verdicts = [draft.verdict for draft in proposals(step)]
+        assert verdicts == sorted(verdicts, key=list(Verdict).index)
+    if drafter.get("drafter") != "lookup":
+        assert all(draft.draft_probability for step in run.rounds for draft in proposals(step))
+
+
+@pytest.fixture(scope="module")
+def own_precision() -> Iterator[GenAIEngine]:
+    engine = GenAIEngine(bundled_pair(precision="default"))
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+def test_in_the_devices_own_precision_what_is_replayed_can_have_led_to_what_was_committed(
+    own_precision: GenAIEngine, drafter: dict[str, Any]
+) -> None:
+    """There a replay may round differently and be wrong; such rounds keep what is certain."""
+    for prompt in PROMPTS:
+        run = speculate(own_precision, prompt, **drafter)
+        assert len(run.token_ids) == TOKENS
+        for step in run.rounds:
+            if step.proposed is not None:
+                assert len(step.committed) == step.accepted + 1
+
+
+@pytest.mark.parametrize("lookahead", [2, 4, 7])
+@pytest.mark.parametrize("prompt", PROMPTS[:2])
+def test_counts_agree_with_the_counters_of_genai(engine: GenAIEngine, prompt: str, lookahead: int) -> None:
+    run = speculate(engine, prompt, num_assistant_tokens=lookahead)
+    counters = genai_counters(engine, prompt, num_assistant_tokens=lookahead)
+    judged = run.rounds[:-1]  # GenAI leaves out the round in which the request ends
+    assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
+    assert sum(len(proposals(step)) for step in judged) == counters.get_num_draft_tokens()
+    sizes = [len(step.committed) for step in (run.prefill, *run.rounds)]
+    assert sizes == list(counters.raw_metrics.m_batch_sizes)
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.2, 0.4, 0.9])
+def test_counts_agree_for_a_confidence_threshold_too(engine: GenAIEngine, threshold: float) -> None:
+    settings: dict[str, Any] = {"policy": "confidence", "assistant_confidence_threshold": threshold}
+    run, counters = speculate(engine, **settings), genai_counters(engine, PROMPTS[0], **settings)
+    judged = run.rounds[:-1]
+    assert sum(step.accepted for step in judged) == counters.get_num_accepted_tokens()
+    assert sum(len(proposals(step)) for step in judged) == counters.get_num_draft_tokens()
+
+
+def genai_counters(engine: GenAIEngine, prompt: str, **settings: Any) -> Any:
+    pipeline = engine.pipelines.get("model")
+    chosen = GenerationSettings(ignore_eos=True, max_new_tokens=TOKENS, **settings)
+    config = generation_config(pipeline, Request.of(prompt, chosen))
+    ids = as_tensor(engine.pipelines.tokenizer.encode(prompt))
+    return pipeline.generate([ids], [config])[0].extended_perf_metrics
+
+
+def test_a_lower_threshold_lets_the_draft_propose_more(engine: GenAIEngine) -> None:
+    def longest(threshold: float) -> int:
+        run = speculate(engine, policy="confidence", assistant_confidence_threshold=threshold)
+        return max(len(proposals(step)) for step in run.rounds)
+
+    assert longest(1.0) == 1
+    assert longest(1.0) < longest(0.2) < longest(0.0)
+
+
+def test_lookahead_is_the_number_of_proposals(engine: GenAIEngine) -> None:
+    for lookahead in (1, 3, 8):
+        run = speculate(engine, num_assistant_tokens=lookahead)
+        assert {len(proposals(step)) for step in run.rounds[:-3]} == {lookahead}
+
+
+def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -> None:
+    run = speculate(engine, policy="confidence", assistant_confidence_threshold=0.2)
+    assert all(token.probability and 0 < token.probability <= 1 for token in run.tokens)
+    accepted = [draft for step in run.rounds for draft in proposals(step) if draft.verdict is Verdict.ACCEPTED]
+    assert accepted
+    assert all(draft.target_probability for draft in accepted)
+    assert all(token.probability is None for token in speculate(engine).tokens)
+
+
+def test_sampling_knows_counts_only(engine: GenAIEngine) -> None:
+    settings = GenerationSettings(do_sample=True, seed=4, ignore_eos=True, max_new_tokens=64)
+    decoder = engine.decoder(Request.of(PROMPTS[0], settings))
+    run = run_alone(decoder)
+    assert decoder.trace_source == "counts only"
+    assert {len(proposals(step)) for step in run.rounds[:-3]} == {4}
+    refused = [d for step in run.rounds for d in proposals(step) if d.verdict is not Verdict.ACCEPTED]
+    assert refused
+    assert all(draft.id is None for draft in refused)
+
+
+def test_sampling_with_a_threshold_does_not_even_know_counts(engine: GenAIEngine) -> None:
+    run = speculate(engine, do_sample=True, policy="confidence")
+    assert all(step.proposed is None for step in run.rounds)
+    assert metrics.acceptance_rate(run) is None
+
+
+def test_sampling_is_reproducible_by_seed_and_differs_between_seeds(engine: GenAIEngine) -> None:
+    first, again, other = (plain(engine, do_sample=True, seed=seed).token_ids for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_sampling_with_prompt_lookup_equals_plain_and_is_replayed(engine: GenAIEngine) -> None:
+    run = speculate(engine, do_sample=True, seed=5, drafter="lookup")
+    assert run.token_ids == plain(engine, do_sample=True, seed=5).token_ids
+    assert None not in {draft.id for step in run.rounds for draft in proposals(step)}
+
+
+def test_temperature_top_p_and_top_k_have_an_effect(engine: GenAIEngine) -> None:
+    greedy = plain(engine).token_ids
+    assert plain(engine, do_sample=True, top_k=1).token_ids == greedy
+    assert plain(engine, do_sample=True, top_k=0, top_p=1e-6).token_ids == greedy
+    assert plain(engine, do_sample=True, top_k=0, temperature=2.0).token_ids != greedy
+
+
+def test_tokens_stand_for_the_whole_text(engine: GenAIEngine) -> None:
+    run = plain(engine)
+    assert run.text == engine.pipelines.tokenizer.decode([*map(int, run.token_ids)])
+
+
+@pytest.mark.parametrize("text", ["Ein Märchen 🦊 日本", "naïve “café”…", "\n\n\ttabs  and  spaces"])
+def test_characters_that_span_tokens_are_whole(engine: GenAIEngine, text: str) -> None:
+    ids = engine.pipelines.tokenizer.encode(text)
+    pieces = IncrementalText(engine.pipelines.tokenizer.decode)
+    assert "".join([*map(pieces.push, ids), pieces.flush()]) == text
+
+
+@pytest.fixture(scope="module")
+def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIEngine]:
+    """The bundled pair with the full stop for an end-of-text token, since the real one is rare."""
+    full_stop = 14
+    target = tmp_path_factory.mktemp("sentence")
+    for file in (BUNDLED / "target").iterdir():
+        (target / file.name).symlink_to(file)
+    for name in ("config.json", "generation_config.json"):
+        content = (target / name).read_text().replace('"eos_token_id": 0', f'"eos_token_id": {full_stop}')
+        (target / name).unlink()
+        (target / name).write_text(content)
+    engine = GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32))
+    assert engine.pipelines.tokenizer.decode([full_stop]) == "."
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+def test_end_of_text_stops_both_sides_unless_ignored(sentence_engine: GenAIEngine, drafter: dict[str, Any]) -> None:
+    stopped = greedy(sentence_engine, ignore_eos=False)
+    assert stopped.finish_reason == "stop"
+    assert stopped.text.endswith(".")
+    assert len(stopped.token_ids) < TOKENS
+    speculative = speculate(sentence_engine, ignore_eos=False, **drafter)
+    assert speculative.token_ids == stopped.token_ids
+    assert speculative.finish_reason == "stop"
+    assert len(speculate(sentence_engine, **drafter).token_ids) == TOKENS
+
+
+def test_a_failed_pipeline_is_rebuilt_and_the_next_run_works(engine: GenAIEngine) -> None:
+    before = speculate(engine)
+    broken = engine.pipelines.get("model")
+    broken.add_request(
+        10**9, "x", openvino_genai.GenerationConfig(max_new_tokens=5)
+    )  # neither lookahead nor threshold
+    with pytest.raises(EngineError, match="has been reset; run again"):
+        speculate(engine)
+    assert speculate(engine).token_ids == before.token_ids
+    assert engine.pipelines.get("model") is not broken
+
+
+def test_a_closed_request_leaves_the_pipeline_free(engine: GenAIEngine) -> None:
+    settings = GenerationSettings(ignore_eos=True, max_new_tokens=500)
+    for _ in range(3):
+        run_alone(engine.decoder(Request.of(PROMPTS[0], settings)), rounds=3)
+    pipeline = engine.pipelines.get("model")
+    assert not pipeline.has_non_finished_requests()
+    assert pipeline.get_metrics().requests == 0
+
+
+def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scheduler(pipelines: Pipelines) -> openvino_genai.SchedulerConfig:
+        config = openvino_genai.SchedulerConfig()
+        config.num_kv_blocks = 3  # 96 tokens
+        return config
+
+    monkeypatch.setattr(Pipelines, "_scheduler", scheduler)
+    small = GenAIEngine(bundled_pair())
+    for run in (plain, speculate):
+        with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
+            run(small, max_new_tokens=200)
+        assert len(run(small, max_new_tokens=20).token_ids) == 20
+    small.close()
+
+
+def test_a_cache_larger_than_memory() -> None:
+    with pytest.raises(CacheError, match=r"1024 GB does not fit in this machine's memory; choose a smaller"):
+        GenAIEngine(bundled_pair(cache_size=1024))
+
+
+def test_prompts_that_cannot_be_run(engine: GenAIEngine) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        plain(engine, "  \n")
+    with pytest.raises(PromptError, match=rf"\d+ tokens and {TOKENS} new ones exceed the model's context of 2048"):
+        plain(engine, "word " * 2048)
+    assert plain(engine).token_ids
+
+
+def test_a_device_that_does_not_exist() -> None:
+    with pytest.raises(DeviceError, match="no device 'TPU'"):
+        GenAIEngine(bundled_pair(draft_device="TPU"))
+
+
+def test_tokenizers_that_differ(tmp_path: Path) -> None:
+    draft = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "draft"))
+    for stem in ("openvino_tokenizer", "openvino_detokenizer"):
+        file = draft / f"{stem}.bin"
+        file.write_bytes(file.read_bytes().replace(b"anxiously", b"elsewhere"))
+    with pytest.raises(PairError, match=r"different tokenizers \(token \d+ differs\); choose a draft"):
+        GenAIEngine(pair_from_folders(BUNDLED / "target", draft, F32))
+
+
+def test_a_model_openvino_refuses(tmp_path: Path) -> None:
+    target = Path(shutil.copytree(BUNDLED / "draft", tmp_path / "target"))
+    file = target / "openvino_model.xml"
+    file.write_text(file.read_text().replace('type="MatMul"', 'type="MadMul"'))
+    with pytest.raises(LoadError, match="OpenVINO cannot load 'target' on CPU; export it again"):
+        GenAIEngine(pair_from_folders(target, None, F32))
+
+
+def test_a_pair_without_a_draft_looks_up(engine: GenAIEngine) -> None:
+    alone = GenAIEngine(pair_from_folders(BUNDLED / "target", None, F32))
+    with pytest.raises(PairError, match="no draft model; add one, or choose prompt lookup"):
+        alone.decoder(Request.of("Once", GenerationSettings()))
+    run = speculate(alone, drafter="lookup")
+    assert run.token_ids == plain(engine).token_ids
+    alone.close()
+
+
+def test_step_costs_are_plausible(engine: GenAIEngine) -> None:
+    costs = measure_costs(engine)
+    assert costs is not None
+    assert len(costs.verify) == 17
+    assert costs.draft_step is not None
+    passes = [metrics.verify_cost(costs, n) for n in range(1, 18)]
+    assert all(cost is not None and cost > 0 for cost in passes)
+
+
+def test_the_race_on_the_bundled_pair(engine: GenAIEngine) -> None:
+    settings = GenerationSettings(ignore_eos=True)
+    *_, comparison = race(engine, PROMPTS[0], settings)
+    assert isinstance(comparison, Comparison)
+    assert metrics.identical(comparison)
+    assert len(comparison.plain.token_ids) == len(comparison.speculative.token_ids) == 128
+    assert comparison.trace_source == "replayed"
+    assert comparison.environment.inference_precision == "f32"
+    assert all(step.seconds > 0 for step in comparison.speculative.rounds)

@@ -1,0 +1,322 @@
+"""Speculative sampling keeps the target's distribution: exactly, and in draws on the bundled pair."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from math import lcm, sqrt
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdemo.decoding.lookahead import policy_for
+from specdemo.decoding.sampling import Logits, Probabilities, distribution, draw
+from specdemo.decoding.sources import Sources
+from specdemo.decoding.verification import Uniform, Verified, rejection_sample
+from specdemo.engines.base import rounds_of
+from specdemo.engines.traced import TracedEngine
+from specdemo.engines.traced.decoder import TracedDecoder
+from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter
+from specdemo.models.pairs import bundled_pair
+from specdemo.records import Costs, Request
+from specdemo.runtime.language_model import ModelSequence
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import Both, Lookup, Plain, Source
+
+SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
+GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
+
+Rule = Callable[..., Verified]
+
+
+class Given:
+    """Random numbers that are given."""
+
+    def __init__(self, *numbers: float) -> None:
+        self._numbers = iter(numbers)
+
+    def random(self) -> float:
+        return next(self._numbers)
+
+
+def committed_first(rule: Rule, p: Probabilities, q: Probabilities) -> list[float]:
+    """Exact distribution of the first token a round commits, by enumerating proposals and random numbers."""
+    numbers = [(index + 0.5) / GRID for index in range(GRID)]
+    result = np.zeros(3)
+    for proposal in np.flatnonzero(q):
+        for one, other in product(numbers, numbers):
+            accepted, own = rule([proposal], [q], [p, p], Given(one, other))
+            result[proposal if accepted else own] += q[proposal] / GRID**2
+    return list(result)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(SIX), st.sampled_from(SIX))
+def test_a_round_commits_exactly_the_targets_distribution(target: tuple[int, ...], draft: tuple[int, ...]) -> None:
+    p, q = np.array(target) / 6, np.array(draft) / 6
+    assert committed_first(rejection_sample, p, q) == pytest.approx(list(p), abs=1e-9)
+
+
+def too_lenient(
+    proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
+) -> Verified:
+    """A plausible mistake: tokens are accepted with twice the probability they should be."""
+    remaining = iter(targets)
+    for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
+        p = next(remaining)
+        if random.random() * q[token] >= 2 * p[token]:
+            return Verified(index, draw(np.maximum(p - q, 0), random.random()))
+    return Verified(len(proposed), draw(next(remaining), random.random()))
+
+
+def test_the_enumeration_finds_a_wrong_rule() -> None:
+    p, q = np.array([1, 2, 3]) / 6, np.array([4, 1, 1]) / 6
+    assert committed_first(too_lenient, p, q) != pytest.approx(list(p), abs=0.01)
+
+
+def redraws_from_p(
+    proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
+) -> Verified:
+    """The likeliest mistake: a refused token is replaced by a draw from p, not from what p has more than q."""
+    remaining = iter(targets)
+    for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
+        p = next(remaining)
+        if random.random() * q[token] >= p[token]:
+            return Verified(index, next(own for own in (draw(p, random.random()), 0, 1, 2) if own != token))
+    return Verified(len(proposed), draw(next(remaining), random.random()))
+
+
+class Scripted:
+    """A model of three tokens whose probabilities are halves that depend on the text."""
+
+    CHOICES = ((1, 0, 0), (0, 0.5, 0.5), (0.5, 0.5, 0), (0.5, 0, 0.5), (0, 1, 0))
+
+    def __init__(self, factor: int) -> None:
+        self._factor = factor
+
+    def probabilities(self, text: Sequence[int]) -> Probabilities:
+        number = sum((index + 2) * (token + 1) for index, token in enumerate(text)) * self._factor
+        return np.array(self.CHOICES[number % len(self.CHOICES)], float)
+
+    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
+        rows = [self.probabilities(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
+        return np.log(np.maximum(rows, 1e-30)).astype(np.float32)
+
+    def read(self, ids: Sequence[int]) -> Iterator[int]:
+        return iter(())
+
+    def shared(self, ids: Sequence[int]) -> int:
+        return 0
+
+
+class Tokenless:
+    """A tokenizer for texts that nobody reads."""
+
+    def encode_prompt(self, request: Request) -> list[int]:
+        return [0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ""
+
+    def ends(self) -> frozenset[int]:
+        return frozenset()
+
+
+class Coins:
+    """Random numbers of which each is 1/4 or 3/4, by turns through all sequences: exact where all odds are halves."""
+
+    def __init__(self) -> None:
+        self.sides: list[int] = []
+        self.used = 0
+
+    def random(self) -> float:
+        if self.used == len(self.sides):
+            self.sides.append(0)
+        self.used += 1
+        return 0.25 + 0.5 * self.sides[self.used - 1]
+
+    def next(self) -> bool:
+        """Go on to the next sequence; False after the last."""
+        del self.sides[self.used :]
+        self.used = 0
+        while self.sides and self.sides[-1]:
+            self.sides.pop()
+        if self.sides:
+            self.sides[-1] = 1
+        return bool(self.sides)
+
+
+def joint(request: Request) -> dict[tuple[int, ...], float]:
+    """Exact distribution of what a decoder writes."""
+    coins, result = Coins(), defaultdict[tuple[int, ...], float](float)
+    while True:
+        with mock.patch("numpy.random.default_rng", return_value=coins):
+            tokens = [id_ for step in rounds_of(scripted_decoder(request)) for id_ in step.ids]
+        result[tuple(tokens)] += 0.5**coins.used
+        if not coins.next():
+            return dict(result)
+
+
+def scripted_decoder(request: Request) -> TracedDecoder:
+    def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+        if isinstance(request.strategy, Lookup):
+            return LookupDrafter(3, request.strategy)
+        policy = policy_for(request.strategy, COSTS)
+        draft = ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
+        if isinstance(request.strategy, Both):
+            return BothDrafter(draft, Sources(COSTS), request.strategy.ngram, 3)
+        return draft
+
+    plain = isinstance(request.strategy, Plain)
+    tokenless: Any = Tokenless()
+    return TracedDecoder(request, tokenless, lambda *_: Scripted(factor=1), None if plain else drafter)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "constant 1": {"num_assistant_tokens": 1},
+    "constant 2": {"num_assistant_tokens": 2},
+    "heuristic": {"policy": "heuristic"},
+    "confidence": {"policy": "confidence", "assistant_confidence_threshold": 0.9},
+    "lookup": {"drafter": "lookup", "max_ngram_size": 1},
+    "both": {"drafter": "both", "max_ngram_size": 2, "num_assistant_tokens": 1, "max_new_tokens": 5},
+    "top-p": {"top_p": 0.4},
+    "top-k": {"top_k": 1},
+}
+
+
+COSTS = Costs(plain_step=1, draft_step=0.9, verify=(1.0,) * 6)
+
+
+def halves(**values: Any) -> Request:
+    settings = {"engine": "traced", "do_sample": True, "temperature": 1, "top_k": 0, "max_new_tokens": 4, **values}
+    return Request.of("", GenerationSettings(**settings))
+
+
+@pytest.mark.parametrize("strategy", WAYS.values(), ids=WAYS)
+def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(strategy: dict[str, Any]) -> None:
+    plain, speculative = joint(halves(**strategy).plain), joint(halves(**strategy))
+    assert sum(plain.values()) == pytest.approx(1)
+    assert speculative == pytest.approx(plain)
+
+
+def test_both_sources_take_part_in_that() -> None:
+    coins, request = Coins(), halves(**WAYS["both"])
+    sources = set[Source | None]()
+    with mock.patch("numpy.random.default_rng", return_value=coins):
+        while coins.next() or not sources:
+            sources |= {step.source for step in rounds_of(scripted_decoder(request)) if step.proposed}
+    assert sources == {"model", "lookup"}
+
+
+@pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
+def test_a_wrong_rule_has_another_joint_distribution(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
+    plain, speculative = joint(halves().plain), joint(halves())
+    assert speculative != pytest.approx(plain, abs=0.01)
+
+
+class Remembered:
+    """A sequence that computes each text once: thousands of short texts are mostly the same few."""
+
+    def __init__(self, sequence: ModelSequence) -> None:
+        self._sequence = sequence
+        self._rows: dict[tuple[int, ...], Logits] = {}
+
+    def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
+        texts = [tuple(ids[: len(ids) - back]) for back in range(last - 1, -1, -1)]
+        for text in texts:
+            if text not in self._rows:
+                self._rows[text] = self._sequence.logits(list(text))[0].copy()
+        return np.stack([self._rows[text] for text in texts])
+
+    def read(self, ids: Sequence[int]) -> Iterator[int]:
+        return iter(())
+
+    def shared(self, ids: Sequence[int]) -> int:
+        return len(ids)
+
+
+DRAWS = 4000
+ENOUGH = 2000  # to find a wrong rule
+PROMPT = "Once upon a time there was a"
+SETTINGS = GenerationSettings(
+    engine="traced", do_sample=True, temperature=0.8, top_k=20, max_new_tokens=3, num_assistant_tokens=2
+)
+
+
+@pytest.fixture(scope="module")
+def remembering() -> Iterator[TracedEngine]:
+    engine = TracedEngine(bundled_pair())
+    target, draft = Remembered(engine._model("plain").sequence(64)), Remembered(engine._model("draft").sequence(64))
+    prompt = engine._tokenizer.encode(PROMPT)
+    with (
+        mock.patch.object(engine._tokenizer, "encode_prompt", side_effect=lambda request: [*prompt]),
+        mock.patch.object(
+            engine, "_sequence", lambda role, text, capacity, *, kv_cache: draft if role == "draft" else target
+        ),
+        mock.patch.object(engine._tokenizer, "decode", return_value=""),  # the texts do not matter here
+    ):
+        yield engine
+
+
+def exact(engine: TracedEngine) -> list[dict[int, float]]:
+    """Distributions of the first three tokens of plain sampling, by going through all texts."""
+    target = engine._sequence("plain", (), 64, kv_cache=True)
+    texts: dict[tuple[int, ...], float] = {(): 1.0}
+    prompt, sampling = engine._tokenizer.encode(PROMPT), Request.of(PROMPT, SETTINGS).sampling
+    positions: list[dict[int, float]] = []
+    for _ in range(3):
+        longer: dict[tuple[int, ...], float] = {}
+        for text, probability in texts.items():
+            p = distribution(target.logits([*prompt, *text])[0], sampling, ())
+            longer |= {(*text, int(token)): probability * p[token] for token in np.flatnonzero(p)}
+        texts = longer
+        positions.append(defaultdict[int, float](float))
+        for text, probability in texts.items():
+            positions[-1][text[-1]] += probability
+    return positions
+
+
+def goodness_of_fit(observed: Counter[int], expected: Mapping[int, float]) -> float:
+    """Pearson's χ² as a standard normal deviate (Wilson and Hilferty 1931); rare tokens are taken together."""
+    total = observed.total()
+    common = [token for token, probability in expected.items() if probability * total >= 5]
+    pairs = [(observed[token], expected[token] * total) for token in common]
+    rest = (total - sum(seen for seen, _ in pairs), total - sum(awaited for _, awaited in pairs))
+    if rest[1] >= 5:
+        pairs.append(rest)
+    freedom = len(pairs) - 1
+    squares = sum((seen - awaited) ** 2 / awaited for seen, awaited in pairs)
+    return float((squares / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / sqrt(2 / (9 * freedom))
+
+
+def deviations(engine: TracedEngine, draws: int) -> list[float]:
+    """How far, in standard deviations, drawn tokens are from the exact distribution, by position."""
+    seen = [Counter[int]() for _ in range(3)]
+    for seed in range(draws):
+        chosen = SETTINGS.model_copy(update={"seed": seed, "ignore_eos": True})
+        decoder = engine.decoder(Request.of(PROMPT, chosen))
+        tokens = [id_ for step in rounds_of(decoder) for id_ in step.ids]
+        for position, token in zip(seen, tokens, strict=True):
+            position[token] += 1
+    return [goodness_of_fit(*pair) for pair in zip(seen, exact(engine), strict=True)]
+
+
+@pytest.mark.openvino
+def test_draws_fit_the_targets_distribution(remembering: TracedEngine) -> None:
+    """One test in thirty thousand would fail by chance; seeds are fixed."""
+    assert max(deviations(remembering, DRAWS)) < 4
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
+def test_the_same_test_fails_a_wrong_rule(
+    remembering: TracedEngine, monkeypatch: pytest.MonkeyPatch, rule: Rule
+) -> None:
+    monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
+    first, *later = deviations(remembering, ENOUGH)
+    assert first < 4  # the prefill's token is not speculated
+    assert max(later) > 6

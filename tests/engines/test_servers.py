@@ -1,0 +1,152 @@
+"""The served engine on llama.cpp's own servers, with tiny models: one decodes plainly, one speculatively."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import repeat, zip_longest
+from pathlib import Path
+
+import httpx
+import pytest
+
+from specdemo.analysis import metrics
+from specdemo.bench.methods import available
+from specdemo.cli import main
+from specdemo.engines.server import ServedEngine, served_pair
+from specdemo.errors import PromptError, SettingsError
+from specdemo.measure.load import Prompted, serve
+from specdemo.measure.race import race, run_alone
+from specdemo.measure.step_costs import contexts_task, measure_costs
+from specdemo.measure.sweep import candidates, sweep
+from specdemo.models.pairs import begun
+from specdemo.records import Comparison, Request, Server, Servers
+from tests.support import gguf_files
+from tests.support.llama import started
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="session")
+def served(llama_servers: Servers) -> Iterator[ServedEngine]:
+    with closing(ServedEngine(served_pair(llama_servers))) as engine:
+        yield engine
+
+
+def drafted(servers: Servers) -> tuple[int, ...]:
+    """Drafts, proposed and accepted tokens, and accepted ones by position, as the server itself counts them."""
+    assert servers.speculative is not None
+    told = httpx.get(f"{servers.speculative.url}/metrics").text
+    names = ("num_drafts_total", "num_draft_tokens_total", "num_accepted_tokens_total", r"num_accepted_\w+{.*}")
+    return tuple(int(n) for name in names for n in re.findall(rf"^llamacpp:spec_decode_{name} (\d+)$", told, re.M))
+
+
+def raced(engine: ServedEngine, prompt: str = PROMPT, **chosen: object) -> Comparison:
+    *_, comparison = race(engine, prompt, begun(engine.pair.target, **chosen))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def test_rounds_add_up_to_what_the_server_counts(served: ServedEngine, llama_servers: Servers) -> None:
+    settings = begun(served.pair.target, max_new_tokens=60, ignore_eos=True)
+    before = drafted(llama_servers)
+    run = run_alone(served.decoder(Request.of(PROMPT, settings)))
+    assert len(run.token_ids) == len(run.tokens) == 60
+    proposals = [step.proposed or () for step in run.rounds]
+    accepted = [step.accepted for step in run.rounds]
+    assert 0 < sum(accepted) < sum(map(len, proposals)), "the draft is right now and then"
+    positions = [sum(count >= i for count in accepted) for i in range(1, max(accepted) + 1)]
+    counted = [after - earlier for after, earlier in zip_longest(drafted(llama_servers), before, fillvalue=0)]
+    told = [sum(map(bool, proposals)), sum(map(len, proposals)), sum(accepted), *positions]
+    assert counted[: len(told)] == told
+    for step in run.rounds[:-1]:
+        assert len(step.committed) == step.accepted + 1
+
+
+def test_both_servers_race(served: ServedEngine) -> None:
+    comparison = raced(served, max_new_tokens=40, ignore_eos=True)
+    assert metrics.identical(comparison)
+    assert metrics.mean_accepted_length(comparison.plain) == 1
+    assert (metrics.mean_accepted_length(comparison.speculative) or 0) > 1
+    assert comparison.trace_source == "reported"
+    assert comparison.pair.target.server == "llama.cpp"
+    assert "127.0.0.1" not in comparison.model_dump_json(), "addresses are nobody's business"
+
+
+def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: ServedEngine) -> None:
+    settings = begun(served.pair.target, max_new_tokens=8, ignore_eos=True)
+    *_, last = sweep(served, [PROMPT], settings, candidates(served.pair, settings), repeats=1)
+    assert [point.candidate.name for point in last.found.points] == ["policy server"]
+    (point,) = last.found.points
+    assert point.identical
+    assert point.acceptance_rate is not None
+    assert list(available(served.pair, settings)) == ["served server"]
+
+
+def test_several_requests_at_once(served: ServedEngine, llama_servers: Servers) -> None:
+    settings = begun(served.pair.target, max_new_tokens=24, ignore_eos=True)
+    request, before = Request.of(PROMPT, settings), drafted(llama_servers)
+    blocks = []
+    for one in (request.plain, request):
+        with closing(served.batch(one.strategy)) as batch:
+            blocks.append(serve(batch, repeat(Prompted("first", one)), 3, 4))
+    plain, speculative = blocks
+    assert plain is not None
+    assert speculative is not None
+    assert [one.tokens for one in speculative.served] == [24] * 4
+    assert {one.output for one in plain.served} == {one.output for one in speculative.served}
+    assert all(0 < one.first <= one.last for one in speculative.served)
+    assert speculative.judged is not None
+    counted = [after - earlier for after, earlier in zip_longest(drafted(llama_servers), before, fillvalue=0)]
+    assert speculative.judged[1] <= counted[1], "requests that were broken off at the end count there only"
+    with closing(served.batch(request.strategy)) as batch, pytest.raises(PromptError):
+        batch.submit(0, replace(request, prompt=" "))
+
+
+def test_what_the_server_was_started_with_cannot_be_asked_for(served: ServedEngine) -> None:
+    for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
+        request = Request.of(PROMPT, begun(served.pair.target, **chosen))
+        with pytest.raises(SettingsError, match="choose policy server"):
+            served.decoder(request)
+    with pytest.raises(PromptError):
+        run_alone(served.decoder(Request.of(" ", begun(served.pair.target))))
+    with pytest.raises(SettingsError, match="does not tell"):
+        contexts_task(served, stop=lambda: False, costs=None)
+    assert measure_costs(served) is None
+    assert served.count_tokens("Hello") == 4
+
+
+def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
+    """A model that writes any bytes: most tokens end within a character, for which llama.cpp sends no event."""
+    file = gguf_files.write(tmp_path / "bytes.gguf")
+    with (
+        started(file, file) as url,
+        closing(ServedEngine(served_pair(Servers(speculative=Server(url=url))))) as engine,
+    ):
+        settings = begun(engine.pair.target, max_new_tokens=60, ignore_eos=True)
+        run = run_alone(engine.decoder(Request.of(PROMPT, settings)))
+    assert len(run.tokens) == 60 > len(run.token_ids)
+    assert sum(len(step.committed) for step in run.rounds) == 59
+    assert all(len(step.committed) == step.accepted + 1 for step in run.rounds[:-1] if step.proposed is not None)
+
+
+def test_the_terminal(
+    llama_servers: Servers, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, speculative = llama_servers.plain, llama_servers.speculative
+    assert plain is not None
+    assert speculative is not None
+    monkeypatch.setenv("SPECDEMO_PLAIN_URL", plain.url)
+    chosen = ["--max-new-tokens", "8", "--ignore-eos", "--repeats", "0", "--json", "-"]
+    assert main(["compare", PROMPT, "--url", speculative.url, *chosen]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["trace_source"] == "reported"
+    assert told["summary"]["identical"]
+    assert main(["compare", PROMPT, "--url", "localhost:8080"]) == 2
+    assert "is not a server's address" in capfd.readouterr().err
+    assert main(["compare", PROMPT, "--engine", "served", "--target", "story-pair/target"]) == 2
+    monkeypatch.delenv("SPECDEMO_PLAIN_URL")
+    assert main(["compare", PROMPT, "--engine", "served"]) == 2
+    assert main(["compare", PROMPT, "--url", "http://127.0.0.1:1"]) == 1
+    assert "cannot be reached" in capfd.readouterr().err

@@ -1,0 +1,385 @@
+"""The traced engine on the bundled pair: everything is seen, nothing is changed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specdemo.analysis import metrics
+from specdemo.analysis.oracle import passes
+from specdemo.decoding.lookahead import ConstantPolicy
+from specdemo.engines.base import Engine, rounds_of
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.traced import TracedEngine
+from specdemo.engines.traced.decoder import TracedDecoder
+from specdemo.engines.traced.drafters import ModelDrafter
+from specdemo.errors import EngineError, PairError, PromptError, SettingsError
+from specdemo.measure.race import race, run_alone
+from specdemo.measure.step_costs import measure_costs
+from specdemo.models.pairs import BUNDLED
+from specdemo.presentation.explain import notes
+from specdemo.records import Comparison, Costs, Request, Round, Run, Spread, StepCosts, Verdict
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import Kind, Planned, kinds
+from tests.conftest import PROMPTS
+from tests.support.folders import pair_from_folders
+from tests.support.proposals import proposals
+
+pytestmark = pytest.mark.openvino
+
+
+def _spread(seconds: float) -> Spread:
+    return Spread(low=seconds, middle=seconds, high=seconds)
+
+
+PASSES = tuple(_spread(0.0015 * (1 + 0.04 * n)) for n in range(17))
+COSTS = Costs.of([StepCosts(context=16, passes=PASSES, draft=_spread(0.0003), length_change=0.0005)])
+
+
+def settings(**values: Any) -> GenerationSettings:
+    return GenerationSettings(**{"engine": "traced", "ignore_eos": True, "max_new_tokens": 64, **values})
+
+
+def speculate(engine: TracedEngine, prompt: str = PROMPTS[0], **values: Any) -> Run:
+    return run_alone(engine.decoder(Request.of(prompt, settings(**values)), COSTS))
+
+
+def plain(engine: Engine, prompt: str = PROMPTS[0], **values: Any) -> Run:
+    return run_alone(engine.decoder(Request.of(prompt, settings(**values)).plain))
+
+
+greedy = cache(plain)
+
+
+DRAFTERS = {
+    "constant 1": {"num_assistant_tokens": 1},
+    "constant 4": {"num_assistant_tokens": 4},
+    "constant 16": {"num_assistant_tokens": 16},
+    "heuristic": {"policy": "heuristic"},
+    "confidence": {"policy": "confidence"},
+    "lookup": {"drafter": "lookup"},
+}
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize(
+    ("prompt", "more"),
+    [
+        *((prompt, {}) for prompt in PROMPTS),
+        (PROMPTS[0], {"repetition_penalty": 1.2}),
+        (PROMPTS[1], {"kv_cache": "off"}),
+    ],
+    ids=str,
+)
+def test_greedy_outputs_are_identical(
+    traced: TracedEngine, prompt: str, drafter: dict[str, Any], more: dict[str, Any]
+) -> None:
+    few = {"max_new_tokens": 24} if "kv_cache" in more else {}
+    expected = greedy(traced, prompt, **{**more, **few, "kv_cache": "on"})
+    speculative = speculate(traced, prompt, **drafter, **more, **few)
+    assert speculative.token_ids == expected.token_ids
+    assert speculative.finish_reason == "length"
+
+
+def test_a_setting_moved_during_a_run_holds_from_the_next_round(traced: TracedEngine) -> None:
+    def moved(round_: int, before: dict[str, Any], after: dict[str, Any]) -> list[Round]:
+        decoder, done = traced.decoder(Request.of(PROMPTS[0], settings(**before)), COSTS), []
+        for step in rounds_of(decoder):
+            done.append(step)
+            if len(done) == round_:  # of which one is the prefill
+                assert decoder.update_strategy(settings(**before | after).strategy)
+        assert [token.id for step in done for token in step.committed] == list(greedy(traced).token_ids)
+        return done[1:]
+
+    done = moved(4, {"num_assistant_tokens": 2}, {"num_assistant_tokens": 6})
+    assert [len(proposals(step)) for step in done[:8]] == [2] * 3 + [6] * 5
+    strict = {"policy": "confidence", "assistant_confidence_threshold": 0.95}
+    done = moved(3, strict | {"assistant_confidence_threshold": 0.05}, strict)
+    going_on = [[draft.draft_probability or 0 for draft in proposals(step)[:-1]] for step in done]
+    assert min(min(row, default=1) for row in going_on[:2]) < 0.95
+    assert min(min(row, default=1) for row in going_on[2:]) >= 0.95
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.2])
+def test_both_engines_write_the_same(traced: TracedEngine, engine: GenAIEngine, penalty: float) -> None:
+    for prompt in PROMPTS:
+        theirs = GenerationSettings(ignore_eos=True, max_new_tokens=64, repetition_penalty=penalty)
+        expected = run_alone(engine.decoder(Request.of(prompt, theirs).plain))
+        ours = plain(traced, prompt, repetition_penalty=penalty)
+        assert (ours.token_ids, ours.text) == (expected.token_ids, expected.text)
+
+
+def test_both_engines_see_the_same_proposals(traced: TracedEngine, engine: GenAIEngine) -> None:
+    theirs = GenerationSettings(ignore_eos=True, max_new_tokens=64)
+    replayed, measured = run_alone(engine.decoder(Request.of(PROMPTS[0], theirs))), speculate(traced)
+    for one, other in zip(replayed.rounds, measured.rounds, strict=True):
+        assert [(d.id, d.text, d.verdict) for d in proposals(one)] == [
+            (d.id, d.text, d.verdict) for d in proposals(other)
+        ]
+        for draft, same in zip(proposals(one), proposals(other), strict=True):
+            assert draft.draft_probability == pytest.approx(same.draft_probability, abs=1e-4)
+
+
+@pytest.mark.parametrize("sample", [False, True])
+@pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
+def test_everything_about_every_token_is_known(traced: TracedEngine, drafter: dict[str, Any], sample: bool) -> None:
+    run = speculate(traced, do_sample=sample, alternatives=5, **drafter)
+    for step in run.rounds:
+        assert len(step.committed) == step.accepted + 1
+        assert step.draft_seconds is not None
+        assert step.verify_seconds is not None
+        assert 0 < step.draft_seconds + step.verify_seconds <= step.seconds
+        for draft in proposals(step):
+            assert draft.draft_probability is not None
+            assert draft.target_probability is not None
+            assert 0 < draft.draft_probability <= 1 + 1e-9
+            if draft.verdict is Verdict.ACCEPTED:
+                assert draft.target_probability > 0
+    for token in run.tokens:
+        assert token.probability is not None
+        assert 0 < token.probability <= 1 + 1e-9
+        assert token.entropy is not None
+        assert token.entropy >= 0
+        probabilities = [alternative.probability for alternative in token.alternatives]
+        assert len(probabilities) == 5
+        assert probabilities == sorted(probabilities, reverse=True)
+        if not sample:
+            assert token.id == token.alternatives[0].id
+
+
+def test_sampling_is_reproducible_by_seed(traced: TracedEngine) -> None:
+    def sampled(seed: int, run: Callable[..., Run]) -> Run:
+        return run(traced, do_sample=True, seed=seed)
+
+    for run in (plain, speculate):
+        assert sampled(1, run).token_ids == sampled(1, run).token_ids
+        assert sampled(1, run).token_ids != sampled(2, run).token_ids
+
+
+def test_a_model_that_drafts_for_itself_is_always_right() -> None:
+    twin = TracedEngine(pair_from_folders(BUNDLED / "draft", BUNDLED / "draft", RuntimeSettings(precision="f32")))
+    for sample in (False, True):
+        run = speculate(twin, do_sample=sample, num_assistant_tokens=3)
+        assert {step.accepted for step in run.rounds[:-1]} == {3}
+    twin.close()
+
+
+def test_the_heuristic_changes_the_lookahead_as_it_should(traced: TracedEngine) -> None:
+    run = speculate(traced, policy="heuristic")
+    lookahead, wanted = 5, 63
+    for step in run.rounds:
+        assert len(proposals(step)) == min(lookahead, wanted - 1)
+        lookahead = lookahead + 2 if step.accepted == len(proposals(step)) else max(lookahead - 1, 1)
+        wanted -= len(step.committed)
+
+
+def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> None:
+    *_, comparison = race(traced, PROMPTS[0], settings())
+    assert isinstance(comparison, Comparison)
+    assert comparison.trace_source == "measured"
+    assert metrics.identical(comparison)
+    position = 0
+    agreement = comparison.draft_agreement or ()
+    assert len(agreement) == 63
+    for step in comparison.speculative.rounds:
+        assert agreement[position : position + step.accepted] == (True,) * step.accepted
+        if step.accepted < len(proposals(step)):
+            assert not agreement[position + step.accepted]
+        position += len(step.committed)
+
+
+@pytest.mark.parametrize("policy", ["constant", "auto"])
+def test_both_sources_propose_and_the_draft_reads_what_the_other_committed(traced: TracedEngine, policy: str) -> None:
+    prompt = "The cat ran up the hill, and the dog ran up the hill, and the"
+    chosen = settings(drafter="both", policy=policy)
+    *_, comparison = race(traced, prompt, chosen, costs=COSTS)
+    assert isinstance(comparison, Comparison)
+    assert metrics.identical(comparison)
+    rounds, agreement = comparison.speculative.rounds, comparison.draft_agreement or ()
+    assert {"model", "lookup"} <= {step.source for step in rounds} <= {"model", "lookup", None}
+    positions = accumulate((len(step.committed) for step in rounds), initial=0)
+    for position, step in zip(positions, rounds, strict=False):
+        drafted = step.accepted if step.source == "model" else 0
+        assert agreement[position : position + drafted] == (True,) * drafted
+        if step.source == "model" and drafted < len(proposals(step)):
+            assert not agreement[position + drafted]
+    assert metrics.draft_passes(comparison) == sum(len(proposals(step)) for step in rounds if step.source == "model")
+
+
+def test_the_text_ends_at_its_end(traced: TracedEngine) -> None:
+    long = plain(traced)
+    request = Request.of(PROMPTS[0], settings(ignore_eos=False))
+    end = long.token_ids[20]
+    for one in (traced.decoder(request), traced.decoder(request.plain)):
+        assert isinstance(one, TracedDecoder)
+        one._ends = frozenset({end})
+        run = run_alone(one)
+        assert run.finish_reason == "stop"
+        assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
+
+
+def test_step_costs_are_plausible(traced: TracedEngine) -> None:
+    costs = measure_costs(traced)
+    assert costs is not None
+    assert len(costs.verify) == 17
+    assert costs.draft_step is not None
+    assert costs.length_change is not None
+
+
+def test_a_change_of_length_is_not_told_where_passes_cannot_be_made_up(
+    traced: TracedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert next(traced.pass_seconds(PROMPTS[0], 2, 3)) > 0
+    monkeypatch.setattr(traced._target, "paged", False)
+    assert list(traced.pass_seconds(PROMPTS[0], 2, 3)) == []
+
+
+def test_prompts_and_pairs_that_cannot_be_run(traced: TracedEngine) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        plain(traced, " ")
+    with pytest.raises(PromptError, match="not valid Unicode"):
+        plain(traced, "\ud800")
+    alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()))
+    with pytest.raises(PairError, match="no draft model"):
+        alone.decoder(Request.of("Once", settings()))
+    assert len(speculate(alone, drafter="lookup", max_new_tokens=8).token_ids) == 8
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Iterator[TracedEngine]:
+    """The bundled target with a draft that has another tokenizer, of 512 tokens."""
+    draft = Path(__file__).parents[1] / "fixtures" / "llama" / "draft"
+    engine = TracedEngine(pair_from_folders(BUNDLED / "target", draft, RuntimeSettings(precision="f32")))
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("prompt", [*PROMPTS, "Ein Märchen 🦊"])
+@pytest.mark.parametrize("drafter", [{}, {"policy": "heuristic"}, {"policy": "confidence"}], ids=str)
+def test_a_draft_with_another_tokenizer_is_translated(
+    foreign: TracedEngine, traced: TracedEngine, prompt: str, drafter: dict[str, Any]
+) -> None:
+    assert foreign.pair.translated
+    run = speculate(foreign, prompt, **drafter)
+    assert run.token_ids == greedy(traced, prompt).token_ids
+    assert any(step.proposed for step in run.rounds)
+
+
+def test_what_another_tokenizer_does_not_allow(foreign: TracedEngine) -> None:
+    with pytest.raises(SettingsError, match="works in greedy decoding only; switch sampling off"):
+        foreign.decoder(Request.of("Once", settings(do_sample=True)))
+    *_, comparison = race(foreign, PROMPTS[0], settings(max_new_tokens=8))
+    assert isinstance(comparison, Comparison)
+    assert "different tokenizers" in " ".join(notes(comparison))
+
+
+def test_translation_keeps_what_the_draft_gets_right(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled draft, its text decoded and encoded again: hardly anything may be lost."""
+    without = metrics.acceptance_rate(speculate(traced))
+    assert without is not None
+    monkeypatch.setattr(traced, "_draft_tokenizer", traced._tokenizer)
+    run = speculate(traced)
+    assert run.token_ids == plain(traced).token_ids
+    kept = metrics.acceptance_rate(run)
+    assert kept is not None
+    assert kept > 0.8 * without
+    assert {draft.draft_probability for step in run.rounds for draft in proposals(step)} == {None}
+
+
+def test_special_tokens_alone_are_nothing_to_translate(foreign: TracedEngine) -> None:
+    assert len(speculate(foreign, "<|endoftext|>", max_new_tokens=8).token_ids) == 8
+
+
+def test_a_draft_proposes_nothing_beyond_its_context(foreign: TracedEngine) -> None:
+    prompt = "Once upon a time there was a fox who lived in the forest. " * 30  # beyond the draft's 512 tokens
+    run = speculate(foreign, prompt, max_new_tokens=8)
+    assert {step.proposed for step in run.rounds} == {()}
+
+
+def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
+    traced: TracedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def logits(self, ids: list[int], last: int = 1, width: int = 0) -> np.ndarray:
+            raise RuntimeError("out of memory")
+
+    decoder = traced.decoder(Request.of(PROMPTS[0], settings()))
+    rounds = rounds_of(decoder)
+    next(rounds)
+    monkeypatch.setattr(decoder, "_target", Broken())
+    with pytest.raises(EngineError, match="has been reset; run again"):
+        next(rounds)
+    assert speculate(traced).token_ids == plain(traced).token_ids
+
+
+def test_losslessness_of_a_round_does_not_depend_on_numpy_state(traced: TracedEngine) -> None:
+    np.random.seed(1)
+    first = speculate(traced, do_sample=True)
+    np.random.seed(2)
+    assert speculate(traced, do_sample=True).token_ids == first.token_ids
+
+
+@pytest.mark.parametrize("more", [{}, {"repetition_penalty": 1.2}, {"ignore_eos": False}], ids=str)
+def test_greedy_outputs_of_the_automatic_lookahead_are_identical(traced: TracedEngine, more: dict[str, Any]) -> None:
+    for prompt in PROMPTS:
+        assert speculate(traced, prompt, policy="auto", **more).token_ids == greedy(traced, prompt, **more).token_ids
+
+
+def test_the_automatic_lookahead_changes_from_round_to_round_and_gives_up_a_useless_draft(
+    traced: TracedEngine,
+) -> None:
+    lookaheads = {len(proposals(step)) for step in speculate(traced, policy="auto").rounds}
+    assert len(lookaheads) > 2
+    slow = COSTS.model_copy(update={"draft_step": COSTS.plain_step})
+    run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings(policy="auto")), slow))
+    assert sum(len(proposals(step)) for step in run.rounds) <= 3
+    with pytest.raises(SettingsError, match="choose another policy"):
+        traced.decoder(Request.of("Once", settings(policy="auto")))
+
+
+def test_the_oracle_proposes_nothing_in_vain(traced: TracedEngine) -> None:
+    request = Request.of(PROMPTS[0], settings())
+    decoder = traced.decoder(request)
+    run_alone(decoder)
+    plan = passes(decoder.draft_agreement() or (), None, 63).lookaheads
+    run = run_alone(traced.decoder(replace(request, strategy=Planned(plan))))
+    assert run.token_ids == plain(traced).token_ids
+    assert tuple(len(proposals(step)) for step in run.rounds) == plan
+    assert metrics.acceptance_rate(run) == 1
+
+
+def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a policy is told while the clock runs is computed faster, and in single precision."""
+    told: list[float] = []
+
+    class Listening(ConstantPolicy):
+        def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
+            if proposed:
+                told.append(confidence())
+            return super().goes_on(proposed, confidence)
+
+    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs: Listening(3))
+    run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings())))
+    shown = [draft.draft_probability for step in run.rounds for draft in proposals(step)]
+    assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)
+
+
+def test_a_draft_rests_in_plain_rounds(traced: TracedEngine) -> None:
+    decoder = traced.decoder(replace(Request.of(PROMPTS[0], settings()), strategy=Planned((3, 3))))
+    run_alone(decoder)
+    assert isinstance(decoder, TracedDecoder)
+    assert isinstance(decoder._drafter, ModelDrafter)
+    drafted = decoder._drafter._sequence.shared(decoder._text)
+    assert drafted <= len(decoder._text) - 50  # two rounds of the 64 tokens asked it
+
+
+@pytest.mark.parametrize("kind", list(kinds("traced", "model")), ids=lambda kind: f"{kind.drafter} {kind.policy}")
+def test_a_way_follows_what_is_moved_if_the_table_says_so(traced: TracedEngine, kind: Kind) -> None:
+    settings = GenerationSettings(engine="traced", drafter=kind.drafter, policy=kind.policy)
+    decoder = traced.decoder(Request.of(PROMPTS[0], settings), COSTS)
+    assert decoder.update_strategy(settings.strategy) == ("traced" in kind.moves)

@@ -1,0 +1,217 @@
+from collections.abc import Generator
+from itertools import count
+
+import pytest
+
+from specdemo.analysis import metrics
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError, PromptError
+from specdemo.measure import step_costs
+from specdemo.measure.race import RaceEvent, race, run_alone
+from specdemo.measure.repeats import repeats
+from specdemo.measure.side import LiveSettings, Slice
+from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
+from specdemo.presentation import schema
+from specdemo.progress import Phase
+from specdemo.records import Comparison, Request, Round
+from specdemo.settings import GenerationSettings
+
+LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
+
+
+def laps(progress: list[RaceEvent]) -> list[Slice]:
+    return [item for item in progress if isinstance(item, Slice)]
+
+
+def test_both_sides_warm_up_then_prefill_then_take_turns() -> None:
+    progress = list(race(ScriptedEngine(), "Say", LONG))
+    assert progress[0] == Phase("warming up")
+    assert [(lap.side, len(lap.rounds)) for lap in laps(progress)[:2]] == [("plain", 1), ("speculative", 1)]
+    assert isinstance(progress[-1], Comparison)
+
+
+def test_the_side_whose_clock_is_behind_is_advanced_by_at_least_a_slice() -> None:
+    clocks = {"plain": 0.0, "speculative": 0.0}
+    running = {"plain", "speculative"}
+    for lap in laps(list(race(ScriptedEngine(step=0.03), "Say", LONG, slice_seconds=0.2)))[2:]:
+        assert clocks[lap.side] == min(clocks[side] for side in running)
+        spent = sum(step.seconds for step in lap.rounds)
+        assert lap.finish_reason or 0.2 <= spent < 0.2 + max(step.seconds for step in lap.rounds) + 1e-9
+        clocks[lap.side] += spent
+        if lap.finish_reason:
+            running.remove(lap.side)
+    assert not running
+
+
+def test_laps_make_up_the_comparison() -> None:
+    *progress, comparison = race(ScriptedEngine(wrong=(4, 9)), "Say", LONG)
+    assert isinstance(comparison, Comparison)
+    for side in ("plain", "speculative"):
+        rounds = [step for lap in laps(progress) if lap.side == side for step in lap.rounds]
+        assert rounds == [comparison.side(side).prefill, *comparison.side(side).rounds]
+
+
+def test_a_lookahead_moved_during_a_run_counts_from_the_next_round() -> None:
+    done, progress = list[Round](), list[RaceEvent]()
+
+    def moved() -> LiveSettings | None:
+        return LiveSettings(2 if len(done) > 5 else 7, 0.4) if len(done) > 3 else None
+
+    for item in race(ScriptedEngine(), "Say", LONG, slice_seconds=0.01, moved=moved):
+        progress.append(item)
+        if isinstance(item, Slice) and item.side == "speculative":
+            done += item.rounds
+    comparison = progress[-1]
+    assert isinstance(comparison, Comparison)
+    lengths = [len(step.proposed or ()) for step in comparison.speculative.rounds]
+    first, second = comparison.moves
+    assert (first.num_assistant_tokens, second.num_assistant_tokens) == (7, 2)
+    assert set(lengths[: first.round - 1]) == {4}
+    assert set(lengths[first.round - 1 : second.round - 1]) == {7}
+    assert set(lengths[second.round - 1 : -1]) == {2}
+    assert [move for lap in laps(progress) for move in lap.moves] == [first, second]
+    assert schema.from_json(schema.to_json(comparison)).moves == comparison.moves
+    assert list(repeats(ScriptedEngine(), comparison)) == []
+    *_, still = race(ScriptedEngine(), "Say", LONG, moved=lambda: LiveSettings(4, 0.9))
+    assert isinstance(still, Comparison)
+    assert still.moves == ()
+
+
+def test_sequential_runs_one_side_after_the_other() -> None:
+    settings = LONG.model_copy(update={"sequential": True})
+    sides = [lap.side for lap in laps(list(race(ScriptedEngine(), "Say", settings)))[2:]]
+    assert sides == sorted(sides)  # plain, then speculative
+    assert set(sides) == {"plain", "speculative"}
+
+
+def test_clocks_are_the_same_whatever_the_slices() -> None:
+    engine = ScriptedEngine(wrong=(4,))
+    *_, sliced = race(engine, "Say", LONG, slice_seconds=0.05)
+    assert isinstance(sliced, Comparison)
+    assert sliced.plain == run_alone(engine.decoder(Request.of("Say", LONG).plain))
+    assert sliced.speculative == run_alone(engine.decoder(Request.of("Say", LONG)))
+
+
+@pytest.mark.parametrize("rounds_before_stop", [0, 1, 7])
+def test_stop_is_obeyed_within_one_round(rounds_before_stop: int) -> None:
+    engine = ScriptedEngine()
+    left = [rounds_before_stop]
+
+    def stop() -> bool:  # asked once before each round after the prefills
+        if not seen_prefills():
+            return False
+        left[0] -= 1
+        return left[0] < 0
+
+    seen: list[Slice] = []
+
+    def seen_prefills() -> bool:
+        return len(seen) >= 2
+
+    comparison = None
+    for item in race(engine, "Say", LONG, stop=stop):
+        if isinstance(item, Slice):
+            seen.append(item)
+        if isinstance(item, Comparison):
+            comparison = item
+    assert comparison is not None
+    assert len(comparison.plain.rounds) + len(comparison.speculative.rounds) <= rounds_before_stop
+    assert comparison.plain.finish_reason == comparison.speculative.finish_reason == "cancelled"
+    assert engine.requests == 0
+
+
+def test_stopped_before_the_first_token_there_is_no_comparison() -> None:
+    engine = ScriptedEngine()
+    progress = list(race(engine, "Say", LONG, stop=lambda: True))
+    assert progress == [Phase("warming up")]
+    assert engine.requests == 0
+
+
+def test_a_failing_engine_frees_both_requests_and_the_next_race_works() -> None:
+    engine = ScriptedEngine(fails_at=40)
+    with pytest.raises(EngineError, match="run again"):
+        list(race(engine, "Say", LONG))
+    assert engine.requests == 0
+    *_, comparison = race(engine, "Say", LONG)
+    assert isinstance(comparison, Comparison)
+
+
+def test_leaving_a_race_frees_both_requests() -> None:
+    engine = ScriptedEngine()
+    progress = race(engine, "Say", LONG)
+    assert isinstance(progress, Generator)
+    while not isinstance(next(progress), Slice):
+        pass
+    assert engine.requests > 0
+    progress.close()
+    assert engine.requests == 0
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(PromptError, match="empty"):
+        list(race(ScriptedEngine(), " \n", LONG))
+
+
+def test_step_costs_of_a_known_engine_are_measured_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_costs, "VISITS", 6)  # as without the hurry of tests
+    monkeypatch.setattr(step_costs, "REPEATS", 3)
+    engine = ScriptedEngine(step=0.010, draft=0.002, extra=0.001)
+    costs = measure_costs(engine)
+    assert costs is not None
+    assert metrics.draft_cost(costs) == pytest.approx(0.2)
+    passes = [metrics.verify_cost(costs, n) for n in range(1, MAX_LOOKAHEAD + 2)]
+    assert passes == pytest.approx([1 + (n - 1) * 0.1 for n in range(1, MAX_LOOKAHEAD + 2)])
+
+
+def test_slow_steps_are_visited_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_costs, "VISITS", 6)
+    monkeypatch.setattr(step_costs, "_ENOUGH", 0)
+    lengths = list(step_costs._order())
+    assert {lengths.count(length) for length in range(2, MAX_LOOKAHEAD + 2)} == {2}
+
+
+def test_measuring_step_costs_can_be_stopped() -> None:
+    engine = ScriptedEngine()
+    assert measure_costs(engine, stop=lambda: True) is None
+    assert engine.requests == 0
+
+
+def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(decoder: object) -> None:
+        raise EngineError("The engine failed in this run and has been reset; run again.")
+
+    engine = ScriptedEngine()
+    monkeypatch.setattr(type(engine.decoder(Request.of("Say", LONG))), "draft_agreement", fail)
+    *_, comparison = race(engine, "Say", LONG)
+    assert isinstance(comparison, Comparison)
+    assert comparison.draft_agreement is None
+
+
+def test_step_costs_after_texts_of_several_lengths() -> None:
+    engine = ScriptedEngine()
+    *states, last = measure_contexts(engine, (16, 256))
+    assert last.found is not None
+    assert [step.context for step in last.found.contexts] == [16, 256]
+    half = last.total // 2
+    assert [state.found is not None for state in states] == [state.done >= half for state in states]
+    assert (last.done, states[0].done, states[-1].total) == (last.total, 0, last.total)
+    first = last.found.contexts[0]
+    assert last.found.verify == tuple(spread.middle for spread in first.passes)
+    assert first.draft is not None
+    assert first.draft.low <= first.draft.middle <= first.draft.high
+
+
+def test_texts_that_the_models_cannot_read_are_left_out() -> None:
+    engine = ScriptedEngine()
+    small = engine.pair.target.model_copy(update={"context_length": 400})
+    engine.pair = engine.pair.model_copy(update={"draft": small})
+    *_, last = measure_contexts(engine, (16, 128, 256))
+    assert last.found is not None
+    assert [step.context for step in last.found.contexts] == [16, 128]
+
+
+def test_stopping_keeps_the_lengths_that_are_finished() -> None:
+    asked, each = count(), step_costs.VISITS * (MAX_LOOKAHEAD + 2)
+    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 1.5 * each)
+    assert last.found is not None
+    assert len(last.found.contexts) == 1

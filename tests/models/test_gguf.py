@@ -1,0 +1,273 @@
+"""GGUF files: what is read of them, what is refused, and their conversion."""
+
+import json
+import shutil
+import struct
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specdemo.bench.methods import available
+from specdemo.cli import main
+from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
+from specdemo.models.checks import check_pair
+from specdemo.models.gguf import inspect_gguf, read_header
+from specdemo.models.gguf_convert import (
+    awaits_conversion,
+    convert_gguf,
+    convert_here,
+    converted_folder,
+    file_digest,
+    folder_of,
+)
+from specdemo.models.library import library, resolve
+from specdemo.models.pairs import bundled_models, pair_of
+from specdemo.runtime.language_model import LanguageModel
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from tests.support import gguf_files
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing of the user's, and a cache of our own."""
+    for name in ("SPECDEMO_MODELS", "LLAMA_CACHE", "OLLAMA_MODELS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "specdemo" / "gguf"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_file_tells_what_it_holds(family: str, tmp_path: Path) -> None:
+    model = inspect_gguf(gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0", chat=family != "qwen2"))
+    matrices = [array for array in gguf_files.weights(family).values() if array.ndim > 1]
+    assert (model.name, model.architecture, model.weights) == ("tiny.gguf", family, "Q8_0")
+    assert model.parameters == sum(array.size for array in matrices)
+    assert (model.context_length, model.vocabulary) == (gguf_files.CONTEXT, len(gguf_files.vocabulary()))
+    assert (model.chat_template, model.detokenizer) == (family != "qwen2", True)
+    vectors = sum(array.nbytes for array in gguf_files.weights(family).values() if array.ndim == 1)
+    assert model.weight_bytes == model.parameters * 34 // 32 + vectors
+
+
+@pytest.mark.parametrize("length", [3, 20, 300, 3_000])
+def test_a_header_that_is_cut_short(file: Path, length: int) -> None:
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(GGUFError, match=r"is incomplete; download or copy it again|is not a readable GGUF file"):
+        inspect_gguf(file)
+
+
+def test_weights_that_are_cut_short(file: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-40_000])
+    with pytest.raises(GGUFError, match=rf"'tiny.gguf' has {len(whole) - 40_000} of \d+ bytes and is incomplete"):
+        inspect_gguf(file)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGML\x03\x00\x00\x00", b"PK\x03\x04" + bytes(100)])
+def test_what_is_no_gguf_file(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "other.gguf"
+    file.write_bytes(content)
+    with pytest.raises(GGUFError, match=r"'other.gguf' is not a readable GGUF file; choose another file"):
+        inspect_gguf(file)
+
+
+@pytest.mark.parametrize("version", [1, 9, 3 << 24])
+def test_a_version_that_is_not_read(file: Path, version: int) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:4] + struct.pack("<I", version) + content[8:])
+    with pytest.raises(GGUFError, match=f"in version {version} of GGUF"):
+        inspect_gguf(file)
+
+
+def test_a_count_that_cannot_be(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:8] + struct.pack("<QQ", 2**60, 2**60) + content[24:])
+    with pytest.raises(GGUFError):
+        inspect_gguf(file)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=r"nothing.gguf' cannot be read \(No such file.*\); check the path"):
+        resolve(str(tmp_path / "nothing.gguf"))
+
+
+def test_families_that_are_not_read(tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "phi.gguf", architecture="phi3")
+    with pytest.raises(GGUFError, match=r"'phi.gguf' has the phi3 architecture.* one of llama, qwen2, qwen3"):
+        inspect_gguf(file)
+
+
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_K"])
+def test_quantisations_that_are_not_read(kind: str, tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", kind=kind)
+    with pytest.raises(GGUFError, match=rf"'tiny.gguf' holds {kind} tensors, .* choose a file quantized as"):
+        inspect_gguf(file)
+
+
+def test_one_of_several_parts(tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "tiny-00001-of-00002.gguf", more={"split.count": 2})
+    with pytest.raises(GGUFError, match="one of several parts; join them with llama-gguf-split"):
+        inspect_gguf(file)
+
+
+def test_a_file_is_a_model_wherever_one_is_named(file: Path, tmp_path: Path) -> None:
+    assert resolve(str(file)) == inspect_gguf(file)
+    assert resolve(str(file.parent)) == inspect_gguf(file), "the only file in its folder"
+    models = tmp_path / "models"
+    (models / "org" / "repository").mkdir(parents=True)
+    shutil.copy(file, models / "mine.gguf")
+    shutil.copy(file, models / "org" / "repository" / "tiny.gguf")
+    (models / "bad.gguf").write_bytes(b"GGUF")
+    (models / "mmproj-tiny.gguf").write_bytes(b"GGUF")
+    found = library(models)
+    assert {"mine.gguf", "org/repository/tiny.gguf"} < {model.name for model in found.models}
+    assert [unusable.name for unusable in found.unusable] == ["bad.gguf"]
+    assert resolve("mine.gguf", models).path == models / "mine.gguf"
+    with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is incomplete"):
+        resolve("bad.gguf", models)
+
+
+def test_before_it_is_converted(file: Path) -> None:
+    model = inspect_gguf(file)
+    assert awaits_conversion(model)
+    with pytest.raises(LoadError, match=r"'tiny.gguf' is not converted yet"):
+        folder_of(model)
+    report = check_pair(model, bundled_models()[1])
+    assert (report.fits, report.same_tokenizer) == (True, None)
+    assert "is converted when it is first used" in (report.reason or "")
+
+
+def test_what_a_pair_can_do_is_told_before_it_is_converted(file: Path) -> None:
+    pair = pair_of(inspect_gguf(file), bundled_models()[1], runtime=RuntimeSettings())
+    assert "traced constant" in available(pair, GenerationSettings(engine="traced"))
+
+
+def test_a_digest_is_computed_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = file_digest(file)
+    monkeypatch.setattr("hashlib.file_digest", None)
+    assert file_digest(file) == digest
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(TypeError):
+        file_digest(file)
+
+
+def converted(file: Path) -> Path:
+    """The folder that a file is converted to."""
+    assert all(seconds > 0 for seconds in convert_gguf(file))
+    return place_of(file)
+
+
+def converted_here(file: Path) -> Path:
+    """The same, without a process for each."""
+    scratch = file.with_suffix(".scratch")
+    scratch.mkdir()
+    assert list(convert_here(file, scratch)) == [None]
+    return place_of(file)
+
+
+def place_of(file: Path) -> Path:
+    folder = converted_folder(file)
+    assert folder is not None
+    return folder
+
+
+@pytest.mark.openvino
+def test_a_file_is_converted_once(file: Path, cache: Path) -> None:
+    before = file.read_bytes()
+    folder = converted(file)
+    assert folder.name.startswith(file_digest(file))
+    assert {path.name for path in cache.iterdir()} == {folder.name, "digests"}
+    assert (file.read_bytes(), [path.name for path in file.parent.glob("*.*")]) == (before, ["tiny.gguf"])
+    assert list(convert_gguf(file)) == []
+    copy = Path(shutil.copy(file, file.with_name("copy.gguf")))
+    stamp = folder.stat().st_mtime_ns
+    assert converted(copy) == folder
+    assert folder.stat().st_mtime_ns == stamp, "the same content is not converted again"
+
+
+@pytest.mark.openvino
+def test_a_conversion_that_is_broken_off_leaves_nothing(file: Path, cache: Path) -> None:
+    seconds = convert_gguf(file)
+    assert isinstance(seconds, Generator)
+    with closing(seconds):
+        next(seconds)
+    assert not [path.name for path in cache.iterdir() if path.name != "digests"]
+    assert converted_folder(file) is None
+
+
+@pytest.mark.openvino
+def test_what_the_reader_refuses_is_one_sentence(tmp_path: Path, cache: Path) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", "Q8_0")
+    header = read_header(file)
+    missing = next(tensor for tensor in header.tensors if tensor.name == "blk.1.ffn_down.weight")
+    file.write_bytes(file.read_bytes().replace(missing.name.encode(), b"blk.9.ffn_down.weight"))
+    with pytest.raises(
+        ConversionError, match=r"could not read 'tiny.gguf' \(its last message: .*\); choose another file"
+    ):
+        list(convert_gguf(file))
+    assert not [path.name for path in cache.iterdir() if path.name != "digests"]
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(("family", "engine"), [*((family, "genai") for family in FAMILIES), (FAMILIES[0], "traced")])
+def test_every_family_is_compared(
+    family: str, engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0")
+    options = ["--drafter", "lookup", "--engine", engine, "--max-new-tokens", "24", "--ignore-eos", "--json", "-"]
+    assert main(["compare", "Hi", "--target", str(file), *options]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["pair"]["name"], told["pair"]["target"]["architecture"]) == ("tiny.gguf", family)
+    assert len(told["plain"]["token_ids"]) == len(told["speculative"]["token_ids"]) == 24
+    assert_configured(file, family)
+
+
+def assert_configured(file: Path, family: str) -> None:
+    """What its file says stands in the conversion's configuration."""
+    folder = place_of(file)
+    written = json.loads((folder / "config.json").read_text())
+    expected = {
+        "model_type": family, "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": gguf_files.head_size(family), "max_position_embeddings": 512,
+        "rope_theta": 10_000, "vocab_size": 261, "tie_word_embeddings": True,
+        "bos_token_id": 259, "eos_token_id": 260,
+    }  # fmt: skip
+    assert {key: written[key] for key in expected} == expected
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [260]
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"])
+def test_quantized_weights_mean_what_llama_cpp_says_they_do(kind: str, tmp_path: Path) -> None:
+    file = gguf_files.write(tmp_path / "tiny.gguf", "llama", kind)
+    plain = gguf_files.write(tmp_path / "plain.gguf", "llama", "F16", arrays=gguf_files.read(file))
+    ours, theirs = (logits(converted_here(each)) for each in (file, plain))
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.9995
+
+
+def logits(folder: Path) -> np.ndarray[Any, Any]:
+    """What a model makes of a few tokens."""
+    model = LanguageModel(folder, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"})
+    return np.array(model.sequence(8).logits([72, 105, 33])[-1])
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(("family", "kind"), [("qwen2", "F32"), ("qwen3", "BF16")])
+def test_wide_weights_are_converted_as_halves(family: str, kind: str, tmp_path: Path) -> None:
+    wide = gguf_files.write(tmp_path / "wide.gguf", family, kind)
+    halves = gguf_files.write(tmp_path / "halves.gguf", family, "F16", arrays=gguf_files.read(wide))
+    weights = [(converted_here(file) / "openvino_model.bin").read_bytes() for file in (wide, halves)]
+    assert weights[0] == weights[1]

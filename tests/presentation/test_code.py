@@ -1,0 +1,167 @@
+"""The lines that reproduce settings elsewhere; OpenVINO's are run."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from specdemo.cli import main
+from specdemo.decoding import fields
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import SettingsError
+from specdemo.measure.race import run_alone
+from specdemo.models.folder import inspect_folder
+from specdemo.models.gguf_convert import folder_of
+from specdemo.models.pairs import begun, bundled_pair
+from specdemo.presentation.code import FLAVOURS, code
+from specdemo.records import ModelPair, Request
+from specdemo.settings import GenerationSettings
+from specdemo.ui.callbacks.compare import Callbacks
+from specdemo.ui.controls import start_values
+
+PAIR = ScriptedEngine().pair
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CHAT = PAIR.model_copy(update={"target": PAIR.target.model_copy(update={"chat_template": True})})
+PROMPT = 'Say it\'s "so"'
+
+
+def written(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> str:
+    return code(flavour, pair, GenerationSettings.checked(**chosen), PROMPT)
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"num_assistant_tokens": 5},
+        {"policy": "confidence", "assistant_confidence_threshold": 0.3},
+        {"drafter": "lookup", "max_ngram_size": 2},
+    ],
+    ids=str,
+)
+def test_the_lines_for_genai_write_what_the_engine_writes(
+    engine: GenAIEngine, chosen: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = begun(engine.pair.target, max_new_tokens=40, repetition_penalty=1.1, **chosen)
+    prompt = "Once upon a time there was a fox who"
+    expected = run_alone(engine.decoder(Request.of(prompt, settings))).text
+    lines = code("genai", engine.pair, settings, prompt, lambda model: str(folder_of(model)))
+    capfd.readouterr()
+    exec(lines, {})
+    assert capfd.readouterr().out == expected + "\n"
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_python_compiles_and_commands_keep_their_words(flavour: str) -> None:
+    lines = written(flavour, num_assistant_tokens=7)
+    if lines.startswith(("import", "from")):
+        compile(lines, flavour, "exec")
+        assert repr(PROMPT) in lines
+        assert "num_assistant_tokens = 7" in lines
+        return
+    command, request = (shlex.split(part) for part in lines.strip().split("\n\n"))
+    body = json.loads(request[-1])
+    assert body["prompt"] == PROMPT
+    assert ("7" in command or '"num_speculative_tokens": 7' in " ".join(command)) != ("num_assistant_tokens" in body)
+
+
+def requested(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> tuple[str, dict[str, Any]]:
+    """Path and body of a request to a server."""
+    words = shlex.split(written(flavour, pair, **chosen).strip().split("\n\n")[1])
+    body: dict[str, Any] = json.loads(words[-1])
+    return words[1].removeprefix("http://localhost:8000"), body
+
+
+def test_a_threshold_of_0_is_one() -> None:
+    """GenAI takes 0 for "not set", so engine, server and lines give what is as good as 0."""
+    chosen: dict[str, Any] = {"policy": "confidence", "assistant_confidence_threshold": 0}
+    settings = GenerationSettings.checked(**chosen)
+    assert fields.strategy_fields(settings.strategy) == {"assistant_confidence_threshold": 1e-30}
+    assert "config.assistant_confidence_threshold = 1e-30" in written("genai", **chosen)
+    assert requested("ovms", **chosen)[1]["assistant_confidence_threshold"] == 1e-30
+
+
+def test_no_default_of_the_software_changes_what_is_sampled() -> None:
+    chosen: dict[str, Any] = {"do_sample": True, "top_k": 0, "repetition_penalty": 1}
+    assert {"config.top_k = 9223372036854775807", "config.repetition_penalty = 1.0"} <= set(
+        written("genai", **chosen).splitlines()
+    )
+    assert "repetition_penalty=1.0" in written("transformers", **chosen)
+    assert "top_k=0" in written("transformers", **chosen)
+    for flavour in ("ovms", "vllm"):
+        body = requested(flavour, **chosen)[1]
+        assert (body["top_k"], body["repetition_penalty"]) == (-1, 1)
+    body = requested("llama.cpp", **chosen)[1]
+    assert (body["top_k"], body["min_p"], body["repeat_penalty"]) == (0, 0, 1)
+    assert requested("llama.cpp", repetition_penalty=1.3)[1]["repeat_penalty"] == 1.3
+    assert "past the end of the text" in written("transformers", ignore_eos=True)
+
+
+@pytest.mark.parametrize(("flavour", "prefix"), [("ovms", "/v3"), ("vllm", "/v1"), ("llama.cpp", "/v1")])
+def test_a_server_is_asked_to_chat_only_where_the_target_can(flavour: str, prefix: str) -> None:
+    path, body = requested(flavour)
+    assert (path, body["prompt"]) == (f"{prefix}/completions", PROMPT)
+    assert requested(flavour, CHAT, apply_chat_template=False)[0] == f"{prefix}/completions"
+    path, body = requested(flavour, CHAT)
+    assert (path, "prompt" in body, "chat_template_kwargs" in body) == (f"{prefix}/chat/completions", False, False)
+    assert body["messages"] == [{"role": "user", "content": PROMPT}]
+    assert requested(flavour, CHAT, enable_thinking=False)[1]["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_a_rendered_template_has_its_special_tokens() -> None:
+    assert "tokenizer(prompt, add_special_tokens=False, " in written("transformers", CHAT)
+    assert "add_special_tokens" not in written("transformers")
+
+
+def test_what_settings_become() -> None:
+    assert "--spec-draft-p-min 0.3" in written("llama.cpp", policy="confidence", assistant_confidence_threshold=0.3)
+    assert "--spec-type ngram-simple" in written("llama.cpp", drafter="lookup")
+    assert '"method": "ngram", "prompt_lookup_min": 1' in written("vllm", drafter="lookup")
+    assert "--per-request-spec-decode-metrics" not in written("vllm")  # only recent versions have it
+    assert '"seed": 3' in written("vllm", do_sample=True, seed=3)
+    assert "prompt_lookup_num_tokens=4" in written("transformers", drafter="lookup")
+    assert "'heuristic'" in written("transformers", engine="traced", policy="heuristic")
+    assert '"prompt_lookup": true' in written("ovms", drafter="lookup")
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_what_cannot_be_reproduced_is_said(flavour: str) -> None:
+    with pytest.raises(SettingsError, match="cannot decode with automatic lookahead"):
+        written(flavour, engine="traced", policy="auto")
+    alone = PAIR.model_copy(update={"draft": None})
+    with pytest.raises(SettingsError, match="no draft model"):
+        written(flavour, alone)
+    translated = PAIR.model_copy(update={"translated": True})
+    with pytest.raises(SettingsError, match="a different tokenizer than its target"):
+        written(flavour, translated)
+    assert written(flavour, translated, drafter="lookup")
+
+
+def test_the_terminal_prints_it(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["code", PROMPT, "--to", "vllm", "--num-assistant-tokens", "3"]) == 0
+    assert '"num_speculative_tokens": 3' in capfd.readouterr().out
+    assert main(["code", PROMPT, "--engine", "traced", "--policy", "auto"]) == 2
+
+
+@pytest.mark.openvino
+def test_a_draft_with_another_tokenizer_is_recognised(capfd: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--target", "story-pair/target", "--draft", str(FIXTURES / "llama" / "draft")]
+    assert main(["code", PROMPT, "--policy", "constant", *chosen]) == 2
+    assert "a different tokenizer than its target" in capfd.readouterr().err
+    pair = bundled_pair().model_copy(update={"draft": inspect_folder(FIXTURES / "llama" / "draft", draft=True)})
+    message, lines = Callbacks(mock.Mock()).code("vllm", pair, "Say", *start_values(pair).values())
+    assert (lines, "a different tokenizer than its target" in message) == ("", True)
+
+
+def test_the_page_gives_it_as_text_and_says_what_it_cannot() -> None:
+    callbacks = Callbacks(mock.Mock())
+    values = start_values(PAIR)
+    message, lines = callbacks.code("llama.cpp", PAIR, "1 < 2", *values.values())
+    assert "1 < 2" in lines
+    assert "1 &lt; 2" in message
+    message, lines = callbacks.code("genai", PAIR, "Say", *(values | {"engine": "traced", "policy": "auto"}).values())
+    assert (lines, "automatic lookahead" in message) == ("", True)

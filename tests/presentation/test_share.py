@@ -1,0 +1,75 @@
+"""What is shown to others: the file that replays a run offline, and pictures."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageSequence
+from playwright.sync_api import BrowserContext, expect
+
+from specdemo.analysis.conclusion import headline
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.race import race
+from specdemo.records import Comparison
+from specdemo.settings import GenerationSettings
+from specdemo.ui.share.picture import HEIGHT, WIDTH, moving_picture, verdict_picture
+from specdemo.ui.share.replay import replay
+from tests.support.browser import WAIT
+
+NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"
+
+
+def compare(prompt: str = "Say", **settings: Any) -> Comparison:
+    engine = ScriptedEngine(words=300 * (*ScriptedEngine.words, NASTY, "\n"), wrong=range(5, 2000, 7))
+    *_, comparison = race(engine, prompt, GenerationSettings(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+@pytest.mark.browser
+def test_the_file_replays_the_run_without_a_network(browser: BrowserContext, tmp_path: Path) -> None:
+    comparison = compare(f"Tell {NASTY}", max_new_tokens=40)
+    file = tmp_path / "run.html"
+    file.write_bytes(replay(comparison))
+    page, complaints = browser.new_page(), list[str]()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url) if request.url != file.as_uri() else None)
+    page.goto(file.as_uri())
+    page.wait_for_selector(".race[data-state=playing]")
+    page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]", timeout=WAIT)
+    expect(page.locator(".headline")).to_have_text(headline(comparison))
+    for side in ("plain", "speculative"):
+        text = page.locator(f".pane.{side} .text").text_content() or ""
+        assert text.startswith(f"Tell {NASTY}")
+        assert NASTY in text.removeprefix(f"Tell {NASTY}")
+    drawn = "canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)"
+    assert page.locator("canvas").evaluate_all(f"all => all.map({drawn})") == [True, True]
+    page.click(".toggle")
+    page.wait_for_selector(".race[data-state=playing]")
+    page.close()
+    assert complaints == []
+
+
+def test_the_longest_run_stays_below_a_megabyte() -> None:
+    assert len(replay(compare(ignore_eos=True, max_new_tokens=2048))) < 2**20
+
+
+def test_pictures() -> None:
+    comparison = compare(max_new_tokens=40)
+    still = Image.open(BytesIO(verdict_picture(comparison)))
+    assert (still.format, still.size) == ("PNG", (WIDTH, HEIGHT))
+    moving = Image.open(BytesIO(moving_picture(comparison)))
+    assert (moving.format, moving.size, moving.info["loop"]) == ("GIF", (WIDTH, HEIGHT), 0)
+    frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(moving)]
+    assert len(set(map(Image.Image.tobytes, frames))) > 10
+    assert moving.info["duration"] > 1000  # of the last one, with the verdict
+
+
+def test_a_run_of_one_token_has_pictures_too() -> None:
+    *_, comparison = race(ScriptedEngine(words=(" the",)), "Say", GenerationSettings())
+    assert isinstance(comparison, Comparison)
+    assert comparison.plain.rounds == ()
+    assert moving_picture(comparison)

@@ -1,0 +1,226 @@
+"""The app in a process of its own, and what its visitors do in headless Chromium."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Protocol
+from urllib.request import urlopen
+from weakref import WeakKeyDictionary
+
+import psutil
+from playwright.sync_api import Locator, Page, Request, expect
+
+from specdemo.models.catalogue import catalogue
+from specdemo.presentation import schema
+from specdemo.records import Comparison
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info"]
+WAIT = 60_000
+TABS = ("Compare", "Anatomy", "Tune", "Benchmark", "Load", "Models")
+BRIEF = "/?max_new_tokens=48"
+"""The page for runs that are exact but for their last tokens (see `scripted_app`)."""
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first of them that is installed is used; the shell opens pages in three quarters of the processor time."""
+_UNDER_WAY: WeakKeyDictionary[Page, set[Request]] = WeakKeyDictionary()
+expect.set_options(timeout=WAIT)
+
+
+@dataclass(frozen=True)
+class App:
+    """The app that runs at `url`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    outbound: Path
+
+    def engine(self) -> psutil.Process:
+        """The process of its engine."""
+        children = psutil.Process(self.process.pid).children()
+        return next(child for child in children if any("spawn_main" in part for part in child.cmdline()))
+
+    def other_hosts(self) -> list[str]:
+        """Whom its processes tried to reach, other than this machine."""
+        return self.outbound.read_text().splitlines() if self.outbound.exists() else []
+
+
+class Visit(Protocol):
+    """Opens the page as a new visitor."""
+
+    def __call__(self, path: str = "/", width: int = 1440) -> Page: ...
+
+
+@contextmanager
+def started(folder: Path, *arguments: str | Path, log: Path | None = None, **environment: str) -> Iterator[App]:
+    """Python with these arguments, which start the app, in a folder of its own; on a free port.
+
+    What it says goes to a `log`, if there is one.
+    """
+    shutil.copyfile(ROOT / "tests" / "support" / "outbound.py", folder / "sitecustomize.py")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    outbound = folder / "outbound"
+    variables = {
+        "GRADIO_SERVER_PORT": str(port),
+        "HF_HOME": str(folder),
+        "HF_HUB_CACHE": str(folder / "hub"),
+        "HF_HUB_OFFLINE": "0",
+        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        "SPECDEMO_OUTBOUND_LOG": str(outbound),
+    }
+    said = None if log is None else log.open("wb")
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | variables | environment,
+        stdout=said,
+        stderr=said,
+    )
+    app = App(f"http://127.0.0.1:{port}", process, outbound)
+    deadline = monotonic() + 90
+    try:
+        while not _answers(app):
+            assert process.poll() is None, "the app ended while starting"
+            assert monotonic() < deadline, "the app did not start"
+            sleep(0.2)
+        yield app
+    finally:
+        process.terminate()
+        process.wait(20)
+        if said is not None:
+            said.close()
+
+
+def _answers(app: App) -> bool:
+    try:
+        urlopen(app.url, timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def installed() -> str | None:
+    """Path of a Chromium, if there is one."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def open_tab(page: Page, name: str) -> None:
+    """Open a tab, which a narrow window may have put into the menu of further tabs."""
+    tab = page.get_by_role("tab", name=name, exact=True)
+    if tab.is_visible():
+        tab.click()
+    else:
+        page.get_by_role("button", name="More tabs").click()
+        page.locator(".overflow-dropdown").get_by_role("button", name=name, exact=True).click()
+
+
+def run(page: Page) -> None:
+    """Run, and wait for the result."""
+    start(page)
+    finish(page)
+
+
+def start(page: Page) -> None:
+    """Click Run."""
+    page.evaluate("document.querySelector('.race').dataset.state = 'before'")  # playing may be over in a moment
+    page.click("#run")
+
+
+def finish(page: Page) -> None:
+    """Wait for the result of what was started, without watching its playback."""
+    page.wait_for_selector(".race:is([data-state=playing], [data-state=done])")
+    expect(page.locator("#run")).to_have_text("Run")
+    skip(page)
+
+
+def grown(page: Page, tokens: int) -> None:
+    """Wait until the plain pane shows more tokens."""
+    page.wait_for_function(f"document.querySelectorAll('.pane.plain .text [data-index]').length > {tokens}")
+
+
+def watch(page: Page) -> None:
+    """Know which of a page's requests are under way."""
+    requests = _UNDER_WAY[page] = set()
+    page.on("request", lambda request: requests.add(request))
+    page.on("requestfinished", lambda request: requests.discard(request))
+    page.on("requestfailed", lambda request: requests.discard(request))
+
+
+def rests(page: Page, seconds: float = WAIT / 1000) -> None:
+    """Wait until a watched page asks for nothing and has drawn everything; it must within so many seconds."""
+    until = monotonic() + seconds
+    while _UNDER_WAY[page]:
+        assert monotonic() < until, f"still under way: {_UNDER_WAY[page]}"
+        page.wait_for_timeout(20)
+    page.evaluate("() => new Promise(done => requestIdleCallback(() => done()))")
+
+
+def repeated(page: Page) -> None:
+    """Wait until a finished run has been repeated unwatched, and the page rests."""
+    expect(page.locator(".outcome")).to_contain_text(re.compile(r"\d repeat"))
+    rests(page)
+
+
+def skip(page: Page) -> None:
+    """To the end of the playback, if it is not over yet."""
+    page.evaluate("document.querySelector('.skip').click()")
+    page.wait_for_selector(".race[data-state=done]")
+
+
+def share(page: Page, kind: str) -> None:
+    """Click an entry of the race's menu."""
+    page.click(".race .share summary")
+    page.click(f".race .share [data-file={kind}]")
+
+
+def downloaded(page: Page) -> Comparison:
+    with page.expect_download() as download:
+        share(page, "json")
+    return schema.from_json(json.loads(Path(download.value.path()).read_text()))
+
+
+def set_slider(page: Page, name: str, value: int) -> None:
+    page.fill(f"#{name} input[type=number]", str(value))
+    page.keyboard.press("Tab")
+
+
+def models_tab(page: Page) -> Page:
+    """Open the Models tab, and wait for its catalogue."""
+    open_tab(page, "Models")
+    expect(page.locator(".catalogue .entry")).to_have_count(len(catalogue()))
+    return page
+
+
+def card(page: Page, name: str) -> Locator:
+    """An entry of the catalogue."""
+    return page.locator(f".catalogue [data-name='{name}']")
+
+
+def choose(page: Page, **names: str) -> None:
+    """Choose a target, a draft, or both, from the lists, once these follow what was chosen before."""
+    for control, name in names.items():
+        rests(page)
+        page.click(f"#{control} input")
+        page.get_by_role("option", name=name, exact=True).click()
+        expect(page.get_by_role("listbox")).to_have_count(0)
+
+
+def finalized(page: Page) -> None:
+    """Wait until layout and charts have followed the window."""
+    page.wait_for_function("""() => [...document.querySelectorAll('.screen .chart')].every(chart => !chart.offsetWidth
+        || Math.abs(chart.querySelector('.main-svg').clientWidth - chart.clientWidth) < 2)""")
+
+
+def is_no_wider_than(page: Page, width: int) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth") == width)

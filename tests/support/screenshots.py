@@ -1,0 +1,113 @@
+"""Take pictures of the whole page, to be looked at.
+
+    python -m tests.support.screenshots FOLDER
+
+The page on the default pair: in the middle of a run and after it, the run's anatomy, a sweep with step costs, a
+benchmark, a load run, and the models; each at three sizes, light and dark. What lies below the window is on pictures
+of the whole page. The README's moving picture is made by `specdemo compare --gif`.
+"""
+
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, ViewportSize, sync_playwright
+
+from specdemo.engines import load_engine
+from specdemo.models.pairs import default_pair
+from specdemo.settings import GenerationSettings
+from specdemo.ui.page import build_page, launch_options
+from specdemo.ui.session import first_used
+from specdemo.worker import WithEngine, Worker
+from tests.support.browser import FLAGS, installed, models_tab, open_tab, repeated, run, set_slider, start, watch
+
+SIZES: tuple[ViewportSize, ...] = (
+    {"width": 1440, "height": 900},
+    {"width": 1024, "height": 768},
+    {"width": 390, "height": 844},
+)
+SCHEMES = ("light", "dark")
+
+
+def photograph(page: Page, folder: Path, name: str, *, whole: bool = True) -> None:
+    """What is shown now, at every size, light and dark; `whole`: also what is out of the window."""
+    for scheme in SCHEMES:
+        page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
+        for size in SIZES:
+            page.set_viewport_size(size)
+            page.wait_for_timeout(1000)  # until charts have followed
+            page.screenshot(path=folder / f"{name}-{size['width']}-{scheme}.png")
+            if whole:
+                page.screenshot(path=folder / f"{name}-{size['width']}-{scheme}-whole.png", full_page=True)
+    page.set_viewport_size(SIZES[0])
+    page.wait_for_timeout(1000)
+
+
+def take(page: Page, url: str, folder: Path) -> None:
+    """All pictures."""
+    page.goto(url)
+    page.wait_for_selector("#run:not([disabled])")
+    photograph(page, folder, "0-before")
+    page.select_option(".speed", "20")
+    start(page)
+    page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 60", timeout=120_000)
+    page.click(".toggle")
+    photograph(page, folder, "1-playing", whole=False)
+    page.select_option(".speed", "")
+    run(page)
+    repeated(page)
+    photograph(page, folder, "2-done")
+    open_tab(page, "Anatomy")
+    page.wait_for_selector(".anatomy .step")
+    for _ in range(3):
+        page.click(".anatomy .forward")
+    photograph(page, folder, "3-anatomy")
+    open_tab(page, "Tune")
+    page.fill("#sweep-prompts textarea", "Why is the sky blue?")
+    for slider, value in (("longest", 4), ("repeats", 1)):
+        set_slider(page, slider, value)
+    page.uncheck("#thresholds input")
+    measure(page, "#sweep", "#stop-sweep")
+    measure(page, "#measure", "#stop-costs")
+    photograph(page, folder, "4-tune")
+    open_tab(page, "Benchmark")
+    for slider, value in (("bench-limit", 2), ("bench-repeats", 1), ("bench-tokens", 32)):
+        set_slider(page, slider, value)
+    measure(page, "#run-bench", "#stop-bench")
+    photograph(page, folder, "5-benchmark")
+    open_tab(page, "Load")
+    for slider, value in (("load-limit", 4), ("load-repeats", 1), ("load-tokens", 32)):
+        set_slider(page, slider, value)
+    measure(page, "#run-load", "#stop-load")
+    photograph(page, folder, "6-load")
+    models_tab(page)
+    page.wait_for_selector("#report table")
+    photograph(page, folder, "7-models")
+
+
+def measure(page: Page, button: str, stop: str) -> None:
+    """Press a button, and wait until there is nothing to stop."""
+    page.click(button)
+    page.wait_for_selector(stop)
+    page.wait_for_selector(stop, state="hidden", timeout=300_000)
+
+
+def main() -> None:
+    """Take all of them."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(exist_ok=True)
+    pair = default_pair()
+    worker = Worker(load_engine, WithEngine(GenerationSettings().engine, first_used(pair)))
+    app = build_page(worker, pair)
+    _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=installed(), args=FLAGS)
+        page = browser.new_page(viewport=SIZES[0])
+        watch(page)
+        take(page, url, folder)
+        browser.close()
+    app.close()
+    worker.close()
+
+
+if __name__ == "__main__":
+    main()

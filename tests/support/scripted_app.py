@@ -1,0 +1,56 @@
+"""The app on scripted engines, for tests of the page that are not about a model.
+
+python -m tests.support.scripted_app MODELS_DIR
+
+Seconds are arithmetic, and sums of powers of two, so that a sweep finds the same every time. Those of long runs are
+slept, so that they can be watched and stopped. Runs are repeated no more often than an interval needs. The draft is
+right until the 20th token, so that short runs are exact, and wrong now and then after it.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+from specdemo.engines.base import Decoder
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure import repeats
+from specdemo.models.pairs import bundled_pair
+from specdemo.records import Costs, ModelPair, Request, Side
+from specdemo.strategies import Auto, EngineName
+from tests.support import hurry  # noqa: F401 (a setting)
+
+repeats.MOST = 6
+WRONG = range(20, 4000, 7)
+LONG = 200  # tokens
+
+
+class Engine(ScriptedEngine):
+    """Fastest with the automatic policy, whose draft costs nothing; sampled texts differ."""
+
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        draft = 0 if isinstance(request.strategy, Auto) else self.draft
+        long = request.max_new_tokens > LONG
+        changed = replace(
+            self,
+            step=4 * self.step if long else self.step,  # so that no visitor is too slow to see them
+            draft=draft,
+            diverges_at=30 if request.sampling.do_sample else None,
+            real_time=long,
+        )
+        return ScriptedEngine.decoder(changed, request, costs)
+
+
+def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
+    """An engine that calls itself this pair."""
+    words = 300 * tuple(Engine.words)  # more than anyone asks for
+    engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7)
+    engine.pair = pair
+    return engine
+
+
+if __name__ == "__main__":
+    from specdemo.ui import page  # not for the engine's process, which imports this file again
+
+    with mock.patch.object(page, "load_engine", load):
+        page.serve(bundled_pair(), models_dir=Path(sys.argv[1]))

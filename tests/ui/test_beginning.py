@@ -1,0 +1,59 @@
+"""What a pair begins with: the catalogue's settings, in the page, the terminal and the endpoint."""
+
+from inspect import signature
+from typing import cast
+
+import gradio as gr
+import pytest
+
+from specdemo.cli.commands import build_parser
+from specdemo.cli.options import chosen_pair, chosen_settings
+from specdemo.models import pairs
+from specdemo.models.catalogue import Beginning, find
+from specdemo.models.pairs import bundled_pair
+from specdemo.records import ModelPair
+from specdemo.settings import GenerationSettings
+from specdemo.ui.callbacks.compare import Callbacks
+from specdemo.ui.controls import NAMES, settings_from, settings_from_link, start_values
+from specdemo.ui.registry import Registry
+from specdemo.ui.restore import restore
+from specdemo.ui.session import Sessions
+from specdemo.ui.visitors import Visitors
+
+BEGUN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
+    """The bundled pair, as if the catalogue had settings for it."""
+    entry = find("story-pair").model_copy(update={"begin": Beginning(generation=BEGUN)})
+    monkeypatch.setattr(pairs, "catalogue", lambda: (entry,))
+    return bundled_pair()
+
+
+def test_the_page_begins_with_them(pair: ModelPair) -> None:
+    start = start_values(pair)
+    assert start == GenerationSettings().model_dump() | BEGUN
+    assert settings_from(pair, start) == GenerationSettings(**BEGUN)
+    assert settings_from(pair, start | {"repetition_penalty": 1.0}).repetition_penalty == 1
+    untouched = restore(Registry(pair, Visitors()), "{}")
+    assert untouched.controls == [gr.skip()] * len(NAMES)
+
+
+def test_a_link_names_what_differs_from_them(pair: ModelPair) -> None:
+    start = start_values(pair)
+    assert settings_from_link(pair, {}, start) == (GenerationSettings(**BEGUN), None)
+    settings, wrong = settings_from_link(pair, {"repetition_penalty": "1.0", "seed": "none"}, start)
+    assert settings == GenerationSettings(**BEGUN | {"repetition_penalty": 1.0})
+    assert "Seed" in str(wrong)
+
+
+def test_so_do_the_terminal_and_the_endpoint(pair: ModelPair) -> None:
+    def settings(*options: str) -> GenerationSettings:
+        parsed = build_parser().parse_args(["compare", "Say", *options])
+        return chosen_settings(parsed, chosen_pair(parsed))
+
+    assert settings() == GenerationSettings(**BEGUN)
+    assert settings("--repetition-penalty", "1") == GenerationSettings(**BEGUN | {"repetition_penalty": 1.0})
+    endpoint = signature(Callbacks(cast(Sessions, None)).api(pair)).parameters
+    assert {name: endpoint[name].default for name in BEGUN} == BEGUN

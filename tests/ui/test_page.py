@@ -1,0 +1,391 @@
+"""The page as a visitor meets it, on scripted engines in headless Chromium."""
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, Route, expect
+
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.race import race
+from specdemo.presentation import schema
+from specdemo.records import Comparison, Verdict
+from specdemo.settings import GenerationSettings
+from specdemo.ui.html.tokens import round_html
+from tests.support.browser import (
+    BRIEF,
+    TABS,
+    WAIT,
+    App,
+    Visit,
+    downloaded,
+    finalized,
+    finish,
+    grown,
+    is_no_wider_than,
+    open_tab,
+    repeated,
+    rests,
+    run,
+    set_slider,
+    skip,
+    start,
+    watch,
+)
+from tests.support.proposals import proposals
+
+pytestmark = pytest.mark.browser
+LONG = "/?max_new_tokens=2000"
+CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
+    const box = e.getBoundingClientRect();
+    return box.width && (box.left < 0 || box.right > innerWidth) && !e.closest('.text, svg, .visually-hidden');
+}).map(e => e.outerHTML.slice(0, 80))"""
+"""What the window cuts off."""
+EDGES = """() => ['#header', '.tabitem:not([style*="display: none"])'].map(selector => {
+    const { left, width } = document.querySelector(selector).getBoundingClientRect();
+    return `${left} ${width}`;
+}).join()"""
+"""Where the header and the open tab begin, and how wide they are."""
+
+
+CONTRAST = """element => {
+  const style = getComputedStyle(element);
+  const luminance = text => {
+    const [r, g, b] = text.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
+      .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const [a, b] = [luminance(style.color), luminance(style.backgroundColor)].sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+}"""
+
+
+def test_colours_are_readable_and_repeated_by_lines(visit: Visit) -> None:
+    page = visit(BRIEF)
+    run(page)
+    page.check(".discarded-shown")
+    for dark in (False, True):
+        page.evaluate("dark => document.body.classList.toggle('dark', dark)", dark)
+        assert_readable(page)
+    page.uncheck(".discarded-shown")
+    expect(page.locator(".pane.speculative .text .token.discarded").first).to_be_hidden()
+    assert_explained(page)
+
+
+def assert_readable(page: Page) -> None:
+    styles = {}
+    for kind in ("accepted", "own", "rejected", "discarded"):
+        token = page.locator(f".pane.speculative .text .token.{kind}").first
+        styles[kind] = token.evaluate(
+            "e => { const s = getComputedStyle(e); return [s.backgroundColor, s.textDecorationLine + s.boxShadow]; }"
+        )
+        expect(token).to_be_visible()
+        if kind != "discarded":
+            assert token.evaluate(CONTRAST) >= 4.5, kind
+    backgrounds, lines = zip(*styles.values(), strict=True)
+    assert len(set(backgrounds)) == 4
+    assert len(set(lines)) >= 3
+    assert "line-through" in lines[2]
+    assert "line-through" in lines[3]
+
+
+def assert_explained(page: Page) -> None:
+    """Tokens explain themselves to mouse and keyboard."""
+    tip = page.locator(".tip")
+    page.hover(".pane.speculative .text .token.rejected")
+    expect(tip).to_contain_text("rejected draft")
+    expect(tip).to_contain_text("4 proposed")
+    page.mouse.move(0, 0)
+    expect(tip).to_be_hidden()
+    page.focus(".pane.plain .text")
+    page.keyboard.press("ArrowRight")
+    expect(tip).to_contain_text("prefill")
+    page.keyboard.press("ArrowRight")
+    expect(tip).to_contain_text("step 1,")
+
+
+def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
+    page = visit()
+    page.select_option(".speed", "100")
+    page.click("#prompt textarea")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".race[data-state=playing]")
+    seen = []
+    for _ in range(4):
+        clocks = page.evaluate(
+            "[...document.querySelectorAll('.pane [data-fact=ms]')].map(clock => Number(clock.dataset.value))"
+        )
+        counts = [page.locator(f".pane.{side} .text [data-index]").count() for side in ("plain", "speculative")]
+        seen.append((*counts, *clocks))
+        grown(page, counts[0] + 4)
+    plain, speculative, *_ = zip(*seen, strict=True)
+    assert plain[0] < plain[-1] < 128
+    assert speculative[0] < speculative[-1]
+    assert list(plain) == sorted(plain)
+    for *_, one, other in seen:  # both at the same time of their own clocks, but for the round in progress
+        assert abs(one - other) < 60
+    expect(page.locator(".reason")).to_contain_text("100× slower than it ran")
+    page.click(".toggle")
+    before = page.locator(".pane.plain .text [data-index]").count()
+    page.wait_for_timeout(400)
+    assert page.locator(".pane.plain .text [data-index]").count() == before
+    assert_bars_show_tokens_of_the_limit(page)
+    page.click(".toggle")
+    assert_charts_keep_their_zoom(page)
+    skip(page)
+    assert page.locator(".pane.plain .text [data-index]").count() == 128
+    for side in ("plain", "speculative"):
+        assert length_of_bar(page, side) == pytest.approx(1, abs=0.01)
+    points = page.evaluate("document.querySelector('.chart.clock').data.map(t => t.y.at(-1))")
+    assert points == [128, 128]
+    accepted = page.evaluate("document.querySelector('.chart.acceptance').data[0].y")
+    assert accepted == [step.accepted for step in downloaded(page).speculative.rounds]
+    page.select_option(".speed", "1")  # plays once more
+    page.wait_for_selector(".race[data-state=playing]")
+    page.wait_for_selector(".race[data-state=done]")
+    assert page.locator(".pane.plain .text [data-index]").count() == 128
+
+
+def assert_bars_show_tokens_of_the_limit(page: Page) -> None:
+    expect(page.locator(".toggle")).to_have_text("Play")
+    counts = {side: page.locator(f".pane.{side} .text [data-index]").count() for side in ("plain", "speculative")}
+    expect(page.locator(".headline")).to_have_text(f"+{counts['speculative'] - counts['plain']} tokens")
+    for side, count in counts.items():
+        expect(page.locator(f".track.{side} output")).to_contain_text(f"{count} of 128")
+        assert length_of_bar(page, side) == pytest.approx(count / 128, abs=0.01)
+
+
+def length_of_bar(page: Page, side: str) -> float:
+    """As a share of the way to the finish line."""
+    share = "e => e.clientWidth / e.parentElement.clientWidth"
+    return float(page.locator(f".track.{side} i").evaluate(share))
+
+
+def assert_charts_keep_their_zoom(page: Page) -> None:
+    """While they grow, and without being built anew."""
+    page.evaluate("Plotly.relayout(document.querySelector('.chart.clock'), {'xaxis.range': [3, 9]})")
+    before = page.evaluate("document.querySelector('.chart.clock').data[0].x.length")
+    page.evaluate("document.querySelector('.chart.clock .main-svg').dataset.mine = 'yes'")
+    page.wait_for_function(f"document.querySelector('.chart.clock').data[0].x.length > {before + 5}")
+    assert page.evaluate("document.querySelector('.chart.clock').layout.xaxis.range") == [3, 9]
+    assert page.evaluate("document.querySelector('.chart.clock .main-svg').dataset.mine") == "yes"
+
+
+def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
+    page = visit("/#engine=traced&policy=heuristic")
+    expect(page.locator("#policy input:checked")).to_have_value("heuristic")
+    expect(page.locator("#num_assistant_tokens")).to_be_hidden()
+    page.click("#more button")
+    page.check("#engine input[value=genai]")
+    expect(page.locator("#policy input[value=heuristic]")).to_be_hidden()
+    expect(page.locator("#policy input:checked")).to_have_value("constant")
+    set_slider(page, "num_assistant_tokens", 7)
+    set_slider(page, "max_new_tokens", 60)
+    run(page)
+    comparison = downloaded(page)
+    assert comparison.settings.num_assistant_tokens == 7
+    assert max(len(proposals(step)) for step in comparison.speculative.rounds) == 7
+    assert len(comparison.plain.token_ids) == 60
+    page.click("text=Confidence threshold")
+    expect(page.locator("#assistant_confidence_threshold")).to_be_visible()
+    expect(page.locator("#num_assistant_tokens")).to_be_hidden()
+    run(page)
+    assert downloaded(page).settings.policy == "confidence"
+    page.click("text=Prompt lookup")
+    expect(page.locator("#max_ngram_size")).to_be_visible()
+    expect(page.locator("#num_assistant_tokens")).to_be_visible()
+    expect(page.locator("#policy")).to_be_hidden()
+    run(page)
+    settings = downloaded(page).settings
+    assert (settings.drafter, settings.policy) == ("lookup", "constant")
+    page.reload()  # the hidden policy must not spoil what was remembered
+    expect(page.locator("#max_ngram_size")).to_be_visible()
+    expect(page.locator("#message [role=alert]")).to_have_count(0)
+
+
+def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: Path) -> None:
+    page = visit("/#num_assistant_tokens=3&max_new_tokens=48")
+    page.click("button[role=tab] >> text=Anatomy")
+    expect(page.locator(".anatomy .empty")).to_be_visible()
+    page.click("button[role=tab] >> text=Compare")
+    run(page)
+    comparison = downloaded(page)
+    page.click(".rounds")
+    steps = page.locator(".anatomy .step")
+    expect(steps).to_have_count(len(comparison.speculative.rounds))
+    for verdict in Verdict:
+        drafts = [d for step in comparison.speculative.rounds for d in proposals(step) if d.verdict is verdict]
+        expect(page.locator(f".anatomy .chip.{verdict}")).to_have_count(len(drafts))
+    page.focus(".anatomy .steps")
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    expect(page.locator(".anatomy .place")).to_have_text(f"round 4 of {len(comparison.speculative.rounds)}")
+    page.keyboard.press("End")
+    assert page.locator(".so-far").text_content() == comparison.prompt + comparison.speculative.text
+    page.keyboard.press("Home")
+    page.click(".anatomy .forward")
+    expect(steps.nth(1)).to_have_class("step current")
+    assert page.locator(".anatomy tbody tr").count() == 3
+    widths = page.evaluate("[...document.querySelectorAll('.anatomy .main-svg')].map(e => e.clientWidth)")
+    assert min(widths) > 300
+    assert page.evaluate("document.querySelector('.chart.timeline').data.length") == 2
+    timeline = page.locator(".chart.timeline")
+    steps.nth(2).hover()
+    expect(steps.nth(2)).to_have_class("step ahead lit")
+    assert len(timeline.evaluate("chart => chart.layout.shapes")) == 2  # the current round and this one
+    box = timeline.locator(".bars path").nth(5).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(steps.nth(5)).to_have_class("step ahead lit")
+    whole = timeline.evaluate("chart => chart.layout.xaxis.range[1] - chart.layout.xaxis.range[0]")
+    page.click("[data-zoom='0.5']")
+    assert timeline.evaluate("chart => chart.layout.xaxis.range[1] - chart.layout.xaxis.range[0]") < 0.6 * whole
+    page.focus(".anatomy .steps")
+    page.keyboard.press("End")
+    start, end = timeline.evaluate("chart => chart.layout.xaxis.range")
+    assert start < 1000 * sum(step.seconds for step in comparison.speculative.rounds) < end
+    page.click("[data-zoom='0']")
+    assert timeline.evaluate("chart => chart.layout.xaxis.range[0]") <= 0
+    assert_opened_on_both_tabs(page, tmp_path)
+
+
+def assert_opened_on_both_tabs(page: Page, folder: Path) -> None:
+    """A saved run, and nothing else."""
+    *_, raced = race(ScriptedEngine(wrong=(4,)), "Say", GenerationSettings())
+    assert isinstance(raced, Comparison)
+    saved, wrong = folder / "run.json", folder / "wrong.json"
+    saved.write_text(json.dumps(schema.to_json(raced)))
+    comparison = schema.from_json(schema.to_json(raced))
+    wrong.write_text("{}")
+    page.set_input_files("#open input, input[type=file]", saved)
+    expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
+    page.set_input_files("#open input, input[type=file]", wrong)
+    expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 1 or 2")
+    expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
+    page.click("button[role=tab] >> text=Compare")
+    skip(page)
+    assert downloaded(page) == comparison
+
+
+def test_bad_input_is_told_and_the_finished_result_stays(visit: Visit) -> None:
+    page = visit("/?num_assistant_tokens=99&max_new_tokens=48")
+    expect(page.locator("#message [role=alert]")).to_contain_text("less than or equal to 16, got '99'")
+    expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
+    run(page)
+    repeated(page)
+    verdict, text = page.locator(".outcome").text_content(), page.locator(".pane.plain .text").text_content()
+    page.fill("#prompt textarea", "  ")
+    page.click("#run")
+    expect(page.locator("#message [role=alert]")).to_contain_text("The prompt is empty", timeout=WAIT)
+    expect(page.locator("#run")).to_have_text("Run", timeout=WAIT)
+    assert page.locator(".outcome").text_content() == verdict
+    assert page.locator(".pane.plain .text").text_content() == text
+    page.fill("#prompt textarea", "Once")
+    run(page)
+    expect(page.locator("#message [role=alert]")).to_have_count(0)
+
+
+def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: Visit) -> None:
+    evil = '<img src=x onerror=alert(1)><script>alert(2)</script>"&'
+    page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3&max_new_tokens=48")
+    run(page)
+    expect(page.locator(".agreement")).to_contain_text("outputs differ from token")
+    expect(page.locator(".divergence")).to_contain_text("does not keep the target's distribution")
+    for side in ("plain", "speculative"):
+        expect(page.locator(f".pane.{side} .diverges")).to_have_count(1)
+    for side in ("plain", "speculative"):
+        assert page.locator(f".pane.{side} .prompt").text_content() == evil
+    assert page.locator(".race img, .race script").count() == 0
+    # A model that writes markup cannot be had on demand; its text takes the way of any token's.
+    token = downloaded(page).plain.tokens[0].model_copy(update={"text": evil})
+    step = downloaded(page).plain.prefill.model_copy(update={"committed": (token,)})
+    page.evaluate(
+        "html => document.querySelector('.pane.plain .text').insertAdjacentHTML('beforeend', html)",
+        round_html(step, side="plain", number=0, first=0, source="measured"),
+    )
+    assert page.locator(".pane.plain .text .round").last.text_content() == evil
+    assert page.locator(".race img, .race script").count() == 0
+
+
+def test_stop_keeps_what_there_is(visit: Visit) -> None:
+    page = visit(LONG)
+    page.click("#run")
+    expect(page.locator("#run")).to_have_text("Running …", timeout=WAIT)
+    expect(page.locator("#run")).to_be_disabled()
+    page.wait_for_selector(".race[data-state=playing]")
+    expect(page.locator(".reason")).to_contain_text("Live,")
+    page.click("#stop")
+    expect(page.locator("#run")).to_have_text("Run", timeout=15_000)
+    page.wait_for_selector(".race[data-state=done]")
+    expect(page.locator(".reason")).to_contain_text("Stopped early.")
+    comparison = downloaded(page)
+    assert comparison.plain.finish_reason == "cancelled"
+    assert 1 < len(comparison.plain.token_ids) < 2000
+    expect(page.locator("#stop")).to_be_hidden()
+
+
+def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -> None:
+    first, second = visit(LONG), visit(BRIEF)
+    first.click("#run")
+    first.wait_for_selector(".race[data-state=playing]")
+    second.click("#run")
+    expect(second.locator("#message")).to_contain_text("Waiting for the machine")
+    expect(second.locator("#message .progress-text")).to_have_attribute("data-words", re.compile("You are next"))
+    expect(first.locator("#when .run")).to_be_visible()  # GenAI's lookahead cannot be moved during a run
+    expect(first.locator("#when .round")).to_be_hidden()
+    second.click("#leave")
+    expect(second.locator("#run")).to_have_text("Run")
+    expect(second.locator("#run")).to_be_enabled()
+    second.click("#run")
+    expect(second.locator("#message")).to_contain_text("queue: 1/1")
+    first.click("#stop")
+    finish(second)
+    assert downloaded(first).plain.finish_reason == "cancelled"
+    assert downloaded(second).plain.finish_reason == "length"  # the first visitor's Stop was not the second's
+
+    first.click("#run")  # and now closes the tab instead
+    expect(first.locator("#stop")).to_be_visible()
+    start(second)
+    expect(second.locator("#message")).to_contain_text("queue: 1/1")
+    first.close()
+    finish(second)
+    assert len(downloaded(second).plain.token_ids) == 48
+
+
+def test_a_page_says_why_it_waits_and_holds_no_connection(browser: BrowserContext, app: App) -> None:
+    page, held = browser.new_page(), list[Route]()
+    watch(page)
+    page.route("**/queue/join*", lambda route: held.append(route))
+    page.goto(app.url + BRIEF)
+    note = page.locator(".stalled")
+    expect(note).to_contain_text("it has no connection left: stop what runs in them, or close some")
+    expect(page.locator("#run")).to_be_disabled()
+    held.pop().continue_()
+    page.unroute("**/queue/join*")
+    expect(page.locator("#run")).to_be_enabled()
+    expect(note).to_have_count(0)
+    run(page)
+    expect(page.locator(".outcome")).to_contain_text(re.compile(r"\d repeat"))
+    rests(page, seconds=5)  # a browser opens six connections to a host: a seventh tab would wait for ever
+    page.close()
+
+
+def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit) -> None:
+    page = visit(BRIEF, width=390)
+    expect(page.locator("#run")).to_be_in_viewport()
+    run(page)
+    expect(page.locator(".verdict")).to_be_in_viewport()
+    page.click("#more button")
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 1000})
+        open_tab(page, "Compare")
+        finalized(page)
+        assert page.evaluate(CUT) == []
+        edges = set()
+        for name in TABS:
+            open_tab(page, name)
+            assert is_no_wider_than(page, width), name
+            edges.add(page.evaluate(EDGES))
+        assert len(edges) == 1

@@ -1,0 +1,128 @@
+"""The first screen of the Compare tab: what one needs to see while a run plays is in view, at any size."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import BRIEF, Visit, downloaded, finalized, repeated, run, set_slider, start
+from tests.support.proposals import proposals
+
+pytestmark = pytest.mark.browser
+CHAT = "/#target=chat/target&draft=chat/draft&max_new_tokens=64"
+LINES = 8
+SIZES = {(1440, 900): "both", (1024, 768): "both", (390, 844): "speculative"}
+
+VISIBLE = """selectors => selectors.filter(selector => {
+  const shown = element => {
+    const box = element.getBoundingClientRect();
+    const inside = box.width && box.top >= 0 && box.left >= 0 && box.right <= innerWidth && box.bottom <= innerHeight;
+    const at = (x, y) => element.contains(document.elementFromPoint(x, y));
+    return inside && at(box.left + box.width / 2, box.top + 4) && at(box.left + box.width / 2, box.bottom - 4);
+  };
+  return ![...document.querySelectorAll(selector)].some(shown);
+})"""
+"""Those of the selectors of which nothing is wholly in view, and not covered."""
+
+
+UNCOVERED = """text => {
+  text.scrollIntoView({ block: "start" });
+  const { top, left, width } = text.getBoundingClientRect();
+  const line = parseFloat(getComputedStyle(text).lineHeight);
+  let count = 0;
+  while (text.contains(document.elementFromPoint(left + width / 2, top + (count + 0.5) * line))) count += 1;
+  return count;
+}"""
+"""Scrolled to, lines of a pane that nothing covers."""
+
+
+def lines(page: Page, side: str) -> float:
+    """Lines of text that a pane has room for."""
+    size = "e => e.clientHeight / parseFloat(getComputedStyle(e).lineHeight)"
+    return float(page.locator(f".pane.{side} .text").evaluate(size))
+
+
+def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
+    page = visit(CHAT)
+    run(page)
+    expect(page.locator("#anew")).to_be_visible()
+    page.wait_for_function("localStorage.getItem('specdemo-chat') !== null")
+    repeated(page)
+    page.reload()  # the browser keeps the chat and the last run
+    page.wait_for_selector(".race[data-state=done]")
+    expect(page.locator("#anew")).to_be_visible()
+    page.select_option(".speed", "100")
+    page.fill("#prompt textarea", "And then?")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".race[data-state=playing]")
+    page.wait_for_function("document.querySelector('.pane.plain .text [data-index=\"3\"]')")
+    page.click(".toggle")  # so that it does not end before everything has been looked at
+    expect(page.locator(".pane.plain .turns li")).to_have_count(1)
+    for scheme in ("light", "dark"):
+        page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
+        for (width, height), sides in SIZES.items():
+            page.set_viewport_size({"width": width, "height": height})
+            finalized(page)
+            shown = ["speculative"] if sides == "speculative" else ["plain", "speculative"]
+            charts = [".chart.clock"] if sides == "speculative" else [".chart.clock", ".chart.acceptance"]
+            needed = [
+                ".verdict",
+                ":is(#run, #stop)",
+                "#prompt textarea",
+                "#num_assistant_tokens input[type=range]",
+                *charts,
+            ]
+            assert page.evaluate(VISIBLE, [*needed, *(f".pane.{side} .text" for side in shown)]) == [], (
+                width,
+                scheme,
+            )
+            assert min(lines(page, side) for side in shown) >= LINES, (width, scheme)
+            assert page.evaluate("scrollY") == 0
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.set_viewport_size({"width": 720, "height": 450})  # 1440x900 at 200 %
+    for side, other in (("plain", "speculative"), ("speculative", "plain")):
+        page.locator(f".switch [value={side}]").check()
+        expect(page.locator(f".pane.{other}")).to_be_hidden()
+        assert page.locator(f".pane.{side} .text").evaluate(UNCOVERED) >= LINES / 2, side
+    answer, written = (page.locator(f".pane.speculative .turns .{name}") for name in ("answer", "written"))
+    for raw in (False, True):
+        page.locator(".as-written").evaluate("(box, raw) => box.checked === raw || box.click()", raw)
+        expect(answer).to_be_visible(visible=not raw)
+        expect(written).to_be_visible(visible=raw)
+
+
+def test_without_motion_the_end_is_shown_at_once_and_answers_can_be_copied(visit: Visit) -> None:
+    page = visit(BRIEF)
+    page.emulate_media(reduced_motion="reduce")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate("""() => {
+      window.shown = new Set();
+      const clock = document.querySelector(".track.plain output");
+      new MutationObserver(() => shown.add(clock.textContent)).observe(clock, { childList: true });
+    }""")
+    start(page)
+    page.wait_for_selector(".race[data-state=done]")
+    assert page.evaluate("shown.size") <= 3  # when it is played, every token is another one
+    plain = downloaded(page).plain
+    page.click(".pane.plain .answer-copy")
+    expect(page.locator(".pane.plain .answer-copy.done")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == plain.text.strip()
+
+
+def test_a_lookahead_moved_while_it_runs_is_followed_and_marked(visit: Visit) -> None:
+    page = visit("/#engine=traced&max_new_tokens=2000")
+    start(page)
+    page.wait_for_selector(".race[data-state=playing]")
+    expect(page.locator("#when .round")).to_be_visible()
+    expect(page.locator("#when .run")).to_be_hidden()
+    set_slider(page, "num_assistant_tokens", 7)
+    for chart in ("clock", "acceptance"):
+        expect(page.locator(f".chart.{chart} .annotation-text")).to_have_text(["lookahead 7"])
+    page.click("#stop")
+    page.wait_for_selector(".race[data-state=done]")
+    comparison = downloaded(page)
+    page.check("#drafter input[value=lookup]")
+    expect(page.locator("#at-hand .moves")).to_have_count(0)
+    (move,) = comparison.moves
+    assert move.num_assistant_tokens == 7
+    lengths = [len(proposals(step)) for step in comparison.speculative.rounds]
+    assert set(lengths[: move.round - 1]) == {4}
+    assert set(lengths[move.round - 1 : -1]) == {7}

@@ -1,0 +1,95 @@
+"""The Models tab as a visitor meets it: real models, scripted engines, headless Chromium."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from specdemo.models.catalogue import find
+from tests.support.browser import (
+    BRIEF,
+    App,
+    Visit,
+    card,
+    choose,
+    downloaded,
+    finish,
+    models_tab,
+    open_tab,
+    run,
+    set_slider,
+    start,
+)
+
+pytestmark = pytest.mark.browser
+ENTRY = find("qwen3-8b")
+LLAMA = "/#target=llama/target&draft=llama/draft"
+
+
+def test_pair_and_settings_hold_on_every_tab_after_a_reload_and_in_a_link(visit: Visit, app: App) -> None:
+    page = visit(BRIEF)
+    page.fill("#prompt textarea", "A & B = <C>?")
+    set_slider(page, "num_assistant_tokens", 9)
+    page.click("text=Prompt lookup")
+    page.wait_for_function("location.hash.includes('lookup') && location.hash.includes('prompt')")
+    models_tab(page)
+    choose(page, target="llama/target", draft="llama/draft")
+    expect(page.locator("#report")).to_contain_text("llama")
+    page.click("#use")
+    header = page.locator("#header")
+    expect(header).to_contain_text("llama/target + llama/draft")
+    shown = str(header.text_content())
+    for tab in ("Anatomy", "Compare"):
+        open_tab(page, tab)
+        expect(header).to_have_text(shown)
+        expect(header).to_be_visible()
+    run(page)
+    assert downloaded(page).pair.name == "llama/target + llama/draft"
+    link = page.url.removeprefix(app.url)
+    page.goto(app.url + "/")
+    assert_restored(page, shown)
+    assert_restored(visit(link), shown)
+
+
+def assert_restored(page: Page, header: str) -> None:
+    expect(page.locator("#header")).to_have_text(header)
+    expect(page.locator("#prompt textarea")).to_have_value("A & B = <C>?")
+    expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("9")
+    expect(page.locator("#max_ngram_size")).to_be_visible()
+    models_tab(page)
+    expect(page.locator("#target input")).to_have_value("llama/target")
+    expect(page.locator("#draft input")).to_have_value("llama/draft")
+
+
+def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_command(visit: Visit) -> None:
+    page = visit("/#target=../../etc")
+    alert = page.locator("#message [role=alert]")
+    expect(alert).to_contain_text("The link's pair cannot be used. There is no model '../../etc' on this machine")
+    expect(page.locator("#header")).to_contain_text("story-pair ·")
+    models_tab(page)
+    expect(page.locator("button[data-action=download]")).to_have_count(0)
+    command = f"python -m specdemo models download {ENTRY.name}"
+    expect(card(page, ENTRY.name).locator("code")).to_have_text(command)
+    forged = "<button data-action='download'>Download</button>"
+    card(page, ENTRY.name).evaluate("(card, html) => card.insertAdjacentHTML('beforeend', html)", forged)
+    card(page, ENTRY.name).locator("button").click()
+    expect(page.locator("#download")).to_contain_text("Downloads from this page are off")
+
+    expect(page.locator("#use")).to_be_enabled()
+    page.locator("#draft input").click()
+    offered = page.locator("#draft [role=option]").all_text_contents()
+    assert "story-pair/target" not in [name.strip() for name in offered]
+    assert any("story-pair/draft" in name for name in offered[:2])
+    page.keyboard.press("Escape")
+    page.fill("#target input", "somebody/model")
+    page.keyboard.press("Enter")
+    expect(page.locator("#report")).to_contain_text("can get it with: specdemo models download somebody/model")
+    expect(page.locator("#offer button")).to_have_count(0)
+    expect(page.locator("#use")).to_be_disabled()
+
+
+def test_two_visitors_run_their_own_pairs(visit: Visit) -> None:
+    pages = {"story-pair": visit(BRIEF), "llama/target + llama/draft": visit(LLAMA)}
+    for page in pages.values():
+        start(page)
+    for name, page in pages.items():
+        finish(page)
+        assert downloaded(page).pair.name == name

@@ -1,0 +1,176 @@
+"""Where values enter the page: every event refuses, in a sentence, what no widget could have sent."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import gradio as gr
+import pytest
+from gradio.blocks import BlockFunction
+from gradio.state_holder import SessionState
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
+
+from specdemo.models.pairs import bundled_pair
+from specdemo.ui.callbacks.compare import Callbacks, kept_chat
+from specdemo.ui.callbacks.models import _name
+from specdemo.ui.page import build_page
+from specdemo.ui.registry import Registry
+from specdemo.ui.reports import suite_name
+from specdemo.ui.restore import restore
+from specdemo.ui.session import Sessions
+from specdemo.ui.validation import Readable
+from specdemo.ui.visitors import Visitors
+from specdemo.worker import Worker
+
+FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
+    gr.Textbox: (None, 1, ["a"], {"a": 1}, "\ud800"),
+    gr.Dropdown: (1, ["a"], {"a": 1}, "\ud800"),
+    gr.Radio: (None, 1, ["a"], {}, "no such choice" * 1000),
+    gr.Checkbox: (None, 1, "yes", []),
+    gr.CheckboxGroup: (None, "a", 1, [1], [["a"]], ["no such choice"]),
+    gr.Slider: (None, "1", True, [1], float("nan"), float("inf"), -(10**9), 10**9),
+    gr.Number: ("1", True, [1], float("nan"), -1, 10**12),
+    gr.UploadButton: (1, "/etc/passwd", [], {}, {"path": "/etc/passwd"}, {"path": "a\0"}),
+}
+
+
+T = TypeVar("T")
+
+
+def run_apart(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread of its own: in this one the browser's event loop may be running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work)).result()
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[gr.Blocks]:
+    """The page; nothing reaches its worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
+
+        async def built() -> gr.Blocks:  # Gradio makes an event loop, and leaves it, unless there is one
+            return build_page(cast(Worker, SimpleNamespace()), bundled_pair())
+
+        yield run_apart(built())
+
+
+Take = Callable[[BlockFunction, list[Any]], Coroutine[Any, Any, list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def taken(page: gr.Blocks) -> Take:
+    """What a function would be called with, for values that a browser sent."""
+    state = SessionState(page)
+
+    async def take(fn: BlockFunction, values: list[Any]) -> list[Any]:
+        return cast(list[Any], await page.preprocess_data(fn, values, state))
+
+    return take
+
+
+def events(page: gr.Blocks) -> list[BlockFunction]:
+    return [fn for fn in page.fns.values() if fn.fn is not None and fn.api_name != "compare"]
+
+
+def beginning(fn: BlockFunction) -> list[Any]:
+    """What a browser sends before anybody changed a widget."""
+    known: dict[type, Any] = {gr.Textbox: ""}
+    return [known.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
+
+
+def test_what_widgets_hold_to_begin_with_is_taken(page: gr.Blocks, taken: Take) -> None:
+    async def check() -> None:
+        for fn in events(page):
+            assert len(await taken(fn, beginning(fn))) == len(fn.inputs)
+
+    run_apart(check())
+
+
+def test_every_event_refuses_what_its_widgets_could_not_have_sent(page: gr.Blocks, taken: Take) -> None:
+    tried = set()
+
+    async def check(fn: BlockFunction, index: int, forged: Any) -> None:
+        values = beginning(fn)
+        values[index] = forged
+        with pytest.raises(gr.Error) as refused:
+            await taken(fn, values)
+        assert not refused.value.print_exception, f"{fn.inputs[index]} {forged!r} leaves a traceback"
+        assert len(str(refused.value)) < 200
+        assert "etc" not in str(refused.value)
+        tried.add(type(fn.inputs[index]))
+
+    async def check_all() -> None:
+        seen = set()
+        for fn in events(page):
+            for index, block in enumerate(fn.inputs):
+                if isinstance(block, gr.State | gr.BrowserState):  # what a browser kept is checked where it is read
+                    continue
+                values = FORGED[cast(Any, type(block))]
+                for forged in values[:1] if block in seen else values:  # of a widget all, of every event each widget
+                    await check(fn, index, forged)
+                seen.add(block)
+
+    run_apart(check_all())
+    assert tried == set(FORGED)
+
+
+def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page: gr.Blocks, taken: Take) -> None:
+    async def check() -> None:
+        for fn in page.fns.values():
+            if fn.inputs or fn.fn is None:
+                with pytest.raises(gr.Error, match="received something unexpected"):
+                    await taken(fn, [])
+
+    run_apart(check())
+
+
+@pytest.mark.parametrize("data", [None, 1, "name", ["name"], {}, {"name": ["a"]}, {"_data": 1}], ids=str)
+def test_a_forged_event_names_no_entry_of_the_catalogue(data: Any) -> None:
+    assert _name(gr.EventData(None, data)) in ("", "['a']")
+
+
+@pytest.mark.parametrize("saved", ["null", "[1]", "{", '{"seed": 1}', '{"prompt": "\\ud800"}', "[" * 100_000])
+def test_a_forged_beginning_is_passed_over(saved: str) -> None:
+    start = restore(Registry(bundled_pair(), Visitors()), saved)
+    assert "cannot be read" in start.message
+
+
+@pytest.mark.parametrize("kept", [1, "chat", ["a"], {}, {"target": 1}, {"target": "x", "turns": [1]}], ids=str)
+def test_a_forged_chat_of_a_browser_is_passed_over(kept: Any) -> None:
+    history, turn, _ = kept_chat(bundled_pair(), kept)
+    assert (history, turn) == ((), None)
+
+
+def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.Blocks) -> None:
+    data = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+    fn = next(fn for fn in events(page) if fn.name == "fetch")
+    with pytest.raises(gr.Error, match="cannot be accessed") as refused:
+        run_apart(page.process_api(fn, beginning(fn), event_data=gr.EventData(None, data), state=SessionState(page)))
+    assert not refused.value.print_exception
+
+
+def test_what_gradios_routes_stumble_over_is_refused_and_nothing_else_is_hidden() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise KeyError("fn_index")
+
+    client = TestClient(Readable(broken))
+    refused = client.post("/gradio_api/run/predict", content="{}")
+    assert (refused.status_code, refused.text) == (400, "This request cannot be read; reload the page and try again.")
+    with pytest.raises(KeyError):
+        client.get("/")
+
+
+def test_no_upload_means_the_bundled_suite() -> None:
+    assert "the bundled suite" in suite_name(None)
+    assert "/" not in suite_name("/tmp/gradio/0123/mine.jsonl").replace("</", "")
+
+
+@pytest.mark.parametrize("prompt", ["\ud800", None, ["a"]], ids=repr)
+def test_the_endpoint_takes_text_only(prompt: Any) -> None:
+    compare = Callbacks(cast(Sessions, SimpleNamespace())).api(bundled_pair())
+    with pytest.raises(gr.Error, match="The prompt is not text"):
+        next(compare(prompt))

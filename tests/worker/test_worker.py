@@ -1,0 +1,252 @@
+"""The engine's process. The scripted engine keeps these tests quick; the page's tests use the real one."""
+
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from threading import Event, Timer
+from time import perf_counter, sleep
+
+import pytest
+
+from specdemo.engines.base import Decoder, Engine
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError, LoadError, PromptError
+from specdemo.measure.race import race
+from specdemo.measure.side import Slice
+from specdemo.measure.warm_up import raced
+from specdemo.progress import Phase
+from specdemo.records import Comparison, Costs, ModelPair, Request
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import EngineName
+from specdemo.worker import Engines, IfLoaded, WithEngine, Worker, process
+from tests.support import hurry  # noqa: F401 (a setting)
+
+LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
+SHORT = GenerationSettings(max_new_tokens=8)
+STEP = 0.005
+PAIR = ScriptedEngine().pair
+OTHER, REFUSED, ENDLESS, HUNG, PUZZLED = (
+    PAIR.model_copy(update={"name": name}) for name in ("other", "refused", "endless", "hung", "puzzled")
+)
+
+
+class Hung(ScriptedEngine):
+    """An engine that never gets its first step done."""
+
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        sleep(3600)
+        return super().decoder(request, costs)
+
+
+class Puzzled(ScriptedEngine):
+    """An engine with a fault that nobody thought of."""
+
+    def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+        raise ZeroDivisionError
+
+
+def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    if pair == REFUSED:
+        raise LoadError("OpenVINO cannot load it; export it again.")
+    if pair == ENDLESS:
+        sleep(3600)
+    if pair == HUNG:
+        return Hung()
+    engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
+    raced.add(engine)  # its steps are as fast from the first
+    return engine
+
+
+@pytest.fixture(autouse=True)
+def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be told sooner that there is no news."""
+    monkeypatch.setattr(process, "TICK_SECONDS", 0.1)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    worker = Worker(load)
+    yield worker
+    worker.close()
+
+
+def compare(worker: Worker, pair: ModelPair = PAIR, settings: GenerationSettings = SHORT) -> Comparison:
+    *_, comparison = worker.compare(pair, "Say", settings)
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def test_a_race_in_the_child_is_the_race(worker: Worker) -> None:
+    progress = list(worker.compare(PAIR, "Say", SHORT))
+    assert {type(item) for item in progress} == {Phase, Slice, Comparison}
+    comparison = progress[-1]
+    assert isinstance(comparison, Comparison)
+    assert comparison.plain.text == " the quick brown fox jumps over a lazy"
+    assert comparison.costs is not None
+
+
+def test_cancelling_ends_within_a_round(worker: Worker) -> None:
+    cancelled = Event()
+    seen = []
+    for item in worker.compare(PAIR, "Say", LONG, cancelled):
+        seen.append(item)
+        if len([lap for lap in seen if isinstance(lap, Slice)]) == 3 and not cancelled.is_set():
+            Timer(0.05, cancelled.set).start()
+            began = perf_counter()
+    assert isinstance(seen[-1], Comparison)
+    assert seen[-1].plain.finish_reason == "cancelled"
+    assert perf_counter() - began < 5  # the whole run takes 10 s
+    assert compare(worker).plain.finish_reason == "length"
+
+
+def test_leaving_frees_the_engine(worker: Worker) -> None:
+    progress = worker.compare(PAIR, "Say", LONG)
+    assert isinstance(progress, Generator)
+    while not isinstance(next(progress), Slice):
+        pass
+    progress.close()
+    assert compare(worker).plain.finish_reason == "length"
+
+
+def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None:
+    compare(worker)
+    endless = IfLoaded("genai", PAIR, partial(race, prompt="Say", settings=LONG))
+    idle = worker.run_idle(endless)
+    next(idle)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(compare, worker)
+        rest = list(idle)
+        assert asked.result().plain.finish_reason == "length"
+    assert not [item for item in rest if isinstance(item, Comparison) and item.plain.finish_reason == "length"]
+    running = worker.compare(PAIR, "Say", LONG)
+    assert isinstance(running, Generator)
+    next(running)
+    assert list(worker.run_idle(endless)) == []
+    running.close()
+    compare(worker)
+    assert list(worker.run_idle(replace(endless, pair=OTHER))) == []
+
+
+def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Worker) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        list(worker.compare(PAIR, " ", SHORT))
+    assert compare(worker).plain.finish_reason == "length"
+
+
+def test_a_child_that_dies_is_reported_and_started_anew(worker: Worker) -> None:
+    with pytest.raises(EngineError, match="process died, perhaps for lack of memory; run again"):  # noqa: PT012
+        for item in worker.compare(PAIR, "Say", LONG):
+            if isinstance(item, Slice):
+                os.kill(worker.process_id, signal.SIGKILL)
+    assert compare(worker).plain.finish_reason == "length"
+
+
+def test_a_pair_that_cannot_be_loaded_is_reported_with_every_run_and_leaves_the_one_before_usable(
+    worker: Worker,
+) -> None:
+    before = worker.process_id
+    for _ in range(2):
+        with pytest.raises(LoadError, match="export it again"):
+            compare(worker, REFUSED)
+    assert compare(worker).plain.finish_reason == "length"
+    assert worker.process_id == before
+
+
+def test_an_unforeseen_error_ends_the_run_and_not_the_process(worker: Worker) -> None:
+    before = worker.process_id
+    with pytest.raises(EngineError, match="has been reset; run again"):
+        compare(worker, PUZZLED)
+    assert compare(worker).plain.finish_reason == "length"
+    assert worker.process_id == before
+
+
+def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai") -> list[str]:
+    """The phases of a run, each once."""
+    settings = SHORT.model_copy(update={"engine": engine})
+    names = [item.name for item in worker.compare(pair, "Say", settings) if isinstance(item, Phase)]
+    return list(dict.fromkeys(names))
+
+
+def test_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
+    worker = Worker(load, WithEngine("genai", PAIR))
+    compare(worker)
+    assert phases(worker, PAIR) == ["warming up"]
+    assert phases(worker, PAIR, "traced") == ["loading", "calibrating", "warming up"]
+    assert phases(worker, OTHER, "traced") == ["loading", "calibrating", "warming up"]
+    assert phases(worker, OTHER, "traced") == ["warming up"]
+    assert phases(worker, PAIR, "traced") == ["loading", "warming up"]  # what its steps cost is known
+    worker.close()
+
+
+def slow_start(engines: Engines) -> Iterator[Phase]:
+    yield Phase("converting")
+    sleep(0.5)
+
+
+def test_whoever_comes_early_hears_what_the_first_job_does() -> None:
+    worker = Worker(load, slow_start)
+    assert phases(worker, PAIR)[:2] == ["loading", "converting"]
+    worker.close()
+
+
+def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
+    compare(worker)
+    cancelled = Event()
+    seen = []
+    for phase in worker.run(WithEngine("genai", ENDLESS), cancelled):
+        seen.append(phase)
+        if len(seen) == 2:
+            cancelled.set()
+    assert [phase.name for phase in seen] == ["loading"] * len(seen)
+    assert seen[1].seconds > seen[0].seconds == 0
+    assert compare(worker).plain.finish_reason == "length"
+
+
+def test_leaving_while_a_pair_loads_breaks_the_load_off(worker: Worker) -> None:
+    progress = worker.run(WithEngine("genai", ENDLESS))
+    assert isinstance(progress, Generator)
+    assert next(progress).name == "loading"
+    began = perf_counter()
+    progress.close()
+    assert compare(worker).plain.finish_reason == "length"
+    assert perf_counter() - began < 20
+
+
+def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
+    worker = Worker(load, grace_seconds=0.5)
+    cancelled = Event()
+    with pytest.raises(EngineError, match="did not stop and its process was ended; run again"):  # noqa: PT012
+        for phase in worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)), cancelled):
+            if phase.name != "loading" and phase.seconds:
+                cancelled.set()
+    assert compare(worker).plain.finish_reason == "length"
+    worker.close()
+
+
+def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() -> None:
+    worker = Worker(load, grace_seconds=2)
+    hung = worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)))
+    assert isinstance(hung, Generator)
+    while (phase := next(hung)).name == "loading" or not phase.seconds:
+        pass
+    began = perf_counter()
+    hung.close()  # on the server's event loop
+    assert perf_counter() - began < 1
+    following = list(worker.compare(PAIR, "Say", SHORT))
+    assert following[0] is None  # waiting for the grace to be over
+    assert isinstance(following[-1], Comparison)
+    worker.close()
+
+
+def silent_work(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[str]:
+    sleep(0.5)
+    yield "done"
+
+
+def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) -> None:
+    compare(worker)
+    *silence, last = worker.run(WithEngine("genai", PAIR, silent_work))
+    assert (set(silence), last) == ({None}, "done")
