@@ -15,6 +15,10 @@ from specdemo.strategies import ENGINES_OF, KINDS, Drafter, EngineName, Policy, 
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
+WeightsForm = Literal["exact", "int8"]
+"""How the weights of a GGUF file are stored: as they are, or as int8 in groups of 64."""
+Weights = Literal["auto", "exact", "int8"]
+"""The same, or whichever a measurement on this machine chose."""
 
 
 class _Settings(BaseModel):
@@ -185,6 +189,11 @@ class RuntimeSettings(_Settings):
         "default",
         title="Dynamic quantization",
         description="of activations, where weights are compressed; off: slower, and outputs diverge less often",
+    )
+    weights: Weights = Field(
+        "auto",
+        title="Weights",
+        description="of GGUF files: exact, or int8 in groups of 64; auto: whichever a measurement here chose",
     )
     inference_num_threads: int = Field(
         0, ge=0, le=1024, title="Threads", description="CPU threads; 0: OpenVINO decides"

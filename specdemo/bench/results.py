@@ -12,8 +12,8 @@ from specdemo.analysis.intervals import Summary, summarise
 from specdemo.bench.journal import Heading
 from specdemo.bench.suites import Task
 from specdemo.measure.hardware import Bound, MemoryUse
+from specdemo.models.converted import folder_of
 from specdemo.models.folder import files_digest
-from specdemo.models.gguf_convert import folder_of
 from specdemo.records import Costs, Environment, ModelPair, Record, Servers, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

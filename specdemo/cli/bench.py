@@ -25,6 +25,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES
 
@@ -58,7 +59,7 @@ def _bench(options: argparse.Namespace) -> None:
     tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit)
     methods = None if options.methods is None else [*map(str.strip, options.methods.split(","))]
     plan = BenchPlan(pair, tasks, settings, methods, options.repeats)
-    show_conversion(pair.target, pair.draft)
+    show_conversion(convert_pair(pair))
     result = None
     try:
         with interruptible() as stop, progress_bar() as show:

@@ -4,7 +4,7 @@ import argparse
 
 from specdemo.cli.options import Commands, add_pair, add_settings, chosen_pair, raced_settings
 from specdemo.models.checks import compared
-from specdemo.models.gguf_convert import awaits_conversion, folder_of
+from specdemo.models.converted import awaits_conversion, folder_of
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.records import Model
 from specdemo.settings import GenerationSettings

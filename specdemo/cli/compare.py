@@ -25,6 +25,7 @@ from specdemo.engines import load_engine
 from specdemo.measure.race import race
 from specdemo.measure.repeats import MOST_SECONDS, REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.output import write_bytes, write_json
 from specdemo.presentation import schema
 from specdemo.progress import Phase
@@ -60,7 +61,7 @@ def _compare(options: argparse.Namespace) -> None:
     check_json(options.json)
     for name in files.KINDS:
         check_file(getattr(options, name))
-    show_conversion(pair.target, pair.draft)
+    show_conversion(convert_pair(pair))
     status = Console(stderr=True)
     with status.status("loading"):
         engine = load_engine(settings.engine, pair)

@@ -23,6 +23,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.settings import GenerationSettings
 
 PROMPTS = 8
@@ -80,7 +81,7 @@ def _load(options: argparse.Namespace) -> None:
         requests=options.requests,
         seed=options.random_order,
     )
-    show_conversion(pair.target, pair.draft)
+    show_conversion(convert_pair(pair))
     runs = load_run if options.no_memory else load_and_memory
     result = None
     try:

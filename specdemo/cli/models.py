@@ -19,6 +19,7 @@ from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
 from specdemo.models.convert import convert, converted_folder
 from specdemo.models.download import download, download_source
+from specdemo.models.gguf_convert import convert_models
 from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
 from specdemo.models.places import hub_cache, models_dir
@@ -126,7 +127,7 @@ def _check(options: argparse.Namespace) -> None:
     check_json(options.json)
     RuntimeSettings.checked(cache_size=options.cache_size)
     target, draft = (name and chosen_model(name, options.models_dir) for name in (options.target, options.draft))
-    show_conversion(target, draft)
+    show_conversion(convert_models([target, draft]))
     report = check_pair(target, draft, options.cache_size)
     if options.json != "-":
         _print_report(report)

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from specdemo.cli.signals import on_interrupt
-from specdemo.models.gguf_convert import convert_models
 from specdemo.records import Model
 
 Show = Callable[[str, int, int | None, float | None], None]
@@ -32,14 +31,14 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         on_interrupt(before)
 
 
-def show_conversion(*models: Model | None) -> None:
-    """Convert what of these is GGUF and not converted yet, saying so.
+def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
+    """Show a conversion that yields the model under way and its seconds.
 
     Raises:
         SpecdemoError: it cannot be converted.
     """
     with Console(stderr=True).status("") as status:
-        for model, seconds in convert_models(models):
+        for model, seconds in converting:
             status.update(f"converting {model.name}, once ({seconds:.0f} s)")
 
 

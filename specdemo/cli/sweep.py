@@ -21,6 +21,7 @@ from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.output import write_json
 from specdemo.settings import GenerationSettings
 
@@ -53,7 +54,7 @@ def _sweep(options: argparse.Namespace) -> None:
     tried = candidates(pair, settings, lookaheads, thresholds)
     check_effect(options, [candidate.settings for candidate in tried])
     check_json(options.json)
-    show_conversion(pair.target, pair.draft)
+    show_conversion(convert_pair(pair))
     result, complete = None, False
     try:
         with interruptible() as stop, progress_bar() as show:

@@ -9,7 +9,8 @@ from specdemo.cli.numbers import positive
 from specdemo.cli.options import Commands, add_models_dir, chosen_model
 from specdemo.cli.progress import show_conversion
 from specdemo.errors import FileError, UsageError
-from specdemo.models.gguf_convert import folder_of
+from specdemo.models.converted import folder_of
+from specdemo.models.gguf_convert import convert_models
 from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
 
@@ -68,7 +69,7 @@ def _train(options: argparse.Namespace) -> None:
     target = chosen_model(options.target, directory)
     begin = chosen_model(options.begin, directory) if options.begin else None
     check_target(target)
-    show_conversion(target)
+    show_conversion(convert_models([target]))
 
     from specdemo.train.pipeline import Run  # imports PyTorch
     from specdemo.train.plan import Request

@@ -22,8 +22,8 @@ from specdemo.child import follow
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError
-from specdemo.models.gguf_convert import folder_of
-from specdemo.models.weights import pass_bytes
+from specdemo.models.converted import folder_of
+from specdemo.models.graph import pass_bytes
 from specdemo.records import Environment, ModelPair, Record, Request, Side
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -6,7 +6,7 @@ from functools import lru_cache
 import openvino_genai
 
 from specdemo.errors import LoadError, PairError, SettingsError
-from specdemo.models.gguf_convert import awaits_conversion, folder_of
+from specdemo.models.converted import is_converted, tokenizer_folder
 from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
@@ -73,7 +73,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     if target.server is not None:
         served = EngineReport(engine="served", can_run=True, memory_needed=0)
         return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(served,), memory_free=free)
-    unread = next((model for model in (target, draft) if model is not None and awaits_conversion(model)), None)
+    unread = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
     comparable = draft if draft is not None and not draft.eagle3 and unread is None else None
     difference = _difference(target, comparable) if comparable is not None else None
     engines = []
@@ -155,7 +155,7 @@ def compared(pair: ModelPair) -> ModelPair:
         LoadError: OpenVINO refused a tokenizer.
     """
     target, draft = pair.target, pair.draft
-    if draft is None or draft.eagle3 or draft.path is None or any(map(awaits_conversion, (target, draft))):
+    if draft is None or draft.eagle3 or draft.path is None or not all(map(is_converted, (target, draft))):
         return pair
     return pair.model_copy(update={"translated": _difference(target, draft) is not None})
 
@@ -200,6 +200,6 @@ def _too_large(needed: int, free: int) -> str | None:
 
 def _tokenizer(model: Model) -> openvino_genai.Tokenizer:
     try:
-        return openvino_genai.Tokenizer(folder_of(model))
+        return openvino_genai.Tokenizer(tokenizer_folder(model))
     except RuntimeError as error:
         raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error

@@ -3,13 +3,18 @@
 A file begins with metadata (keys and values) and a table of tensors; their data follow. The `gguf` package reads this
 too, but makes an object of every token: 4 s for a vocabulary of 49,000, where listing models should take a
 fraction of one. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+
+Anyone may have written a file, so nothing in it is trusted: counts are compared with the bytes that are there before
+anything is read in a loop, lengths and dimensions have limits far beyond what models use, and every value has its
+type checked where it is used. Whatever is wrong with a file is a `GGUFError`.
 """
 
+import math
 import mmap
+import stat
 import struct
 from collections import Counter
 from collections.abc import Iterable
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,8 +29,22 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
-_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_SCALARS = {
+    kind: struct.Struct(form)
+    for kind, form in {
+        0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
+    }.items()
+}  # fmt: skip
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_ENTRY_BYTES, _TENSOR_BYTES = 13, 25
+"""The least that an entry of the metadata and a row of the table of tensors take."""
+_MOST_ENTRIES, _MOST_TENSORS, _MOST_DIMENSIONS = 2**12, 2**16, 4
+_MOST_TEXT = 2**23
+"""Bytes of all keys, names and texts that are kept; a chat template has some 10,000."""
+_MOST_STRINGS = 2**22
+"""Strings in arrays, all together; a vocabulary of 262,144 tokens comes with twice as many merges."""
+_MOST_WEIGHTS = 2**44
+_MOST_ALIGNMENT = 2**16
 _BLOCKS = {  # weights per block, and bytes per block
     "F32": (1, 4),
     "F16": (1, 2),
@@ -47,7 +66,7 @@ _TYPES = dict(enumerate(_NAMES.split(" "))) | {34: "TQ1_0", 35: "TQ2_0", 39: "MX
 
 def type_number(name: str) -> int:
     """The number of a tensor type in files."""
-    return next(number for number, known in _TYPES.items() if known == name)
+    return next(number for number, listed in _TYPES.items() if listed == name)
 
 
 class Tensor(NamedTuple):
@@ -62,24 +81,84 @@ class Tensor(NamedTuple):
     def bytes(self) -> int:
         """Its size in the file; only for types that the reader supports."""
         weights, size = _BLOCKS[self.type]
-        return -(-prod(self.shape) // weights) * size
+        return prod(self.shape) // weights * size
+
+
+class Array(NamedTuple):
+    """An array in the metadata, of which only the length is kept."""
+
+    length: int
 
 
 class Header(NamedTuple):
-    """A file's header. For an array in the metadata, only its length is kept, as an int.
+    """A file's header; `file` is its name.
 
     `table` and `data` are the offsets of the table of tensors and of their data, in bytes from the file's start.
     """
 
+    file: str
     metadata: dict[str, Any]
     tensors: tuple[Tensor, ...]
     table: int
     data: int
 
     @property
+    def family(self) -> str:
+        """The architecture that the file names.
+
+        Raises:
+            GGUFError: it names none.
+        """
+        return self.text("general.architecture") or "unknown"
+
+    @property
     def alignment(self) -> int:
-        """The alignment of offsets, in bytes."""
-        return int(self.metadata.get("general.alignment", 0)) or _ALIGNMENT
+        """The alignment of offsets, in bytes.
+
+        Raises:
+            GGUFError: it is none.
+        """
+        value = self.integer("general.alignment", _MOST_ALIGNMENT)
+        if value is not None and (value < 1 or value & (value - 1)):
+            raise self._wrong("general.alignment", value, "a power of two")
+        return value or _ALIGNMENT
+
+    def integer(self, key: str, most: int = 2**31 - 1) -> int | None:
+        """A whole number of the metadata, from 0 to `most`; None where there is none.
+
+        Raises:
+            GGUFError: the value is something else.
+        """
+        value = self.metadata.get(key)
+        if value is not None and (type(value) is not int or not 0 <= value <= most):
+            raise self._wrong(key, value, f"a whole number up to {most}")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """A finite number of the metadata; None where there is none.
+
+        Raises:
+            GGUFError: the value is something else.
+        """
+        value = self.metadata.get(key)
+        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise self._wrong(key, value, "a number")
+        return value
+
+    def text(self, key: str) -> str | None:
+        """A text of the metadata; None where there is none.
+
+        Raises:
+            GGUFError: the value is something else.
+        """
+        value = self.metadata.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong(key, value, "a text")
+        return value
+
+    def _wrong(self, key: str, value: Any, expected: str) -> GGUFError:
+        found = "an array" if isinstance(value, Array) else quoted(value)
+        return GGUFError(f"{self.file!r} is damaged: {key} is {found}, not {expected}; choose another file.")
 
 
 def is_gguf(path: Path) -> bool:
@@ -95,35 +174,47 @@ def read_header(path: Path) -> Header:
     """Read a file's metadata and table of tensors.
 
     Raises:
-        GGUFError: it cannot be read, is not a GGUF file, or ends before its header does.
+        GGUFError: it cannot be read, is not a GGUF file, ends before its header does, or makes no sense.
     """
-    if not is_gguf(path):
-        raise GGUFError(f"{path.name!r} is not a readable GGUF file; choose another file.")
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        try:
-            return _Parser(content).header(path.name)
-        except (struct.error, IndexError) as error:
-            raise _cut(path.name) from error
+    name = path.name
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)  # a pipe would wait for its other end
+        if not regular or not is_gguf(path):
+            raise GGUFError(f"{name!r} is not a readable GGUF file; choose another file.")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _Parser(content, name).header()
+    except (struct.error, IndexError) as error:
+        raise _cut(name) from error
+    except OSError as error:
+        raise GGUFError(f"The file {name!r} cannot be read ({error.strerror}); check the path.") from error
 
 
 class _Parser:
     """Reads one value after another; `struct` raises where the file ends first."""
 
-    def __init__(self, content: mmap.mmap) -> None:
+    def __init__(self, content: mmap.mmap, name: str) -> None:
         self._content = content
+        self._name = name
         self._place = len(_MAGIC)
+        self._text = self._strings = 0
 
-    def header(self, name: str) -> Header:
+    def header(self) -> Header:
         version = self._number(_U32)
         if version not in _VERSIONS:
-            raise GGUFError(f"{name!r} is in version {version} of GGUF, which is not supported; choose a newer file.")
+            raise GGUFError(
+                f"{self._name!r} is in version {version} of GGUF, which is not supported; choose a newer file."
+            )
         tensors, entries = self._number(_U64), self._number(_U64)
-        metadata = {}
+        self._check_count("entries of metadata", entries, _MOST_ENTRIES, _ENTRY_BYTES)
+        metadata: dict[str, Any] = {}
         for _ in range(entries):
             key = self._string()
-            metadata[key] = self._value(self._number(_U32), name)
-        begin = self._place
-        found = Header(metadata, tuple(self._tensor() for _ in range(tensors)), begin, 0)
+            if key in metadata:
+                raise self._damaged(f"it holds {quoted(key)} twice")
+            metadata[key] = self._value(self._number(_U32))
+        table = self._place
+        self._check_count("tensors", tensors, _MOST_TENSORS, _TENSOR_BYTES)
+        found = Header(self._name, metadata, tuple(self._tensor() for _ in range(tensors)), table, 0)
         return found._replace(data=-(-self._place // found.alignment) * found.alignment)
 
     def _number(self, form: struct.Struct) -> Any:
@@ -136,25 +227,34 @@ class _Parser:
         begin, self._place = self._place, self._place + length
         if self._place > len(self._content):
             raise IndexError
+        self._text += length
+        if self._text > _MOST_TEXT:
+            raise self._damaged(f"its header holds more than {_MOST_TEXT >> 20} MB of text")
         return self._content[begin : self._place].decode(errors="replace")
 
-    def _value(self, kind: int, name: str) -> Any:
+    def _value(self, kind: int) -> Any:
         if kind == _STRING:
             return self._string()
         if kind == _ARRAY:
             kind, count = self._number(_U32), self._number(_U64)
             if kind == _STRING:
                 self._skip_strings(count)
-            elif kind in _SCALARS:
-                self._place += count * struct.calcsize(_SCALARS[kind])
             else:
-                raise GGUFError(f"{name!r} holds metadata of an unknown kind ({kind}); choose another file.")
-            return count
+                size = count * self._scalar(kind).size
+                if size > len(self._content) - self._place:
+                    raise IndexError
+                self._place += size
+            return Array(count)
+        return self._number(self._scalar(kind))
+
+    def _scalar(self, kind: int) -> struct.Struct:
         if kind not in _SCALARS:
-            raise GGUFError(f"{name!r} holds metadata of an unknown kind ({kind}); choose another file.")
-        return self._number(struct.Struct(_SCALARS[kind]))
+            raise GGUFError(f"{self._name!r} holds metadata of an unknown kind ({kind}); choose another file.")
+        return _SCALARS[kind]
 
     def _skip_strings(self, count: int) -> None:
+        self._strings += count
+        self._check_count("strings in arrays", self._strings, _MOST_STRINGS, 0)
         content, place, length_at = self._content, self._place, _U64.unpack_from
         for _ in range(count):  # vocabularies call this some 100,000 times
             place += 8 + length_at(content, place)[0]
@@ -162,13 +262,31 @@ class _Parser:
 
     def _tensor(self) -> Tensor:
         name, dimensions = self._string(), self._number(_U32)
+        if not 1 <= dimensions <= _MOST_DIMENSIONS:
+            raise self._damaged(f"the tensor {quoted(name)} has {dimensions} dimensions")
         shape = tuple(self._number(_U64) for _ in range(dimensions))
-        kind = self._number(_U32)
-        return Tensor(name, _TYPES.get(kind, f"type {kind}"), shape, self._number(_U64))
+        if not 0 < prod(shape) <= _MOST_WEIGHTS:
+            raise self._damaged(f"the tensor {quoted(name)} has {prod(shape)} weights")
+        number = self._number(_U32)
+        kind = _TYPES.get(number, f"type {number}")
+        if kind in _BLOCKS and shape[0] % _BLOCKS[kind][0]:
+            raise self._damaged(f"rows of the tensor {quoted(name)} are no whole number of {kind} blocks")
+        return Tensor(name, kind, shape, self._number(_U64))
+
+    def _check_count(self, what: str, count: int, most: int, least_bytes: int) -> None:
+        if count > most:
+            raise self._damaged(f"it claims {count} {what}")
+        if count * least_bytes > len(self._content) - self._place:
+            raise IndexError
+
+    def _damaged(self, how: str) -> GGUFError:
+        return GGUFError(f"{self._name!r} is damaged: {how}; download it again, or choose another file.")
 
 
 def inspect_gguf(path: Path) -> Model:
     """Describe the model in a GGUF file, from its own metadata.
+
+    The answer, a refusal too, is remembered until the file changes.
 
     Raises:
         GGUFError: it is not a GGUF file, is incomplete, or is of a kind that openvino-genai's reader does not
@@ -178,7 +296,23 @@ def inspect_gguf(path: Path) -> Model:
         state = path.stat()
     except OSError as error:
         raise GGUFError(f"The file {quoted(str(path))} cannot be read ({error.strerror}); check the path.") from error
-    return _inspected(path, state.st_size, state.st_mtime_ns)
+    stamp = (path, state.st_size, state.st_mtime_ns)
+    if stamp not in _inspected:
+        while len(_inspected) >= _MOST_INSPECTED:
+            _inspected.pop(next(iter(_inspected)), None)
+        try:
+            _inspected[stamp] = describe(path, state.st_size)
+        except GGUFError as error:
+            _inspected[stamp] = str(error)
+    found = _inspected[stamp]
+    if isinstance(found, str):
+        raise GGUFError(found)
+    return found
+
+
+_MOST_INSPECTED = 1024
+_inspected: dict[tuple[Path, int, int], Model | str] = {}
+"""What files of a size and time hold, or why they are refused; the oldest answers make room."""
 
 
 def inspect_model(path: Path) -> Model:
@@ -190,16 +324,23 @@ def inspect_model(path: Path) -> Model:
     return inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
 
 
-@lru_cache(maxsize=512)
-def _inspected(path: Path, size: int, modified: int) -> Model:
-    """The model, re-read only when its file has changed."""
+def describe(path: Path, size: int) -> Model:
+    """The model in a file of this size, read anew.
+
+    Raises:
+        GGUFError: what `inspect_gguf` raises.
+    """
+    if path.name != path.name.encode(errors="replace").decode():
+        raise GGUFError(f"The name of {quoted(path.name)} is not valid text; rename the file.")
     header = read_header(path)
-    check_readable(path.name, header)
-    needed = max((header.data + tensor.offset + tensor.bytes for tensor in header.tensors), default=0)
+    check_readable(header)
+    needed = max(header.data + tensor.offset + tensor.bytes for tensor in header.tensors)
     if size < needed:
         raise _cut(path.name, f" has {size} of {needed} bytes and")
-    metadata = header.metadata
-    family = metadata["general.architecture"]
+    weight_bytes = sum(tensor.bytes for tensor in header.tensors)
+    if weight_bytes > size:
+        raise GGUFError(f"{path.name!r} is damaged: its tensors overlap; choose another file.")
+    family = header.family
     sizes: Counter[str] = Counter()
     for tensor in header.tensors:
         if len(tensor.shape) > 1:  # matrices only, as for a folder
@@ -210,10 +351,10 @@ def _inspected(path: Path, size: int, modified: int) -> Model:
         architecture=family,
         parameters=sum(sizes.values()),
         weights=sizes.most_common(1)[0][0],
-        context_length=metadata.get(f"{family}.context_length"),
-        weight_bytes=sum(tensor.bytes for tensor in header.tensors),
+        context_length=header.integer(f"{family}.context_length"),
+        weight_bytes=weight_bytes,
         vocabulary=vocabulary_of(header),
-        chat_template="tokenizer.chat_template" in metadata,
+        chat_template="tokenizer.chat_template" in header.metadata,
     )
 
 
@@ -222,19 +363,19 @@ def vocabulary_of(header: Header) -> int | None:
     return next((tensor.shape[-1] for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
 
 
-def check_readable(name: str, header: Header) -> None:
+def check_readable(header: Header) -> None:
     """Check that openvino-genai's reader supports such a model.
 
     Raises:
         GGUFError: it does not; the message names what is unsupported.
     """
-    family = header.metadata.get("general.architecture", "unknown")
+    name, family = header.file, header.family
     if family not in FAMILIES:
         raise GGUFError(
-            f"{name!r} has the {family} architecture, which OpenVINO GenAI does not read from GGUF; "
+            f"{name!r} has the {quoted(family)[1:-1]} architecture, which OpenVINO GenAI does not read from GGUF; "
             f"choose one of {_listed(FAMILIES)}, or convert the original with: models convert."
         )
-    if header.metadata.get("split.count", 1) > 1:
+    if (header.integer("split.count") or 1) > 1:
         raise GGUFError(f"{name!r} is one of several parts; join them with llama-gguf-split --merge.")
     types = Counter(tensor.type for tensor in header.tensors)
     refused = [kind for kind, _ in types.most_common() if kind not in _BLOCKS]

@@ -1,12 +1,11 @@
 """GGUF files to OpenVINO IR: each is converted once, by openvino-genai's own reader, into our cache.
 
 The reader writes beside the file it reads, so it gets a link to the file, in a hidden folder of the cache. Once
-everything is written, that folder is renamed to the file's SHA-256 digest and the version of our conversion. It runs
-in a separate process: reading can be interrupted, may need more memory than there is, and prints text that would
-corrupt JSON output.
+everything is written, that folder moves to its place. Where the form of the weights is to be chosen, the file is
+stored in both forms, these are measured, and the slower one goes. All of it runs in a separate process: reading can
+be interrupted, may need more memory than there is, and prints text that would corrupt JSON output.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,58 +14,77 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from time import monotonic, time
+from typing import NamedTuple
 
 import openvino_genai
 
 from specdemo.child import follow
-from specdemo.errors import ConversionError, DiskError, LoadError
+from specdemo.errors import ConversionError, DiskError
+from specdemo.models.converted import (
+    VERSION,
+    awaits_conversion,
+    choice_of,
+    conversions,
+    converted_folder,
+    file_digest,
+    form_of,
+    is_converted,
+    place_of,
+)
+from specdemo.models.devices import draft_device, properties
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, inspect_gguf, read_header
-from specdemo.models.gguf_exact import repair
-from specdemo.models.gguf_write import configuration, ends, with_halves
-from specdemo.models.memory import in_units
-from specdemo.models.places import own_cache, writable
-from specdemo.records import Model
+from specdemo.models.gguf_network import configuration, ends, repair, rewrite, with_halves
+from specdemo.models.graph import store_as_int8
+from specdemo.models.memory import in_units, memory_free
+from specdemo.models.places import writable
+from specdemo.models.weights import WeightsChoice, measure_forms, remember_choice
+from specdemo.records import Model, ModelPair
+from specdemo.settings import WeightsForm
 
-_VERSION = 2  # raised when a conversion changes, so that files converted before it are converted again
 _GROWTH = 1.5  # bytes of IR per byte of GGUF, at most: 6 bits are stored as 8, with scales
+_INT8_GROWTH = 2.0  # 4 bits are stored as 8
+_MEMORY = 6  # bytes of memory per byte of GGUF, to load both forms
 _STALE_SECONDS = 24 * 3600
 
 
-def folder_of(model: Model) -> Path:
-    """The folder of OpenVINO IR that an engine loads: the model's own, or the conversion of its GGUF file.
+class Forms(NamedTuple):
+    """The forms in which a file is wanted: one, or whichever is faster on this device with these properties."""
 
-    Raises:
-        LoadError: it is not converted yet, or the model was read from JSON, which never holds paths.
-    """
-    if model.path is None:
-        raise LoadError(f"The folder of {model.name!r} on this machine is unknown; choose it.")
-    folder = converted_folder(model.path) if model.path.is_file() else model.path
-    if folder is None:
-        raise LoadError(f"The GGUF file {model.name!r} is not converted yet; choose it as a target or draft again.")
-    return folder
+    form: WeightsForm | None
+    device: str = "CPU"
+    properties: tuple[tuple[str, str], ...] = ()
 
 
-def awaits_conversion(model: Model) -> bool:
-    """Whether a model is a GGUF file without a conversion."""
-    return model.path is not None and model.path.is_file() and converted_folder(model.path) is None
+EXACT = Forms("exact")
 
 
-def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
-    """Convert what of these is GGUF and not converted yet; yields the model under way and its seconds.
+def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
+    """Convert what of a pair is GGUF and not ready to be loaded; yields the model under way and its seconds.
 
+    Where the form of its weights is not chosen yet, it is measured on the device where the model will be loaded.
     Stops when the caller goes away.
 
     Raises:
         SpecdemoError: what `convert_gguf` raises.
     """
-    for model in models:
+    runtime = pair.runtime.model_copy(update={"model_cache": False})
+    for model, device in ((pair.target, runtime.device), (pair.draft, draft_device(runtime))):
         if model is not None and model.path is not None and awaits_conversion(model):
+            form = None if model.form == "auto" and choice_of(model) is None else form_of(model)
+            for seconds in convert_gguf(model.path, Forms(form, device, tuple(properties(runtime, device).items()))):
+                yield model, seconds
+
+
+def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
+    """The same for models whose tokenizer or exact network is wanted: nothing is measured."""
+    for model in models:
+        if model is not None and model.path is not None and not is_converted(model):
             for seconds in convert_gguf(model.path):
                 yield model, seconds
 
 
-def convert_gguf(path: Path) -> Iterator[float]:
+def convert_gguf(path: Path, forms: Forms = EXACT) -> Iterator[float]:
     """Convert a file that is not converted yet; yields the elapsed seconds, five times a second.
 
     When the caller goes away the conversion ends and leaves nothing behind.
@@ -76,11 +94,11 @@ def convert_gguf(path: Path) -> Iterator[float]:
         DiskError: the disk is too small.
         ConversionError: openvino-genai refused it, or ran out of memory.
     """
-    if converted_folder(path) is not None:
+    if forms.form is not None and converted_folder(path, forms.form) is not None:
         return
-    _check_disk(inspect_gguf(path))
-    writable(_conversions(), "Conversions")
-    for left in _conversions().glob(".converting-*"):  # left by a process that was killed
+    _check_disk(inspect_gguf(path), _GROWTH + (_INT8_GROWTH if forms != EXACT else 0))
+    writable(conversions(), "Conversions")
+    for left in conversions().glob(".converting-*"):  # left by a process that was killed
         if time() - left.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
     began = monotonic()
@@ -88,62 +106,18 @@ def convert_gguf(path: Path) -> Iterator[float]:
         f"The conversion of {path.name!r} ended unexpectedly, perhaps for lack of memory; free some and try again."
     )
     with (
-        tempfile.TemporaryDirectory(prefix=".converting-", dir=_conversions()) as scratch,
-        closing(follow(_convert, path.resolve(), Path(scratch), name="specdemo conversion", died=died)) as silences,
+        tempfile.TemporaryDirectory(prefix=".converting-", dir=conversions()) as scratch,
+        closing(
+            follow(_convert, path.resolve(), Path(scratch), forms, name="specdemo conversion", died=died)
+        ) as silences,
     ):
         for _ in silences:
             yield monotonic() - began
 
 
-def converted_folder(path: Path) -> Path | None:
-    """Where a file's conversion is, if there is one; instant, since converted files have a stored digest."""
-    record = _record_of(path)
-    if record is None or not record.is_file():
-        return None
-    folder = _place_of(record.read_text(encoding="ascii"))
-    return folder if folder.is_dir() else None
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, recomputed only when its size or time has changed.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    record = _record_of(path)
-    if record is not None and record.is_file():
-        return record.read_text(encoding="ascii")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if record is not None:
-        writable(record.parent, "What is known of models")
-        with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False, encoding="ascii") as written:
-            written.write(digest)
-        Path(written.name).replace(record)
-    return digest
-
-
-def _record_of(path: Path) -> Path | None:
-    """Where the digest of a file of this size and time is stored."""
-    try:
-        state = path.stat()
-    except OSError:
-        return None
-    key = f"{path.resolve()}\0{state.st_size}\0{state.st_mtime_ns}"
-    return _conversions() / "digests" / hashlib.sha256(os.fsencode(key)).hexdigest()
-
-
-def _place_of(digest: str) -> Path:
-    return _conversions() / f"{digest}-{_VERSION}"
-
-
-def _conversions() -> Path:
-    return own_cache() / "gguf"
-
-
-def _check_disk(model: Model) -> None:
-    place = next(folder for folder in (_conversions(), *_conversions().parents) if folder.is_dir())
-    needed, free = int((model.weight_bytes or 0) * _GROWTH), shutil.disk_usage(place).free
+def _check_disk(model: Model, growth: float) -> None:
+    place = next(folder for folder in (conversions(), *conversions().parents) if folder.is_dir())
+    needed, free = int((model.weight_bytes or 0) * growth), shutil.disk_usage(place).free
     if needed > free:
         raise DiskError(
             f"The conversion of {model.name!r} may need {in_units(needed)}, but {place} has only {in_units(free)} "
@@ -151,14 +125,14 @@ def _check_disk(model: Model) -> None:
         )
 
 
-def _convert(path: Path, scratch: Path) -> Iterator[None]:
+def _convert(path: Path, scratch: Path, forms: Forms) -> Iterator[None]:
     """The child."""
     os.dup2(2, 1)  # the reader's prints are not our output
-    yield from convert_here(path, scratch)
+    yield from convert_here(path, scratch, forms)
 
 
-def convert_here(path: Path, scratch: Path) -> Iterator[None]:
-    """Convert in this process, in a scratch folder on the cache's disk, and move the result to its place.
+def convert_here(path: Path, scratch: Path, forms: Forms = EXACT) -> Iterator[None]:
+    """Convert in this process, in a scratch folder on the cache's disk, and move the results to their places.
 
     Yields None once it is under way. The reader prints to standard output.
 
@@ -166,13 +140,29 @@ def convert_here(path: Path, scratch: Path) -> Iterator[None]:
         GGUFError: the file cannot be read.
         ConversionError: openvino-genai refused it.
     """
-    folder = _place_of(file_digest(path))
-    if folder.is_dir():  # the same content under another name
+    digest = file_digest(path)
+    exact, int8 = place_of(digest, "exact"), place_of(digest, "int8")
+    if not exact.is_dir():  # else the same content under another name
+        yield None
+        _store_exact(path, scratch / "exact", exact)
+        for version in range(1, VERSION):
+            shutil.rmtree(exact.with_name(f"{digest}-{version}"), ignore_errors=True)
+    if forms.form == "exact" or (forms.form == "int8" and int8.is_dir()):
         return
     yield None
+    changed = int8.is_dir() or _store_int8(exact, scratch / "int8", int8)
+    if forms.form is None:
+        choice = WeightsChoice(form="exact")
+        if changed and memory_free() > _MEMORY * path.stat().st_size:
+            choice = measure_forms(exact, int8, forms.device, dict(forms.properties))
+        remember_choice(digest, choice)
+        if choice.form == "exact":
+            shutil.rmtree(int8, ignore_errors=True)
+
+
+def _store_exact(path: Path, work: Path, folder: Path) -> None:
     header = read_header(path)
-    check_readable(path.name, header)
-    work = scratch / "model"
+    check_readable(header)
     work.mkdir()
     link = work / "model.gguf"
     if not with_halves(path, header, link):
@@ -188,6 +178,18 @@ def convert_here(path: Path, scratch: Path) -> Iterator[None]:
     link.unlink()
     for name, content in (("config", configuration(header)), ("generation_config", ends(header))):
         (work / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    _finish(work, folder)
+
+
+def _store_int8(exact: Path, work: Path, folder: Path) -> bool:
+    """Store a conversion's weights as int8 beside it; False, and an empty change, where all have eight bits."""
+    shutil.copytree(exact, work)
+    changed = rewrite(work, store_as_int8)
+    _finish(work, folder)
+    return changed > 0
+
+
+def _finish(work: Path, folder: Path) -> None:
     inspect_folder(work)
     with suppress(OSError):  # another process was faster
         work.rename(folder)

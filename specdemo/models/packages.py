@@ -13,7 +13,7 @@ from time import perf_counter
 from specdemo.child import last_line, program
 from specdemo.errors import FetchError, NetworkError
 from specdemo.models.catalogue import Source
-from specdemo.models.gguf_convert import file_digest
+from specdemo.models.converted import file_digest
 from specdemo.models.places import own_cache
 from specdemo.progress import Progress
 

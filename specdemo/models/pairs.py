@@ -104,10 +104,10 @@ def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettin
     check_target(target)
     if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
-    models = [model for model in (target, draft) if model is not None]
+    models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]
     bundled = len(models) > 1 and all(model.path is not None and model.path.parent == BUNDLED for model in models)
     name = BUNDLED.name if bundled else " + ".join(model.name for model in models)
-    return ModelPair(name=name, target=target, draft=draft, runtime=runtime)
+    return ModelPair(name=name, target=models[0], draft=next(iter(models[1:]), None), runtime=runtime)
 
 
 def check_target(model: Model) -> None:
@@ -134,23 +134,3 @@ def require_draft(pair: ModelPair) -> Model:
     if pair.draft is None:
         raise PairError("This pair has no draft model; add one, or choose prompt lookup.")
     return pair.draft
-
-
-def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
-    """Check that target and draft mean the same token by every id they share, and share nearly all.
-
-    A model may know a few added tokens that its partner lacks; an id that stands for two texts makes every
-    proposal meaningless.
-
-    Raises:
-        PairError: the tokenizers differ.
-    """
-    by_id = {id_: text for text, id_ in target.items()}
-    clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
-    if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
-        return
-    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens versus {len(draft)}"
-    raise PairError(
-        f"Target and draft have different tokenizers ({detail}); "
-        "choose a draft of the target's family, or the traced engine."
-    )

@@ -8,7 +8,6 @@ from contextlib import suppress
 import openvino_genai
 
 from specdemo.errors import PairError
-from specdemo.models.pairs import check_vocabularies
 
 _EXAMPLES = (
     "The quick brown fox can't jump over 13 lazy dogs -- or 3.14159, can it?",
@@ -41,3 +40,23 @@ def check_tokenizers(target: openvino_genai.Tokenizer, draft: openvino_genai.Tok
                 "Target and draft encode an example differently, and one has no detokenizer to translate with; "
                 "choose a draft of the target's family."
             )
+
+
+def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
+    """Check that target and draft mean the same token by every id they share, and share nearly all.
+
+    A model may know a few added tokens that its partner lacks; an id that stands for two texts makes every
+    proposal meaningless.
+
+    Raises:
+        PairError: the tokenizers differ.
+    """
+    by_id = {id_: text for text, id_ in target.items()}
+    clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
+    if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
+        return
+    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens versus {len(draft)}"
+    raise PairError(
+        f"Target and draft have different tokenizers ({detail}); "
+        "choose a draft of the target's family, or the traced engine."
+    )

@@ -1,73 +1,119 @@
-"""What a target pass must read from memory: the weights that take part in it, and the cache of the text so far.
+"""Exact weights or int8: in which form a GGUF file's weights are decoded faster on this machine.
 
-Read from the model's graph. Every matrix product reads its whole constant; an embedding reads one row of its table
-per token, which is negligible. Weights stored in f32 are converted when the model is compiled for a narrower
-inference precision, and are then read in that precision.
+Quantized weights are converted exactly, mostly to four bits. Which is faster, these or the same weights as int8,
+depends on the processor: with AVX2 int8 is, by a tenth to a quarter; with AVX-512 it may be the other way round.
+int8 in groups of 64 chooses another token at one or two positions of a hundred. So exact weights are the default
+wherever they cost less than a tenth; this is measured once for each file and machine, and remembered.
 """
 
-from math import prod
+import hashlib
+import os
+import platform
 from pathlib import Path
-from typing import Any, NamedTuple
+from time import perf_counter
 
+import numpy as np
 import openvino
+from pydantic import ValidationError
 
-from specdemo.errors import FolderError
+from specdemo.models.places import own_cache, writable
+from specdemo.records import Record
+from specdemo.settings import WeightsForm
 
-_PRODUCTS = {"MatMul"}
-_BITS = {"f32": 32, "f16": 16, "bf16": 16, "u8": 8, "i8": 8, "u4": 4, "i4": 4}
-
-
-class PassBytes(NamedTuple):
-    """Bytes of weights that a pass reads, and of cache for each token of the text so far."""
-
-    weights: int
-    cache_per_token: int
+WORTH = 1.1
+"""Times as long as int8 that exact weights may take and still be chosen."""
+_TOKENS = (1, 3)  # a plain step, and a round of two proposals
+_CONTEXT = 32
+_PASSES, _UNEVEN, _BLOCKS, _SECONDS = 6, 3, 8, 4.0  # the first passes: another model has just used the caches
 
 
-def pass_bytes(folder: Path, inference_precision: str, cache_precision: str) -> PassBytes:
-    """What a pass of a folder's model reads with these precisions, named as OpenVINO names them.
+class WeightsChoice(Record):
+    """What was measured of a file on this machine: milliseconds of a pass over 1 and over 3 tokens, medians.
+
+    Without figures, there was nothing to measure: every matrix has eight bits already, or memory is too small.
+    """
+
+    form: WeightsForm
+    exact_ms: tuple[float, ...] = ()
+    int8_ms: tuple[float, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why this form, in a few words."""
+        if not self.exact_ms:
+            return "not measured"
+        exact, eight = ("/".join(f"{value:.1f}" for value in figures) for figures in (self.exact_ms, self.int8_ms))
+        return f"measured here, ms for 1/3 tokens: exact {exact}, int8 {eight}"
+
+
+def remembered_choice(digest: str) -> WeightsChoice | None:
+    """What was chosen for the file of this digest on this machine; None where nothing was."""
+    try:
+        return WeightsChoice.model_validate_json(_record_of(digest).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def remember_choice(digest: str, choice: WeightsChoice) -> None:
+    """Keep a choice.
 
     Raises:
-        FolderError: the model cannot be read.
+        SpecdemoError: nothing can be written to the cache.
     """
+    record = _record_of(digest)
+    writable(record.parent, "Which weights are faster")
+    partial = record.with_suffix(f".{os.getpid()}")
+    partial.write_text(choice.model_dump_json() + "\n", encoding="utf-8")
+    partial.replace(record)
+
+
+def measure_forms(exact: Path, int8: Path, device: str, properties: dict[str, str]) -> WeightsChoice:
+    """Measure both forms of a model, in turns, and choose."""
+    requests = [_request(folder, device, properties) for folder in (exact, int8)]
+    began = perf_counter()
+    blocks: list[list[list[float]]] = []  # seconds of a pass, by block, form and number of tokens
+    while len(blocks) < _BLOCKS and (len(blocks) < 2 or perf_counter() - began < _SECONDS):
+        blocks.append([[_median_seconds(request, tokens) for tokens in _TOKENS] for request in requests])
+    seconds = np.array(blocks)
+    ratio = np.median(seconds[:, 0] / seconds[:, 1], axis=0).mean()
+    figures = np.round(np.median(seconds, axis=0) * 1000, 2)
+    return WeightsChoice(
+        form="int8" if ratio > WORTH else "exact", exact_ms=tuple(figures[0]), int8_ms=tuple(figures[1])
+    )
+
+
+def _request(folder: Path, device: str, properties: dict[str, str]) -> openvino.InferRequest:
+    return openvino.Core().compile_model(folder / "openvino_model.xml", device, properties).create_infer_request()
+
+
+def _median_seconds(request: openvino.InferRequest, tokens: int) -> float:
+    """Median seconds of passes over so many tokens each, behind a text."""
+    request.reset_state()
+    length, seconds = 0, []
+    for count in (_CONTEXT, *[tokens] * _PASSES):
+        inputs = {
+            "input_ids": np.arange(1, count + 1, dtype=np.int64)[None],
+            "attention_mask": np.ones((1, length + count), np.int64),
+            "position_ids": np.arange(length, length + count, dtype=np.int64)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
+        began = perf_counter()
+        request.infer(inputs)
+        seconds.append(perf_counter() - began)
+        length += count
+    return float(np.median(seconds[_UNEVEN:]))
+
+
+def _record_of(digest: str) -> Path:
+    return own_cache() / "gguf" / "weights" / f"{digest}-{_machine()}.json"
+
+
+def _machine() -> str:
+    """A name for this processor and its instruction sets, which differ between machines of one name."""
+    described = [platform.machine(), openvino.Core().get_property("CPU", "FULL_DEVICE_NAME"), str(os.cpu_count())]
     try:
-        model = openvino.Core().read_model(folder / "openvino_model.xml")
-    except RuntimeError as error:
-        raise FolderError(f"OpenVINO cannot read the model in {folder.name!r}; export it again.") from error
-    narrow = _BITS.get(inference_precision, 32)
-    bits, seen = 0, set()
-    for node in model.get_ordered_ops():
-        if node.get_type_name() in _PRODUCTS:
-            for constant in _constants(node):
-                if constant.get_friendly_name() not in seen:
-                    seen.add(constant.get_friendly_name())
-                    width = constant.get_output_element_type(0).bitwidth
-                    floats = constant.get_output_element_type(0).is_real()
-                    bits += prod(constant.get_output_shape(0)) * (min(width, narrow) if floats else width)
-    cached = sum(_width_of_state(variable.info.data_shape) for variable in model.get_variables())
-    return PassBytes(bits // 8, cached * _BITS.get(cache_precision, 32) // 8)
-
-
-def _constants(product: Any) -> list[Any]:
-    """The weights of a matrix product: constants that reach it through conversions and scales only."""
-    found, open_ = [], [product.input_value(index).get_node() for index in range(product.get_input_size())]
-    while open_:
-        node = open_.pop()
-        kind = node.get_type_name()
-        if kind == "Constant":
-            found.append(node)
-        elif kind in {"Convert", "Multiply", "Subtract", "Reshape", "Transpose"} and _is_constant(node):
-            open_ += [node.input_value(index).get_node() for index in range(node.get_input_size())]
-    return found
-
-
-def _is_constant(node: Any) -> bool:
-    """Whether nothing but constants reaches this node."""
-    if node.get_type_name() in {"Parameter", "ReadValue"}:
-        return False
-    return all(_is_constant(node.input_value(index).get_node()) for index in range(node.get_input_size()))
-
-
-def _width_of_state(shape: Any) -> int:
-    """Numbers kept for each token: the product of the static dimensions."""
-    return prod(int(size.get_length()) for size in shape if size.is_static)
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        described.append(next(line for line in lines if line.startswith(("flags", "Features"))))
+    except (OSError, StopIteration):  # another system, where the name must do
+        pass
+    return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]

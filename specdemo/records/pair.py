@@ -7,7 +7,7 @@ from pydantic import Field
 
 from specdemo.records.base import Count, Record
 from specdemo.records.servers import Servers
-from specdemo.settings import RuntimeSettings
+from specdemo.settings import RuntimeSettings, Weights
 from specdemo.strategies import DraftKind, ServerKind
 
 Prompts = Literal["chat", "base"]
@@ -20,7 +20,7 @@ class Model(Record):
     `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
     propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states, is not a
     model in its own right, and may lack some of the target's tokens. `server`: what serves it, if it is not loaded
-    here. None means unknown when the record was written.
+    here. `form`: in which form the weights of a GGUF file are loaded. None means unknown when the record was written.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Model(Record):
     detokenizer: bool = True
     eagle3: bool = False
     server: ServerKind | None = None
+    form: Weights = "auto"
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
 
     @property

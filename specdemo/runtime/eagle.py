@@ -14,7 +14,7 @@ from openvino import opset13 as ops
 
 from specdemo.decoding.sampling import Logits
 from specdemo.errors import PairError
-from specdemo.models.layers import layer_ends, seen_layers
+from specdemo.models.graph import layer_ends, seen_layers
 from specdemo.runtime.language_model import LanguageModel, ModelSequence
 from specdemo.runtime.sequences import Cached, States, Uncached
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import openvino_genai
 
 from specdemo.errors import LoadError, PromptError
-from specdemo.models.gguf_convert import folder_of
+from specdemo.models.converted import folder_of
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Request
 from specdemo.runtime.prompt import check_prompt, messages

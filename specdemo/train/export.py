@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from specdemo.models.layers import seen_layers
+from specdemo.models.graph import seen_layers
 from specdemo.train.graph import NEVER, Graph, int8, parameter
 from specdemo.train.lessons import Start
 from specdemo.train.network import Array, Ids, Network

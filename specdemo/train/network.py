@@ -15,7 +15,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from specdemo.errors import ModelError
-from specdemo.models.layers import layer_ends
+from specdemo.models.graph import layer_ends
 
 Array = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]

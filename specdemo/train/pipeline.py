@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from specdemo.errors import DiskError, UsageError
+from specdemo.models.converted import folder_of
 from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf_convert import folder_of
-from specdemo.models.layers import seen_layers
+from specdemo.models.graph import seen_layers
 from specdemo.models.memory import in_units
 from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Costs, Model, ModelPair

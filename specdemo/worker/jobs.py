@@ -9,7 +9,7 @@ from specdemo.engines.base import Engine
 from specdemo.measure.race import race
 from specdemo.measure.side import LiveSettings
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.gguf_convert import convert_models
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
@@ -120,6 +120,6 @@ class IfLoaded:
 
 
 def converting(pair: ModelPair) -> Iterator[Phase]:
-    """Convert what of a pair is GGUF and not converted yet."""
-    for _, seconds in convert_models((pair.target, pair.draft)):
+    """Convert what of a pair is GGUF and not ready to be loaded."""
+    for _, seconds in convert_pair(pair):
         yield Phase("converting", seconds=seconds)

@@ -13,7 +13,7 @@ import numpy as np
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import WARM_UP_PROMPT, run_alone
-from specdemo.models.gguf_convert import convert_models
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import begun, bundled_prompts, default_pair
 from specdemo.records import ModelPair, Request
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=20)
     turns = parser.parse_args().turns
     pair = default_pair()
-    for _ in convert_models((pair.target, pair.draft)):
+    for _ in convert_pair(pair):
         pass
     engines = {
         name: TracedEngine(

@@ -34,8 +34,8 @@ from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
 from specdemo.measure.hardware import Bound, measure_bandwidth, measure_memory
+from specdemo.models.graph import pass_bytes
 from specdemo.models.pairs import bundled_pair
-from specdemo.models.weights import pass_bytes
 from specdemo.records import Costs, DraftRound, ModelPair, Request, Side
 from specdemo.resources import colours
 from specdemo.settings import GenerationSettings, RuntimeSettings

@@ -14,9 +14,9 @@ from specdemo.models.pairs import (
     BUNDLED,
     bundled_models,
     bundled_pair,
-    check_vocabularies,
     pair_of,
 )
+from specdemo.models.vocabulary import check_vocabularies
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 from tests.support.folders import pair_from_folders

@@ -15,15 +15,9 @@ from specdemo.bench.methods import available
 from specdemo.cli import main
 from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
 from specdemo.models.checks import check_pair
+from specdemo.models.converted import awaits_conversion, converted_folder, file_digest, folder_of
 from specdemo.models.gguf import inspect_gguf, read_header
-from specdemo.models.gguf_convert import (
-    awaits_conversion,
-    convert_gguf,
-    convert_here,
-    converted_folder,
-    file_digest,
-    folder_of,
-)
+from specdemo.models.gguf_convert import convert_gguf, convert_here
 from specdemo.models.library import library, resolve
 from specdemo.models.pairs import bundled_models, pair_of
 from specdemo.runtime.language_model import LanguageModel

@@ -12,7 +12,7 @@ from specdemo.engines.base import Engine
 from specdemo.measure.race import race
 from specdemo.models.catalogue import find
 from specdemo.models.download import local_folder
-from specdemo.models.gguf_convert import convert_models
+from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import PAIR_VARIABLE, beginning, default_pair
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
@@ -30,7 +30,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(PAIR_VARIABLE)
         pair = default_pair()
-    for _ in convert_models((pair.target, pair.draft)):
+    for _ in convert_pair(pair):
         pass
     engine = load_engine(request.param, pair)
     yield engine

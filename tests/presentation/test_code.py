@@ -14,8 +14,8 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import run_alone
+from specdemo.models.converted import folder_of
 from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf_convert import folder_of
 from specdemo.models.pairs import begun, bundled_pair
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.records import ModelPair, Request

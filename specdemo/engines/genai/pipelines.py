@@ -11,8 +11,8 @@ import openvino_genai
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.genai.config import Kind
 from specdemo.errors import CacheError, LoadError, PairError
+from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, properties
-from specdemo.models.gguf_convert import folder_of
 from specdemo.models.pairs import require_draft
 from specdemo.records import ModelPair
 from specdemo.runtime.language_model import LanguageModel

@@ -15,9 +15,9 @@ from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
+from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, draft_device, properties
 from specdemo.models.environment import describe_environment
-from specdemo.models.gguf_convert import folder_of
 from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request
 from specdemo.runtime.eagle import HeadModel, show_states
 from specdemo.runtime.language_model import Adapt, LanguageModel, ModelSequence
