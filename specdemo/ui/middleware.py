@@ -4,51 +4,102 @@
   resolve to 127.0.0.1 could use it as its own (DNS rebinding).
 - Origin: no request that a browser makes for another site's page. Browsers say so, in `Sec-Fetch-Site` where the
   connection is trustworthy, else in `Origin`; programs that are no browsers send neither.
-- Size: of a request, of all uploads within `AGE` seconds, and of the disk that must stay free.
-- Routes of Gradio that this page has no use for and that write files, start programs or fetch addresses are closed.
+- Route: only those in `ROUTES` are open, so whatever a release of Gradio adds is closed until it is named there.
+  Where visitors must sign in, only what the sign-in needs is open before.
+- Size: of a request, of every text in it, of the names it gives to sessions, and of all files together on the disk.
+- Address: how much one address does at once and in a minute.
 """
 
+import logging
 import os
+import re
 import shutil
-import tempfile
-from collections import deque
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from ipaddress import ip_address
-from time import monotonic
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specdemo.ui.files import AGE
+from specdemo.input import json_value
+from specdemo.ui.addresses import Addresses
+from specdemo.ui.files import FolderUsage
+from specdemo.ui.gradio_inside import has_messages, signed_in, under_way
 
 FILE_BYTES = 10 * 2**20
 """A visitor's file at most; a comparison of 2,048 tokens a side has some 5 MB."""
 BODY_BYTES = 2**20
-"""Any other request at most; a prompt that fills a context of 128K tokens has about half of it."""
-_FORM_BYTES = 2**16  # what a form adds to its file
-_ALL_UPLOADS = 2**30
-_LEAST_UPLOAD = 2**18  # counted for a small one, whose folder takes space, too
+"""Any other request at most."""
+TEXT_CHARACTERS = 2**19
+"""All texts of a request together at most, a prompt and its chat for example; 128K tokens have about so many."""
+NAME_CHARACTERS = 64
+"""The longest name of a session or of an event."""
+_FORM_BYTES = 2**12  # what a form adds to its file
+_ALL_BYTES = 2**30
+_ALL_FILES = 10_000
 _FREE_BYTES = 2**30
-_CLOSED = (
-    "/deep_link",
-    "/process_recording",
-    "/proxy=",
-    "/file=http",
-    "/file/http",
-    "/vibe-",
-    "/undo-vibe-",
-    "/monitoring",
-)
+_QUERY_CHARACTERS = 4096
+_EVENTS = 12  # of one session, waiting or being handled
+_VALUES = 20_000  # of an event, at any depth
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _OWN = ("same-origin", "none")
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_NAME = re.compile(rf"[\w-]{{1,{NAME_CHARACTERS}}}", re.ASCII)
+_BOUNDARY = re.compile(r'multipart/form-data;.*?\bboundary=(?:"([^"]{1,200})"|([^;\s]{1,200}))', re.IGNORECASE)
 
 
-def gate(host: str | None, allowed: Sequence[str]) -> list[Middleware]:
+class Route(NamedTuple):
+    """Paths that are open for these methods; `before`: also before signing in. `json`: the body is an event."""
+
+    methods: str
+    path: re.Pattern[str]
+    before: bool = False
+    json: bool = False
+
+
+def _route(methods: str, path: str, *, before: bool = False, json: bool = False) -> Route:
+    return Route(methods, re.compile(path), before, json)
+
+
+_API = "/gradio_api"
+_UPLOAD = f"{_API}/upload"
+_MESSAGES = f"{_API}/queue/data"
+_JOINS = (f"{_API}/queue/join", f"{_API}/call/")
+ROUTES = (
+    # the page, its sign-in, and the static files of both
+    _route("GET HEAD", r"/", before=True),
+    _route("GET HEAD", r"/(assets|static|svelte)/.+", before=True),
+    _route(
+        "GET HEAD",
+        r"(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/pwa_icon(/\d{1,4})?",
+        before=True,
+    ),
+    _route("POST", r"/login/?", before=True),
+    _route("GET", rf"{_API}/login_check/?", before=True),
+    _route("GET", r"/logout"),
+    _route("GET HEAD", r"/specdemo/.+", before=True),
+    _route("GET HEAD", r"/readyz", before=True),
+    _route("GET HEAD", rf"{_API}/startup-events", before=True),  # asked by Gradio itself when it starts
+    # what the page, and clients of the endpoint, ask
+    _route("GET", rf"/config/?|{_API}/info/?|{_API}/app_id/?"),
+    _route("POST", rf"{_API}/(queue/join|run/predict|cancel|reset)/?", json=True),
+    _route("POST", rf"{_API}/call/(v2/)?compare/?", json=True),
+    _route("GET", rf"{_API}/call/(v2/)?compare/[\w-]{{1,{NAME_CHARACTERS}}}"),
+    _route("GET", _MESSAGES),
+    _route("POST", _UPLOAD),
+    _route("GET", rf"{_API}/upload_progress"),
+    _route("GET HEAD", rf"{_API}/file=(/|[A-Za-z]:[/\\]).+"),  # no address
+)
+"""All that is open."""
+
+
+def checks(host: str | None, allowed: Sequence[str]) -> list[Middleware]:
     """The checks for a page that listens on `host`, None being where Gradio listens then.
 
     `allowed`: further names that it is reached under, `*.example.org` being all below a domain. Unless some are
@@ -57,11 +108,11 @@ def gate(host: str | None, allowed: Sequence[str]) -> list[Middleware]:
     address = host or os.environ.get("GRADIO_SERVER_NAME", _LOOPBACK[1])
     space = os.environ.get("SPACE_HOST")  # of a Hugging Face Space, behind whose proxy the page stands
     own = [*allowed, *filter(None, [space])]
-    checks = [Middleware(Gate, trusted=own)]
+    found = [Middleware(Checks, trusted=own, addresses=None if space else Addresses())]
     if allowed or is_loopback(address):
         names = [*_LOOPBACK, address, *own]
-        checks.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False))
-    return checks
+        found.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False))
+    return found
 
 
 def is_loopback(address: str) -> bool:
@@ -72,66 +123,152 @@ def is_loopback(address: str) -> bool:
         return address.lower() == "localhost"
 
 
-class Gate:
-    """Refuses what is another site's, too large, or for a closed route."""
+class Refusal(NamedTuple):
+    """Status and sentence of an answer that refuses."""
 
-    def __init__(self, app: ASGIApp, trusted: Sequence[str]) -> None:
-        """`trusted`: hosts whose pages are this page, whatever a proxy makes of its name."""
+    status: int
+    text: str
+
+    @property
+    def response(self) -> Response:
+        """The answer; Gradio's scripts know from this object that they must sign in."""
+        if self.status == HTTPStatus.UNAUTHORIZED:
+            return JSONResponse({"detail": {"error": "Not authenticated", "auth_message": self.text}}, self.status)
+        return PlainTextResponse(f"{self.text}\n", self.status)
+
+
+_NO_FORM = Refusal(415, "This is not a form with a file; choose the file on the page.")
+_SECOND_FILE = Refusal(400, "A form may hold one file; send each in a form of its own.")
+_FULL = Refusal(429, "The files of this page's visitors take all the space they may; try again in an hour.")
+_NOTHING = 'data: {"msg":"unexpected_error","message":"This session has expired. Reload the page.",'
+_NOTHING += '"session_not_found":true,"success":false}\n\n'
+
+
+class Checks:
+    """Refuses what is another site's, unknown, too large or too much."""
+
+    def __init__(self, app: ASGIApp, trusted: Sequence[str], addresses: Addresses | None = None) -> None:
+        """`trusted`: hosts whose pages are this page, whatever a proxy makes of its name.
+
+        `addresses`: None where a proxy stands in front, so that all requests seem to come from it.
+        """
         self._app = app
         self._trusted = [name.lower() for name in trusted]
-        self._uploads: deque[tuple[float, int]] = deque()
+        self._addresses = addresses
+        self._usage = FolderUsage()
+        self._landing = 0  # bytes of uploads under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or have the application do so."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            else:  # the page has no web sockets
+                await send({"type": "websocket.close"})
             return
         headers = Headers(scope=scope)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
-            status, text = refusal
-            await PlainTextResponse(f"{text}\n", status)(scope, receive, send)
-        elif _is_upload(scope):
-            await self._upload(scope, receive, send, _length(headers))
+            await refusal.response(scope, receive, send)
+        elif self._addresses is None:
+            await self._answer(scope, receive, send, headers)
+        else:
+            with self._addresses.busy(_client(scope)):
+                await self._answer(scope, receive, send, headers)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        route = _found(scope)
+        if route is not None and route.json:
+            await self._event(scope, receive, send)
+        elif scope["path"] == _UPLOAD:
+            await self._upload(scope, receive, send, headers)
+        elif scope["path"].startswith((_MESSAGES, f"{_API}/call/")) and not has_messages(scope, _asked(scope)):
+            await PlainTextResponse(_NOTHING, media_type="text/event-stream")(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _upload(self, scope: Scope, receive: Receive, send: Send, size: int) -> None:
-        """Count it, unless the application refuses it."""
-        counted = monotonic(), max(size, _LEAST_UPLOAD)
-        self._uploads.append(counted)
+    async def _event(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application handle an event whose names and texts are within their limits."""
+        body = await _body(receive)
+        if body is None:
+            return
+        refusal = _unfit(scope, body)
+        if refusal is not None:
+            await refusal.response(scope, receive, send)
+            return
+        await self._app(scope, _again(body, receive), send)
 
-        async def seen(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                self._uploads.remove(counted)
-            await send(message)
+    async def _upload(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        """Have the application take one file."""
+        size = _length(headers)
+        boundary = _BOUNDARY.search(headers.get("content-type", ""))
+        refusal = _NO_FORM if boundary is None else await self._full(size)
+        if refusal is not None or boundary is None:
+            await (refusal or _NO_FORM).response(scope, receive, send)
+            return
+        form = _Form((boundary[1] or boundary[2]).encode())
 
-        await self._app(scope, receive, seen)
+        async def limited() -> Message:
+            message = await receive()
+            form.read(message.get("body", b""))
+            return {"type": "http.disconnect"} if form.refused else message
 
-    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Status and text, if the request is refused."""
-        if self._foreign(scope["method"], headers):
-            return 403, (
-                "This request comes from another site's page; open the page itself. If it is the page itself, behind "
-                "a proxy, start it with --allowed-host and the name in the browser's address."
+        async def sending(message: Message) -> None:
+            if not form.refused:
+                await send(message)
+
+        self._landing += size
+        try:
+            await self._app(scope, limited, sending)
+        except Exception:
+            if not form.refused:
+                raise
+        finally:
+            self._landing -= size
+            self._usage.changed()
+        if form.refused:
+            await Refusal(400, "A form may hold one file; send each in a form of its own.").response(
+                scope, receive, send
             )
-        if any(part in scope["path"] for part in _CLOSED):
-            return 404, "This page has no such address; begin at its front page."
-        if "transfer-encoding" in headers:
-            return 411, "The request does not say its length; send Content-Length."
-        most = FILE_BYTES + _FORM_BYTES if _is_upload(scope) else BODY_BYTES
-        if _length(headers) > most:
-            return 413, f"The request has {_length(headers):,} bytes; send at most {most:,}."
-        return self._full() if _is_upload(scope) else None
 
-    def _full(self) -> tuple[int, str] | None:
+    async def _full(self, size: int) -> Refusal | None:
         """Why nothing more can be uploaded now."""
-        while self._uploads and monotonic() - self._uploads[0][0] > AGE:
-            self._uploads.popleft()
-        if sum(size for _, size in self._uploads) >= _ALL_UPLOADS:
-            return 429, "Too much was uploaded to this page in the last hour; try again later."
-        if shutil.disk_usage(tempfile.gettempdir()).free < _FREE_BYTES:
-            return 507, "The disk of the page's machine is nearly full; try again later."
+        used = await self._usage.now()
+        if used.bytes + self._landing + size > _ALL_BYTES or used.files >= _ALL_FILES:
+            return Refusal(
+                429, "The files of this page's visitors take all the space they may; try again in an hour."
+            )
+        if shutil.disk_usage(self._usage.folder).free < _FREE_BYTES:
+            return Refusal(507, "The disk of the page's machine is nearly full; try again later.")
+        return None
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
+        """Why a request is refused before its body is read."""
+        if self._foreign(scope["method"], headers):
+            return Refusal(
+                403,
+                "This request comes from another site's page; open the page itself. If it is the page itself, behind "
+                "a proxy, start it with --allowed-host and the name in the browser's address.",
+            )
+        route = _found(scope)
+        if route is None:
+            return Refusal(404, "This page has no such address; begin at its front page.")
+        if not route.before and not signed_in(scope):
+            return Refusal(401, "Sign in at the front page first.")
+        if "transfer-encoding" in headers:
+            return Refusal(411, "The request does not say its length; send Content-Length.")
+        most = FILE_BYTES + _FORM_BYTES if scope["path"] == _UPLOAD else BODY_BYTES
+        if _length(headers) > most:
+            return Refusal(413, f"The request has {_length(headers):,} bytes; send at most {most:,}.")
+        if len(scope["query_string"]) > _QUERY_CHARACTERS:
+            return Refusal(
+                414, f"The address is too long; send at most {_QUERY_CHARACTERS:,} characters after the ?."
+            )
+        changes = scope["method"] not in _SAFE
+        if self._addresses is not None and self._addresses.too_much(
+            _client(scope), changes=changes, sign_in=scope["path"].rstrip("/") == "/login"
+        ):
+            return Refusal(429, "Too many requests come from your address; wait a minute.")
         return None
 
     def _foreign(self, method: str, headers: Headers) -> bool:
@@ -148,13 +285,148 @@ class Gate:
         return origin is not None and asked.netloc.lower() != headers.get("host", "").lower()
 
 
-def _is_upload(scope: Scope) -> bool:
-    return scope["method"] == "POST" and str(scope["path"]).rstrip("/").endswith("/upload")
+class _Form:
+    """Counts the parts of a form as it passes by."""
+
+    def __init__(self, boundary: bytes) -> None:
+        self._mark = b"--" + boundary
+        self._end = b""
+        self._marks = 0
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is a second part: a form of one has a mark before it and one after it."""
+        return self._marks > 2
+
+    def read(self, data: bytes) -> None:
+        """Read on."""
+        text = self._end + data
+        self._marks += text.count(self._mark)
+        last = text.rfind(self._mark)
+        counted = last + len(self._mark) if last >= 0 else 0
+        self._end = text[max(counted, len(text) - len(self._mark) + 1) :]
+
+
+class Readable:
+    """Middleware that answers a request which Gradio's own routes stumble over.
+
+    They take for granted what no browser sends otherwise: that an event exists, that a body can be repeated in a
+    complaint, that a session which is being told of its events is not forgotten meanwhile. What a callback raises
+    never gets here: Gradio reports that itself.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Middleware before this application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except Exception as error:
+            messages = scope["type"] == "http" and scope["path"].startswith((_MESSAGES, f"{_API}/call/"))
+            if begun and messages:
+                await send({"type": "http.response.body", "body": b""})
+            elif begun or scope["type"] != "http" or scope["method"] != "POST":
+                raise
+            logging.getLogger(__name__).warning("refused a request to %r: %s", scope["path"], type(error).__name__)
+            if not begun:
+                refusal = Refusal(400, "This request cannot be read; reload the page and try again.")
+                await refusal.response(scope, receive, send)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The body of a request; None if whoever sends it has gone."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """What receives a body that was read already, and then whatever else comes."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return again
+
+
+def _unfit(scope: Scope, body: bytes) -> Refusal | None:
+    """Why an event is refused."""
+    try:
+        event = json_value(body)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        return Refusal(400, "This request cannot be read; reload the page and try again.")
+    session = event.get("session_hash")
+    for name in (session, event.get("event_id")):
+        if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+            return Refusal(400, "A session has a name of at most 64 letters and digits; reload the page.")
+    characters, values = _extent(value for name, value in event.items() if name != "event_data")
+    if characters > TEXT_CHARACTERS:
+        return Refusal(
+            413,
+            f"Prompt and chat have {characters:,} characters; at most {TEXT_CHARACTERS:,} fit. Shorten the prompt, "
+            "or start a new chat.",
+        )
+    if values > _VALUES:
+        return Refusal(413, f"The request has {values:,} values; send at most {_VALUES:,}.")
+    if scope["path"].startswith(_JOINS) and under_way(scope, session) >= _EVENTS:
+        return Refusal(429, "This page has too much under way; wait until some of it is done.")
+    return None
+
+
+def _extent(values: Iterable[Any]) -> tuple[int, int]:
+    """How many characters there are in values and all that they hold, and how many values."""
+    characters = count = 0
+    left = list(values)
+    while left:
+        value = left.pop()
+        count += 1
+        if isinstance(value, str):
+            characters += len(value)
+        elif isinstance(value, dict):
+            left += value.keys()
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+    return characters, count
+
+
+def _found(scope: Scope) -> Route | None:
+    """The open route of a request, if there is one."""
+    method, path = scope["method"], scope["path"]
+    return next((one for one in ROUTES if method in one.methods.split() and one.path.fullmatch(path)), None)
+
+
+def _asked(scope: Scope) -> str:
+    """The session, or the event, whose messages are asked for."""
+    if scope["path"].startswith(_MESSAGES):
+        return str(dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("session_hash", ""))
+    return str(scope["path"]).rsplit("/", 1)[-1]
+
+
+def _client(scope: Scope) -> str | None:
+    return str(scope["client"][0]) if scope.get("client") else None
 
 
 def _length(headers: Headers) -> int:
     text = headers.get("content-length", "0")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) < 20 else 0 if not text.isdecimal() else sys.maxsize
 
 
 def _is_of(name: str, trusted: str) -> bool:

@@ -21,8 +21,9 @@ from specdemo.ui.callbacks.compare import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
 from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
+from specdemo.ui.gradio_inside import bounded
 from specdemo.ui.html.header import header_html
-from specdemo.ui.middleware import FILE_BYTES, gate
+from specdemo.ui.middleware import FILE_BYTES, Readable, checks
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
@@ -33,15 +34,18 @@ from specdemo.ui.tabs.load import load_tab
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
-from specdemo.ui.validation import Page, Readable
+from specdemo.ui.validation import Page
 from specdemo.ui.views import PAGE, text
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
 
 SESSIONS = 500
-"""Visitors whose state Gradio keeps, the latest ones; each takes about 0.4 MB."""
+"""Visitors whose state is kept, the latest ones, within `budgets.STATE_BYTES`."""
 WAITING = 200
 """What may wait for its turn, of all visitors."""
+_THREADS = 32
+"""For callbacks, apart from the 40 that answer requests, so that the page answers whatever its callbacks do. Gradio
+takes 40 to mean one and the same."""
 _CLEANING = 60  # seconds between looks for files to delete
 
 
@@ -82,7 +86,12 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]
     return {
-        "app_kwargs": {"routes": routes, "middleware": [*gate(host, allowed_hosts), Middleware(Readable)]},
+        "app_kwargs": {
+            "routes": routes,
+            "middleware": [*checks(host, allowed_hosts), Middleware(Readable)],
+            "lifespan": bounded,
+        },
+        "max_threads": _THREADS,
         "max_file_size": FILE_BYTES,
         "state_session_capacity": SESSIONS,
         "run_history": False,  # which would let visitors have this machine write to a bucket on the Hub

@@ -1,8 +1,15 @@
 """Who may ask the page for what."""
 
 import os
+import subprocess
+import sys
 import time
+from collections import defaultdict
+from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
@@ -12,9 +19,11 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from specdemo.ui import middleware as module
+from specdemo.ui.addresses import A_MINUTE, OPEN, SIGN_INS, Addresses
 from specdemo.ui.files import delete_older, visitors_files
-from specdemo.ui.middleware import BODY_BYTES, FILE_BYTES, gate, is_loopback
+from specdemo.ui.middleware import BODY_BYTES, FILE_BYTES, TEXT_CHARACTERS, checks, is_loopback
 
+JOIN = "/gradio_api/queue/join"
 EVIL = "https://evil.example"
 
 
@@ -23,9 +32,21 @@ async def answer(request: Request) -> PlainTextResponse:
     return PlainTextResponse("done", 422 if b"refuse" in await request.body() else 200)
 
 
-def client(url: str, host: str | None = None, *allowed: str) -> TestClient:
-    route = Route("/{path:path}", answer, methods=["GET", "POST"])
-    return TestClient(Starlette(routes=[route], middleware=gate(host, allowed)), base_url=url)
+def client(url: str, host: str | None = None, *allowed: str, address: str = "testclient") -> TestClient:
+    """Of a page that answers everything, checks apart, and has nothing under way."""
+    app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])], middleware=checks(host, allowed))
+    queue = SimpleNamespace(
+        pending_messages_per_session={"known": []},
+        event_ids_to_events={},
+        pending_event_ids_session=defaultdict(set, busy=set(range(12))),
+    )
+    vars(app).update(auth=None, tokens={}, cookie_id="1", get_blocks=lambda: SimpleNamespace(_queue=queue))
+    return TestClient(app, base_url=url, client=(address, 50000))
+
+
+def upload(page: TestClient, *files: bytes) -> Any:
+    """Send files in a form."""
+    return page.post("/gradio_api/upload", files=[("files", ("a.json", file)) for file in files])
 
 
 @pytest.mark.parametrize("url", ["http://localhost:7860", "http://127.0.0.1:7860", "http://[::1]:7860"])
@@ -91,59 +112,168 @@ def test_no_other_sites_page_can_read() -> None:
 )
 def test_the_page_itself_can_post(headers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPACE_HOST", "space.hf.example")
-    assert client("http://localhost:7860", "0.0.0.0").post("/gradio_api/queue/join", headers=headers).text == "done"
+    assert client("http://localhost:7860", "0.0.0.0").post(JOIN, headers=headers, json={}).text == "done"
 
 
 def test_a_proxy_on_plain_http_is_named() -> None:
     headers = {"Origin": "http://demo.example.org"}
-    assert client("http://localhost:7860").post("/", headers=headers).status_code == 403
-    assert client("http://localhost:7860", None, "demo.example.org").post("/", headers=headers).text == "done"
+    assert client("http://localhost:7860").post(JOIN, headers=headers, json={}).status_code == 403
+    page = client("http://localhost:7860", None, "demo.example.org")
+    assert page.post(JOIN, headers=headers, json={}).text == "done"
 
 
 def test_requests_have_a_size() -> None:
     page = client("http://localhost")
-    assert page.post("/gradio_api/upload", content=bytes(FILE_BYTES)).text == "done"
-    assert page.post("/gradio_api/queue/join", content=bytes(BODY_BYTES)).text == "done"
-    for path, size in (("/gradio_api/upload", FILE_BYTES + 2**17), ("/gradio_api/queue/join", BODY_BYTES + 1)):
-        refused = page.post(path, content=bytes(size))
-        assert (refused.status_code, f"{size:,} bytes; send at most" in refused.text) == (413, True)
-    endless = page.post("/gradio_api/upload", content=iter([b"without a length"]))
+    assert upload(page, bytes(FILE_BYTES)).text == "done"
+    assert page.post(JOIN, content=b"{}".ljust(BODY_BYTES)).text == "done"
+    for refused in (upload(page, bytes(FILE_BYTES + 2**17)), page.post(JOIN, content=bytes(BODY_BYTES + 1))):
+        assert refused.status_code == 413
+        assert "bytes; send at most" in refused.text
+    endless = page.post(JOIN, content=iter([b"without a length"]))
     assert (endless.status_code, "send Content-Length" in endless.text) == (411, True)
 
 
-def test_uploads_have_a_sum_which_what_was_refused_does_not_count_towards(monkeypatch: pytest.MonkeyPatch) -> None:
-    page, size = client("http://localhost"), 2**20
-    monkeypatch.setattr(module, "_ALL_UPLOADS", 3 * size)
-    for _ in range(5):
-        assert page.post("/gradio_api/upload", content=b"refuse".ljust(size)).status_code == 422
-    codes = [page.post("/gradio_api/upload", content=bytes(size)).status_code for _ in range(5)]
-    assert codes == [200, 200, 200, 429, 429]
-    monkeypatch.setattr(module, "AGE", -1)
-    assert page.post("/gradio_api/upload", content=bytes(size)).status_code == 200
+def test_no_other_route_takes_what_uploads_may() -> None:
+    page, large = client("http://localhost"), bytes(2 * BODY_BYTES)
+    for path in ("run/upload", "upload/", "call/upload", "component_server/upload"):
+        assert page.post(f"/gradio_api/{path}", content=large).status_code in (404, 413)
+    assert page.post("/gradio_api/upload", content=large).status_code == 415, "only forms"
+    assert page.post("/gradio_api/upload", json={"a": 1}).status_code == 415
+
+
+def test_a_form_holds_one_file() -> None:
+    page = client("http://localhost")
+    assert upload(page, b"a" * 5000).text == "done"
+    refused = upload(page, *[b"a"] * 1000)
+    assert (refused.status_code, "one file" in refused.text) == (400, True)
+
+
+def test_files_of_visitors_have_a_sum_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    monkeypatch.setattr(module, "_ALL_BYTES", 3 * 2**20)
+    page = client("http://localhost")
+    for number in range(2):
+        (tmp_path / str(number)).write_bytes(bytes(2**20))
+    assert upload(page, bytes(2**19)).text == "done"
+    (tmp_path / "more").write_bytes(bytes(2**20))
+    refused = upload(page, bytes(2**19))
+    assert (refused.status_code, "try again in an hour" in refused.text) == (429, True)
+    (tmp_path / "more").unlink()
+    time.sleep(1.1)
+    assert upload(page, bytes(2**19)).text == "done"
+    monkeypatch.setattr(module, "_ALL_FILES", 2)
+    assert upload(page, b"a").status_code == 429
 
 
 def test_nothing_is_uploaded_to_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     page = client("http://localhost")
     monkeypatch.setattr(module, "_FREE_BYTES", 2**63)
-    refused = page.post("/gradio_api/upload", content=b"")
+    refused = upload(page, b"a")
     assert (refused.status_code, "try again later" in refused.text) == (507, True)
-    assert page.post("/gradio_api/queue/join").text == "done"
+    assert page.post(JOIN, json={}).text == "done"
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "deep_link?session_hash=a",  # writes a file
-        "file=https://example.com/",  # fetches an address
-        "file=http%3A//example.com/",
-        "proxy=https://a.hf.space/",
-        "process_recording",  # starts a program
-        "vibe-edit/",
+        "gradio_api/deep_link?session_hash=a",  # writes a file
+        "gradio_api/file=https://example.com/",  # fetches an address
+        "gradio_api/file=http%3A//example.com/",
+        "gradio_api/proxy=https://a.hf.space/",
+        "gradio_api/process_recording",  # starts a program
+        "gradio_api/vibe-edit/",
+        "gradio_api/custom_component/a/client/component/b",
+        "gradio_api/component_server",
+        "gradio_api/heartbeat/abc",
+        "gradio_api/openapi.json",
+        "gradio_api/run/compare",
+        "openapi.json",
+        "monitoring",
+        "gradio_api/whatever/the/next/release/adds",
     ],
 )
-def test_routes_that_the_page_does_not_need_are_closed(path: str) -> None:
-    for method in ("GET", "POST"):
-        assert client("http://localhost").request(method, f"/gradio_api/{path}").status_code == 404
+def test_only_routes_that_are_named_are_open(path: str) -> None:
+    for method in ("GET", "POST", "PUT", "DELETE"):
+        assert client("http://localhost").request(method, f"/{path}").status_code == 404
+
+
+def test_before_signing_in_only_what_that_needs_is_open() -> None:
+    page = client("http://localhost")
+    app = cast(Starlette, page.app)
+    vars(app).update(auth={"me": "secret"}, tokens={"token": "me"})
+    for path in ("/", "/assets/index.js", "/theme.css", "/gradio_api/login_check", "/readyz"):
+        assert page.get(path).text == "done", path
+    for path in ("/config", "/gradio_api/info", "/gradio_api/app_id", "/gradio_api/file=/tmp/a", "/logout"):
+        assert page.get(path).status_code == 401, path
+    for path in ("cancel", "reset", "queue/join", "run/predict", "call/compare", "upload"):
+        refused = page.post(f"/gradio_api/{path}", json={})
+        assert (refused.status_code, "detail" in refused.json()) == (401, True), path
+    page.cookies["access-token-unsecure-1"] = "forged"
+    assert page.get("/config").status_code == 401
+    page.cookies["access-token-unsecure-1"] = "token"
+    assert page.get("/config").text == "done"
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        ({"session_hash": "a" * 64, "data": ["x" * (TEXT_CHARACTERS - 200)]}, 200),
+        ({"event_data": {"record": "x" * (TEXT_CHARACTERS + 1)}}, 200),  # a run that is shared
+        ({"session_hash": "a" * 65}, 400),
+        ({"session_hash": "a/b"}, 400),
+        ({"session_hash": {"a": 1}}, 400),
+        ({"event_id": "a" * 65}, 400),
+        ({"data": ["x" * (TEXT_CHARACTERS + 1)]}, 413),
+        ({"data": [{"turns": [{"prompt": "x" * 100_000}] * 6}]}, 413),
+        ({"data": [[1] * 30_000]}, 413),
+        ([1], 400),
+        ({"session_hash": "busy"}, 429),
+    ],
+    ids=range(11),
+)
+def test_an_event_has_names_texts_and_values_within_limits(event: Any, status: int) -> None:
+    answered = client("http://localhost").post(JOIN, json=event)
+    assert (answered.status_code, len(answered.text) < 200) == (status, True)
+
+
+def test_a_body_that_is_no_json_is_refused() -> None:
+    for body in (b"", b"{", b"[" * 50_000, b'{"a": "\xff"}', b'{"a": "\\ud800"}'):
+        assert client("http://localhost").post(JOIN, content=body).status_code == 400
+
+
+def test_a_session_that_the_queue_does_not_know_is_told_so() -> None:
+    page = client("http://localhost")
+    told = page.get("/gradio_api/queue/data?session_hash=gone")
+    assert "Reload the page" in told.text
+    assert told.headers["content-type"].startswith("text/event-stream")
+    assert page.get("/gradio_api/queue/data?session_hash=known").text == "done"
+    assert "Reload the page" in page.get("/gradio_api/call/compare/gone").text
+
+
+def test_an_address_may_do_so_much_in_a_minute() -> None:
+    elsewhere, here = (client("http://lab", "0.0.0.0", address=address) for address in ("10.0.0.7", "127.0.0.1"))
+    assert {here.post(JOIN, json={}).status_code for _ in range(A_MINUTE + 20)} == {200}, "perhaps a proxy's"
+    answers = [elsewhere.post(JOIN, json={}) for _ in range(A_MINUTE + 200)]
+    assert {answer.status_code for answer in answers[:A_MINUTE]} == {200}
+    assert "wait a minute" in answers[-1].text
+    assert elsewhere.get("/").text == "done", "reading goes on"
+    assert client("http://lab", "0.0.0.0", address="10.0.0.8").post(JOIN, json={}).text == "done"
+
+
+def test_sign_ins_are_limited_sooner() -> None:
+    page = client("http://lab", "0.0.0.0", address="2001:db8::1")
+    assert [page.post("/login").status_code for _ in range(SIGN_INS + 1)] == [200] * SIGN_INS + [429]
+
+
+def test_an_address_has_so_much_open_at_once() -> None:
+    addresses = Addresses()
+    with ExitStack() as busy:
+        for _ in range(OPEN):
+            assert not addresses.too_much("10.0.0.7", changes=False, sign_in=False)
+            busy.enter_context(addresses.busy("10.0.0.7"))
+        assert addresses.too_much("10.0.0.7", changes=False, sign_in=False)
+        assert not addresses.too_much("::ffff:127.0.0.1", changes=False, sign_in=False)
+    assert not addresses.too_much("10.0.0.7", changes=False, sign_in=False)
 
 
 def test_visitors_files_are_deleted_when_old_and_at_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -167,3 +297,22 @@ def test_what_is_young_stays(tmp_path: Path) -> None:
     (tmp_path / "hash" / "mine.json").touch()
     delete_older(tmp_path, 60)
     assert [path.name for path in tmp_path.rglob("*")] == ["hash", "mine.json"]
+
+
+def test_the_folder_of_a_server_that_was_killed_is_deleted_at_the_next_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    code = "from specdemo.ui.files import visitors_files\n"
+    code += "with visitors_files() as folder: (folder / 'a').touch(); print(folder, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, text=True) as server:
+        assert server.stdout is not None
+        folder = Path(server.stdout.readline().strip())
+        with visitors_files():
+            assert (folder / "a").exists(), "it runs"
+        server.kill()
+    other = tmp_path / "specdemo-somebody-elses-folder"
+    other.mkdir()
+    with visitors_files():
+        assert not folder.exists()
+    assert other.exists()

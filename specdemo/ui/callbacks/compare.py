@@ -33,6 +33,7 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
+from specdemo.ui.gradio_inside import sent_with
 from specdemo.ui.html.messages import alert, code_html, notice
 from specdemo.ui.middleware import FILE_BYTES
 from specdemo.ui.session import Finished, Sessions, Update
@@ -87,7 +88,8 @@ class Callbacks:
 
     def share(self, event: gr.EventData) -> list[Any]:
         """Make the file that a button of the race asks for; updates of message and file."""
-        data = event._data if isinstance(event._data, dict) else {}
+        sent = sent_with(event)
+        data = sent if isinstance(sent, dict) else {}
         kind, record = data.get("kind"), data.get("record")
         try:
             if kind not in KINDS or not isinstance(record, str):

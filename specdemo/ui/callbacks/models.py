@@ -12,6 +12,7 @@ from specdemo.models.checks import check_pair, drafts_for
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, Control, start_values
+from specdemo.ui.gradio_inside import sent_with
 from specdemo.ui.html.catalogue import report_html
 from specdemo.ui.html.header import header_html
 from specdemo.ui.html.messages import alert, notice
@@ -179,7 +180,7 @@ def _defaults(target: Model | None) -> dict[str, Any]:
 
 def _name(event: gr.EventData) -> str:
     """The catalogue entry that a button belongs to; a forged event may name none, or hold no names at all."""
-    data = event._data  # the attributes that Gradio makes of it fail unless it is an object
+    data = sent_with(event)  # the attributes that Gradio makes of it fail unless it is an object
     return str(data.get("name", "")) if isinstance(data, dict) else ""
 
 

@@ -1,0 +1,135 @@
+"""Budgets of bytes for what the server keeps for its visitors: unread messages, and the state of their sessions.
+
+Whoever sends requests chooses how much they leave behind: a name for each session, a prompt that comes back in a
+message, a chat. So nothing here is counted in sessions. What is kept is measured as it is put in, and when it is too
+much, what was used longest ago goes first. A page whose session is gone is asked to reload.
+"""
+
+import sys
+from asyncio import Queue
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic
+from typing import Any
+
+UNREAD_BYTES = 64 * 2**20
+"""All messages together that no visitor has fetched yet."""
+UNREAD_SECONDS = 60.0
+"""Messages that nobody fetches for so long are dropped, and whatever makes more of them ends."""
+MAILBOXES = 1000
+STATE_BYTES = 256 * 2**20
+"""All chats, pairs and finished runs together."""
+
+
+def size_of(value: Any) -> int:
+    """Bytes that a value takes, with all that it refers to; what occurs in several places counts each time."""
+    total, left = 0, [value]
+    while left:
+        one = left.pop()
+        total += sys.getsizeof(one)
+        if isinstance(one, str | bytes | bytearray | int | float | type(None)):
+            continue
+        if isinstance(one, Mapping):
+            left += one.keys()
+            left += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            left += one
+        elif not isinstance(one, type) and not callable(one):
+            left += getattr(one, "__dict__", {}).values()
+    return total
+
+
+class Mailbox(Queue[Any]):
+    """Messages for one session, in order."""
+
+    def __init__(self, changed: Callable[[int], None]) -> None:
+        """`changed` is called with the number of bytes by which the content grew."""
+        self._changed = changed
+        self.bytes = 0
+        self.readers = 0
+        self.used = monotonic()
+        super().__init__()
+
+    async def get(self) -> Any:
+        """The next message, once there is one."""
+        self.readers += 1
+        try:
+            return await super().get()
+        finally:
+            self.readers -= 1
+            self.used = monotonic()
+
+    def _put(self, item: Any) -> None:
+        size = size_of(item)
+        super()._put((item, size))
+        self._grow(size)
+
+    def _get(self) -> Any:
+        item, size = super()._get()
+        self._grow(-size)
+        return item
+
+    def _grow(self, size: int) -> None:
+        self.bytes += size
+        self._changed(size)
+
+    def abandoned(self, now: float) -> bool:
+        """Whether nobody has read for too long."""
+        return not self.readers and now - self.used > UNREAD_SECONDS
+
+
+class Mailboxes(OrderedDict[str, Queue[Any]]):
+    """The mailbox of each session that has one. A session without one has its messages dropped."""
+
+    def __init__(self, dropped: Callable[[str], object] = lambda session: None) -> None:
+        """`dropped` is called with each session that loses its mailbox."""
+        self._dropped = dropped
+        self.bytes = 0
+        super().__init__()
+
+    def __setitem__(self, session: str, queue: Queue[Any]) -> None:
+        """Open a mailbox; the queue that is given is not used."""
+        super().__setitem__(session, Mailbox(self._grow))
+        self._trim(keep=session)
+
+    def __missing__(self, session: str) -> Queue[Any]:
+        """Take what comes for a session whose mailbox is gone; nobody will read it."""
+        return Queue()
+
+    def __delitem__(self, session: str) -> None:
+        """Close a mailbox, if there is one."""
+        self._close(session)
+
+    def expire(self) -> None:
+        """Close the mailboxes that nobody reads."""
+        now = monotonic()
+        for session in [session for session, box in self._boxes() if box.abandoned(now)]:
+            self._drop(session)
+
+    def _grow(self, size: int) -> None:
+        self.bytes += size
+        if size > 0:
+            self._trim()
+
+    def _trim(self, keep: str | None = None) -> None:
+        """Close mailboxes, those first that were read longest ago, until all is within its budget."""
+        if self.bytes <= UNREAD_BYTES and len(self) <= MAILBOXES:
+            return
+        for session, _ in sorted(self._boxes(), key=lambda one: (one[1].readers > 0, one[1].used)):
+            if self.bytes <= UNREAD_BYTES and len(self) <= MAILBOXES:
+                return
+            if session != keep:
+                self._drop(session)
+
+    def _drop(self, session: str) -> None:
+        self._close(session)
+        self._dropped(session)
+
+    def _close(self, session: str) -> None:
+        box = super().pop(session, None)
+        if isinstance(box, Mailbox):
+            self.bytes -= box.bytes
+            box._changed = lambda size: None  # a reader may still empty it
+
+    def _boxes(self) -> Iterator[tuple[str, Mailbox]]:
+        return ((session, box) for session, box in self.items() if isinstance(box, Mailbox))

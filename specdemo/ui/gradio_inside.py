@@ -1,0 +1,211 @@
+"""All of Gradio that is not documented and that the page uses or replaces, in one place.
+
+Gradio is pinned to the minor release that was tried. `tests/ui/test_gradio_inside.py` has a test for each of these,
+which says what a new release changed. To move on: raise the pin, run that test and those of the page, and look at
+`middleware.ROUTES`; a route that a release adds stays closed until it is named there.
+
+- `Blocks.process_api`, `preprocess_data` and `get_config_file` are overridden: values are checked, and what is
+  refused leaves no traceback.
+- `Queue.pending_messages_per_session` is replaced, `pending_event_ids_session` and `clean_events` are used: unread
+  messages have a budget.
+- `App.state_holder`, `StateHolder` and `SessionState` are replaced: state has a budget, and no visitor has a copy of
+  the page's configuration.
+- `App.auth`, `tokens`, `cookie_id` and the names of cookies tell who has signed in.
+- `EventData._data` is what a script of the page sends with an event; `Api` is an input that no widget has.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from copy import copy
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+import gradio as gr
+from gradio.blocks import BlockFunction
+from gradio.components.api_component import Api as Api
+from gradio.routes import App
+from gradio.state_holder import SessionState, StateHolder
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from specdemo.ui import budgets
+from specdemo.ui.budgets import Mailboxes, size_of
+
+_SWEEP_SECONDS = 10.0
+
+
+class CheckedBlocks(gr.Blocks):
+    """Blocks whose events accept only what `check` lets through, and whose tabs keep no connection.
+
+    Gradio's heartbeat would: browsers open six to a host, and a sixth tab would stall them all. That a visitor has
+    gone, Gradio also sees by the connection that carries a run's updates; it then closes the run's generator.
+    """
+
+    def check(self, blocks: Sequence[Any], values: Sequence[Any]) -> None:
+        """Check that an event's values are what its widgets can send.
+
+        Raises:
+            gr.Error: there are too few, or one is something else.
+        """
+        raise NotImplementedError
+
+    def get_config_file(self) -> Any:
+        """Configuration sent to the browser."""
+        return super().get_config_file() | {"connect_heartbeat": False}
+
+    async def process_api(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Handle an event. What Gradio itself refuses, such as files that an event names, needs no traceback."""
+        try:
+            done: dict[str, Any] = await super().process_api(*arguments, **options)
+        except gr.Error as error:
+            error.print_exception = False
+            raise
+        return done
+
+    async def preprocess_data(
+        self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
+    ) -> list[Any]:
+        """The values for a callback.
+
+        Raises:
+            gr.Error: one is not what its widget could have sent.
+        """
+        if block_fn.fn is None:
+            raise refusal("The page received something unexpected")
+        self.check(block_fn.inputs, inputs)
+        try:
+            values: list[Any] = await super().preprocess_data(block_fn, inputs, state, explicit_call)
+        except (gr.Error, ValueError, OSError) as error:  # out of a widget's bounds, or a file that was not uploaded
+            raise refusal("A value is out of bounds, or a file no longer exists") from error
+        return values
+
+
+def refusal(reason: str) -> gr.Error:
+    """What an event that is refused answers with."""
+    return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
+
+
+class _State(SessionState):
+    """State of one session, without the copy of the page's configuration that Gradio keeps for links to a state."""
+
+    def __init__(self, blocks: gr.Blocks, holder: "_States") -> None:
+        self.blocks_config = copy(blocks.default_config)
+        self.config_values: dict[int, Any] = {}
+        self.state_data: dict[int, Any] = {}
+        self._state_ttl: dict[int, Any] = {}
+        self.is_closed = False
+        self.STATE_TTL_WHEN_CLOSED = 3600
+        self._holder = holder
+        self.sizes: dict[int, int] = {}
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.config_values.clear()
+        if key in self.state_data:
+            before, self.sizes[key] = self.sizes.get(key, 0), size_of(value)
+            self._holder.grow(self, self.sizes[key] - before)
+
+    def _update_config(self, key: int) -> None:
+        pass
+
+    def _update_value_in_config(self, key: int, value: Any) -> None:
+        pass
+
+
+class _States(StateHolder):
+    """State of the latest sessions, within a budget of bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __getitem__(self, session: str) -> SessionState:
+        if session not in self.session_data:
+            self.session_data[session] = _State(self.blocks, self)
+        return super().__getitem__(session)
+
+    def update(self, session: str) -> None:
+        """Note that a session was used, and forget those that are too many."""
+        with self.lock:
+            if session in self.session_data:
+                self.session_data.move_to_end(session)
+            while len(self.session_data) > self.capacity:
+                self._forget()
+
+    def grow(self, state: _State, size: int) -> None:
+        """Note by how much a session's state grew, and forget others until all are within the budget."""
+        with self.lock:
+            self.bytes += size
+            while self.bytes > budgets.STATE_BYTES and len(self.session_data) > 1:
+                self._forget(but=state)
+
+    def _forget(self, but: _State | None = None) -> None:
+        oldest = next(session for session, state in self.session_data.items() if state is not but)
+        state = self.session_data.pop(oldest)
+        self.time_last_used.pop(oldest, None)
+        if isinstance(state, _State):
+            self.bytes -= sum(state.sizes.values())
+            state.sizes.clear()
+
+
+@contextlib.asynccontextmanager
+async def bounded(app: App) -> AsyncIterator[None]:
+    """Lifespan of the application: its queue and its state keep to their budgets."""
+    queue = app.get_blocks()._queue
+    tasks = set[asyncio.Task[None]]()
+
+    def dropped(session: str) -> None:
+        """End what a session has under way, since nobody hears of it any more."""
+        queue.pending_event_ids_session.pop(session, None)
+        task = asyncio.get_running_loop().create_task(queue.clean_events(session_hash=session))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    mailboxes = Mailboxes(dropped)
+    queue.pending_messages_per_session = mailboxes  # type: ignore[assignment]
+    app.state_holder = _States()
+    app.state_holder.set_blocks(app.get_blocks())
+
+    async def sweep() -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            mailboxes.expire()
+
+    sweeper = asyncio.create_task(sweep())
+    try:
+        yield
+    finally:
+        sweeper.cancel()
+
+
+def signed_in(scope: Scope) -> bool:
+    """Whether a request comes from a visitor who has signed in, or needs not."""
+    app = scope["app"]
+    if app.auth is None:
+        return True
+    cookies = SimpleCookie()
+    with contextlib.suppress(CookieError):
+        cookies.load(Headers(scope=scope).get("cookie", ""))
+    names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
+    return any(name in cookies and cookies[name].value in app.tokens for name in names)
+
+
+def has_messages(scope: Scope, name: str) -> bool:
+    """Whether there is, or may be, a message for a session or of an event of this name."""
+    queue = scope["app"].get_blocks()._queue
+    return (
+        name in queue.pending_messages_per_session
+        or name in queue.event_ids_to_events
+        or any(name in events for events in queue.pending_event_ids_session.values())
+    )
+
+
+def under_way(scope: Scope, session: str | None) -> int:
+    """How many events of a session wait or are being handled."""
+    return len(scope["app"].get_blocks()._queue.pending_event_ids_session.get(session, ()))
+
+
+def sent_with(event: gr.EventData) -> Any:
+    """What a script of the page sent with an event; anyone can send anything."""
+    return event._data
