@@ -4,14 +4,35 @@ Field names follow `openvino_genai.GenerationConfig`. A field's title, descripti
 page's controls and the terminal's `--help` show, so they are written only here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError, core_schema
 
 from specdemo.errors import SettingsError, quoted
-from specdemo.refusals import refusal
-from specdemo.strategies import ENGINES_OF, KINDS, Drafter, EngineName, Policy, Strategy, named, supports
+from specdemo.strategies import (
+    ENGINES,
+    STRATEGIES,
+    EngineName,
+    Parameters,
+    Strategy,
+    drafters,
+    engines_with,
+    policies,
+    refusal,
+    strategy_of,
+    supports,
+)
 
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
@@ -45,50 +66,55 @@ class Sampling:
     seed: int = 0
 
 
-class GenerationSettings(_Settings):
-    """How one comparison decodes. Both sides share everything except who proposes tokens."""
+class Choice:
+    """The values that a text may have, with their labels; asked for each time, since strategies can be added."""
 
-    engine: EngineName = Field(
+    def __init__(self, options: Callable[[], dict[str, str]]) -> None:
+        self.options = options
+
+    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """A text that is checked to be one of them."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, value: str) -> str:
+        if value in (able := self.options()):
+            return value
+        *first, last = map(repr, able)
+        raise PydanticCustomError("choice", "should be {able}", {"able": f"{', '.join(first)} or {last}"})
+
+
+def choices(field: FieldInfo) -> dict[str, str] | None:
+    """The values of a setting that can have only some, with their labels; None if it can have others."""
+    for rule in field.metadata:
+        if isinstance(rule, Choice):
+            return rule.options()
+    if get_origin(field.annotation) is Literal:
+        return {value: _LABELS.get(value, value) for value in get_args(field.annotation)}
+    return None
+
+
+_LABELS = {"on": "On", "off": "Off"}
+
+
+class _Chosen(_Settings):
+    """What chooses the strategy; before the strategies' own settings on the page and in the terminal's help."""
+
+    engine: Annotated[EngineName, Choice(lambda: {name: engine.label for name, engine in ENGINES.items()})] = Field(
         "genai",
         title="Engine",
         description="GenAI's own pipelines, specdemo's own loop, which sees every proposal, or a server",
     )
-    drafter: Drafter = Field("model", title="Drafter", description="who proposes the next tokens")
-    policy: Policy = Field(
+    drafter: Annotated[str, Choice(lambda: {name: drafter.label for name, drafter in drafters().items()})] = Field(
+        "model", title="Drafter", description="who proposes the next tokens"
+    )
+    policy: Annotated[str, Choice(lambda: {name: policy.label for name, policy in policies().items()})] = Field(
         "constant", title="Lookahead policy", description="when the draft stops proposing and the target verifies"
     )
-    num_assistant_tokens: int = Field(4, ge=1, le=16, title="Lookahead", description="tokens proposed per round")
-    assistant_confidence_threshold: float = Field(
-        0.4,
-        ge=0,
-        le=1,
-        title="Confidence threshold",
-        description="the draft stops proposing once its own probability falls below this",
-    )
-    max_assistant_tokens: int = Field(
-        20, ge=1, le=64, title="Most proposals", description="where the draft stops proposing, however confident"
-    )
-    tree_depth: int = Field(
-        0,
-        ge=0,
-        le=16,
-        title="Tree depth",
-        description="layers of an EAGLE-3 head's proposal tree; the lookahead caps its tokens; 0: a chain",
-    )
-    branching_factor: int = Field(
-        1,
-        ge=1,
-        le=16,
-        title="Branching factor",
-        description="likeliest tokens kept per node and per layer of the tree",
-    )
-    max_ngram_size: int = Field(
-        3,
-        ge=1,
-        le=16,
-        title="N-gram size",
-        description="longest run of recent tokens to look up in the text so far",
-    )
+
+
+class GenerationSettings(Parameters, _Chosen):
+    """How one comparison decodes. Both sides share everything except who proposes tokens."""
+
     max_new_tokens: int = Field(
         128, ge=2, le=2048, title="New tokens", description="where both sides stop at the latest"
     )
@@ -134,11 +160,20 @@ class GenerationSettings(_Settings):
     @property
     def strategy(self) -> Strategy:
         """The decoding strategy that the flat settings name."""
-        strategy = named(self.drafter, self.policy, tree=self.tree_depth > 0)
+        strategy = self._named
         assert strategy is not None, "checked below"
-        return strategy(*map(self._known, KINDS[strategy].settings))
+        return strategy(*map(self._effective, strategy.parameters()))
 
-    def _known(self, name: str) -> Any:
+    @property
+    def _named(self) -> type[Strategy] | None:
+        return strategy_of(self.drafter, self.policy, self._switched)
+
+    @property
+    def _switched(self) -> list[type[Strategy]]:
+        """The strategies that a setting of their own chooses."""
+        return [one for one in STRATEGIES.values() if one.switch is not None and getattr(self, one.switch)]
+
+    def _effective(self, name: str) -> Any:
         """The value of a setting, or None if the engine does not support it."""
         return getattr(self, name) if supports(self.engine, name) else None
 
@@ -158,15 +193,22 @@ class GenerationSettings(_Settings):
 
     def _contradiction(self) -> str | None:
         """Why two flat settings contradict each other; None if they do not."""
-        if named(self.drafter, self.policy, tree=False) is None:
-            able = " or ".join(kind.policy for kind in KINDS.values() if kind.drafter == self.drafter)
+        if strategy_of(self.drafter, self.policy, ()) is None:
+            able = " or ".join(
+                strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == self.drafter
+            )
             return f"drafter {self.drafter} needs policy {able}; change one of the two"
-        if named(self.drafter, self.policy, tree=self.tree_depth > 0) is None:
-            return "a tree of proposals needs drafter model and policy constant; set these, or set tree_depth to 0"
-        for name, engines in ENGINES_OF.items():
+        if self._named is None:
+            other = self._switched[0]
+            return (
+                f"{other.what} needs drafter {other.drafter.name} and policy {other.policy.name}; set these, or set "
+                f"{other.switch} to 0"
+            )
+        for name in type(self).model_fields:
             value = getattr(self, name)
-            if self.engine not in engines and value != type(self).model_fields[name].default:
-                return f"the {self.engine} engine does not support {name} {value}; choose the {engines[0]} engine"
+            if not supports(self.engine, name) and value != type(self).model_fields[name].default:
+                able = engines_with(name)[0]
+                return f"the {self.engine} engine does not support {name} {value}; choose the {able} engine"
         return None
 
 

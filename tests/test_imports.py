@@ -16,7 +16,6 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo.output",
         "specdemo.progress",
         "specdemo.records",
-        "specdemo.refusals",
         "specdemo.resources",
         "specdemo.settings",
         "specdemo.strategies",

@@ -5,8 +5,6 @@ import pytest
 from specdemo.errors import SettingsError
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import (
-    KINDS,
-    AsServed,
     Auto,
     Both,
     BothAuto,
@@ -14,6 +12,7 @@ from specdemo.strategies import (
     Constant,
     Heuristic,
     Lookup,
+    ServerDefault,
     Strategy,
     Tree,
 )
@@ -56,19 +55,22 @@ def test_a_wrong_value_is_one_sentence(values: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("values", "strategy"),
     [
-        ({}, Constant(lookahead=7)),
-        ({"tree_depth": 2, "branching_factor": 3}, Tree(depth=2, branching=3, lookahead=7)),
+        ({}, Constant(num_assistant_tokens=7)),
+        ({"tree_depth": 2, "branching_factor": 3}, Tree(tree_depth=2, branching_factor=3, num_assistant_tokens=7)),
         ({"engine": "traced", "policy": "heuristic"}, Heuristic()),
-        ({"policy": "confidence"}, Confidence(threshold=0.6, cap=None)),
-        ({"engine": "traced", "policy": "confidence", "max_assistant_tokens": 9}, Confidence(threshold=0.6, cap=9)),
-        ({"engine": "traced", "policy": "auto", "max_assistant_tokens": 9}, Auto(cap=9)),
-        ({"drafter": "lookup"}, Lookup(ngram=5, lookahead=7)),
-        ({"engine": "traced", "drafter": "both"}, Both(ngram=5, lookahead=7)),
+        ({"policy": "confidence"}, Confidence(assistant_confidence_threshold=0.6, max_assistant_tokens=None)),
+        (
+            {"engine": "traced", "policy": "confidence", "max_assistant_tokens": 9},
+            Confidence(assistant_confidence_threshold=0.6, max_assistant_tokens=9),
+        ),
+        ({"engine": "traced", "policy": "auto", "max_assistant_tokens": 9}, Auto(max_assistant_tokens=9)),
+        ({"drafter": "lookup"}, Lookup(max_ngram_size=5, num_assistant_tokens=7)),
+        ({"engine": "traced", "drafter": "both"}, Both(max_ngram_size=5, num_assistant_tokens=7)),
         (
             {"engine": "traced", "drafter": "both", "policy": "auto", "max_assistant_tokens": 9},
-            BothAuto(ngram=5, cap=9),
+            BothAuto(max_ngram_size=5, max_assistant_tokens=9),
         ),
-        ({"engine": "served", "policy": "server"}, AsServed()),
+        ({"engine": "served", "policy": "server"}, ServerDefault()),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -77,8 +79,8 @@ def test_settings_name_a_way(values: dict[str, Any], strategy: Strategy) -> None
     assert GenerationSettings.checked(**named).strategy == strategy
 
 
-def test_whether_a_way_can_sample_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, Constant, KINDS[Constant]._replace(sampling=False))
+def test_a_strategy_declares_whether_it_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Constant, "samples", False)
     with pytest.raises(SettingsError, match="Policy constant needs greedy decoding"):
         GenerationSettings.checked(do_sample=True)
 

@@ -8,7 +8,6 @@ from itertools import accumulate
 
 from specdemo.analysis.oracle import Passes, passes, runs
 from specdemo.records import Comparison, Costs, Round, Run, Verdict
-from specdemo.strategies import sources
 
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
@@ -156,7 +155,7 @@ def draft_passes(comparison: Comparison) -> int | None:
     rounds = comparison.speculative.rounds
     if comparison.pair.translated or any(step.proposed is None for step in rounds):
         return None
-    if "model" not in sources(comparison.settings.strategy):
+    if not comparison.settings.strategy.drafter.model:
         return 0
     return sum(len(step.proposed or ()) for step in rounds if step.source != "lookup")
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from specdemo.analysis import metrics
 from specdemo.records import Costs, Record
-from specdemo.strategies import Drafter
 
 FORMULAS = {
     "expected_length": "(1 − a^(γ+1)) / (1 − a)",
@@ -75,7 +74,7 @@ def expected_length(acceptance: float, lookahead: int) -> float:
     return sum(acceptance**i for i in range(lookahead + 1))
 
 
-def predict(costs: Costs, acceptance: float, drafter: Drafter = "model") -> Prediction | None:
+def predict(costs: Costs, acceptance: float, drafter: str = "model") -> Prediction | None:
     """Speedups with acceptance α at every lookahead whose verification was measured.
 
     None where the draft's cost is unknown. Prompt lookup proposes at no cost; the prediction then assumes that it

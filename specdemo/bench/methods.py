@@ -1,21 +1,15 @@
-"""The decoding strategies that a benchmark compares, by short names."""
+"""The strategies that a benchmark compares, by short names."""
 
 from specdemo.errors import PairError, SettingsError
 from specdemo.models.checks import check_strategy, compared
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ENGINES, KINDS, EngineName, Kind, Tree, kinds, supports
+from specdemo.strategies import ENGINES, STRATEGIES, EngineName, strategies, supports
 
 
-def name_of(kind: Kind) -> str:
-    """The short name of a row of `KINDS`."""
-    if kind.drafter == "model":
-        return kind.policy
-    return kind.drafter if kind.policy == "constant" else f"{kind.drafter} {kind.policy}"
-
-
-METHODS = {name_of(kind): kind for strategy, kind in KINDS.items() if strategy is not Tree}
-"""Every decoding strategy by a short name, except trees, which have their own settings to try."""
+def methods() -> list[str]:
+    """Every strategy by its short name, except those with a switch, which have settings of their own to try."""
+    return [name for name, strategy in STRATEGIES.items() if strategy.switch is None]
 
 
 def widest(pair: ModelPair) -> EngineName:
@@ -29,19 +23,17 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, Genera
     Raises:
         LoadError: OpenVINO refused a tokenizer.
     """
-    strategies, pair = {}, compared(pair)
+    found, pair = {}, compared(pair)
     for engine in ENGINES:
         known = {name: value for name, value in settings if supports(engine, name)}
-        able = list(kinds(engine, pair.draft_kind))
-        for method, kind in METHODS.items():
-            if kind not in able:
+        for strategy in strategies(engine, pair.draft_kind):
+            if strategy.name not in methods():
                 continue
+            named = {"engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
             try:
-                chosen = GenerationSettings.checked(
-                    **{**known, "engine": engine, "drafter": kind.drafter, "policy": kind.policy}
-                )
+                chosen = GenerationSettings.checked(**{**known, **named})
                 check_strategy(pair, engine, chosen.strategy, chosen.sampling)
             except (PairError, SettingsError):  # not with these settings
                 continue
-            strategies[f"{engine} {method}"] = chosen
-    return strategies
+            found[f"{engine} {strategy.name}"] = chosen
+    return found

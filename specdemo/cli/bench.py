@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specdemo.bench import files
 from specdemo.bench.journal import Journal
-from specdemo.bench.methods import METHODS, widest
+from specdemo.bench.methods import methods, widest
 from specdemo.bench.plan import REPEATS, BenchPlan
 from specdemo.bench.report import report_of
 from specdemo.bench.results import headline
@@ -38,7 +38,7 @@ def add_to(commands: Commands) -> None:
     parser.set_defaults(command=_bench)
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines (default: the bundled suite)")
     parser.add_argument("--limit", type=positive, metavar="N", help="at most N prompts, taken from all tasks in turn")
-    names = ", ".join(f"{engine} {method}" for engine in ENGINES for method in METHODS)
+    names = ", ".join(f"{engine} {method}" for engine in ENGINES for method in methods())
     help_ = f"such as 'traced auto,genai constant' (default: all that the pair supports of {names})"
     parser.add_argument("--methods", metavar="LIST", help=help_)
     parser.add_argument(

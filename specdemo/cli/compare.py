@@ -31,7 +31,6 @@ from specdemo.presentation import schema
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import KINDS, fixed_lookahead
 from specdemo.ui.share import files
 
 
@@ -67,7 +66,7 @@ def _compare(options: argparse.Namespace) -> None:
         engine = load_engine(settings.engine, pair)
     comparison = None
     with closing(engine), status.status("measuring step costs") as busy:
-        varying = fixed_lookahead(settings.strategy) is None or KINDS[type(settings.strategy)].costs
+        varying = settings.strategy.fixed_lookahead is None or settings.strategy.needs_costs
         costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
@@ -18,8 +18,8 @@ from specdemo.models.library import resolve
 from specdemo.models.pairs import begun, default_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import SILENCE_SECONDS, Model, ModelPair, Server, Servers
-from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import KINDS, SHAPING, ServerKind, shapes
+from specdemo.settings import GenerationSettings, RuntimeSettings, choices
+from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
@@ -196,12 +196,10 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
         UsageError: one has no effect.
     """
     given = _chosen(options, GenerationSettings)
-    effective = frozenset[str]().union(
-        *(shapes(KINDS[type(settings.strategy)], settings.engine) for settings in variants)
-    )
+    acting = frozenset[str]().union(*(effective(type(settings.strategy), settings.engine) for settings in variants))
     for name in given:
         flag = "--" + name.replace("_", "-")
-        if name in SHAPING and name not in effective:
+        if name in shaping() and name not in acting:
             raise UsageError(
                 f"{flag} has no effect in the chosen decoding strategy; leave it out, or choose {_where(name)}."
             )
@@ -211,8 +209,10 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
 
 def _where(name: str) -> str:
     """The flags that choose a way shaped by a setting."""
-    kind = next(kind for kind in KINDS.values() if name in kind.settings)
-    return "--drafter lookup" if kind.drafter == "lookup" else f"--policy {kind.policy}"
+    strategy = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
+    if strategy.drafter.name != GenerationSettings.model_fields["drafter"].default:
+        return f"--drafter {strategy.drafter.name}"
+    return f"--policy {strategy.policy.name}"
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
@@ -244,8 +244,8 @@ def _kind(field: FieldInfo) -> dict[str, Any]:
     annotation = field.annotation
     if annotation is bool:
         return {"action": argparse.BooleanOptionalAction}  # some are on by default
-    if get_origin(annotation) is Literal:
-        return {"choices": get_args(annotation)}
+    if (able := choices(field)) is not None:
+        return {"choices": [*able]}
     if get_origin(annotation) in (Union, UnionType):
         annotation = get_args(annotation)[0]
     return {"type": annotation, "metavar": getattr(annotation, "__name__", "value").upper()}

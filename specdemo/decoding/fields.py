@@ -6,25 +6,9 @@ Every field is given, even where a value seems to be the default: a model's own 
 from typing import Any
 
 from specdemo.records import Request
-from specdemo.strategies import Confidence, Constant, Lookup, Strategy, Tree
+from specdemo.strategies import Confidence
 
 _NO_TOP_K = 2**63 - 1
-_NEVER_BELOW = 1e-30  # GenAI takes a threshold of 0 for "no threshold set"
-
-
-def strategy_fields(strategy: Strategy) -> dict[str, Any]:
-    """How OpenVINO GenAI and OpenVINO Model Server are told to speculate; nothing for ways that they do not have."""
-    match strategy:
-        case Constant(lookahead):
-            return {"num_assistant_tokens": lookahead}
-        case Confidence(threshold):
-            return {"assistant_confidence_threshold": threshold or _NEVER_BELOW}
-        case Tree(depth, branching, lookahead):
-            return {"num_assistant_tokens": lookahead, "tree_depth": depth, "branching_factor": branching}
-        case Lookup(ngram, lookahead):
-            return {"num_assistant_tokens": lookahead, "max_ngram_size": ngram}
-        case _:
-            return {}
 
 
 def tells_probabilities(request: Request) -> bool:
@@ -45,7 +29,7 @@ def genai(request: Request) -> dict[str, Any]:
         found |= {"top_k": sampling.top_k or _NO_TOP_K, "rng_seed": sampling.seed}
     if tells_probabilities(request):
         found["logprobs"] = 1
-    return found | strategy_fields(request.strategy)
+    return found | (request.strategy.genai() or {})
 
 
 def openai(request: Request, *, beyond: bool = True) -> dict[str, Any]:

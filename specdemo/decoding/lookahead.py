@@ -64,7 +64,7 @@ class ConstantPolicy(_Fixed):
         """With another lookahead."""
         if not isinstance(strategy, Constant | Both):
             return False
-        self.lookahead = strategy.lookahead
+        self.lookahead = strategy.num_assistant_tokens
         return True
 
 
@@ -83,7 +83,7 @@ class ConfidencePolicy(_Fixed):
         """With another threshold."""
         if not isinstance(strategy, Confidence):
             return False
-        self.threshold, self.cap = strategy.threshold, strategy.cap
+        self.threshold, self.cap = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
         return True
 
 
@@ -131,7 +131,7 @@ def policy_for(strategy: Strategy, costs: Costs | None = None) -> LookaheadPolic
         SettingsError: the way needs step costs, and they are unknown.
     """
     match strategy:
-        case Constant(lookahead) | Both(lookahead=lookahead):
+        case Constant(lookahead) | Both(num_assistant_tokens=lookahead):
             return ConstantPolicy(lookahead)
         case Confidence(threshold, cap):
             return ConfidencePolicy(threshold, cap)
@@ -139,7 +139,7 @@ def policy_for(strategy: Strategy, costs: Costs | None = None) -> LookaheadPolic
             return HeuristicPolicy()
         case Planned(lookaheads):
             return PlannedPolicy(lookaheads)
-        case Auto(cap) | BothAuto(cap=cap):
+        case Auto(cap) | BothAuto(max_assistant_tokens=cap):
             return AutoPolicy(known(costs), cap)
     raise AssertionError(f"{strategy} has no policy")
 

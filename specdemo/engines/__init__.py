@@ -9,7 +9,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.records import ModelPair, Side
 from specdemo.strategies import EngineName
 
-ENGINES: dict[EngineName, Callable[[ModelPair], Engine]] = {
+LOADERS: dict[EngineName, Callable[[ModelPair], Engine]] = {
     "genai": GenAIEngine,
     "traced": TracedEngine,
     "served": ServedEngine,
@@ -28,4 +28,4 @@ def load_engine(name: EngineName, pair: ModelPair, side: Side | None = None) -> 
         pair = pair.model_copy(update={"draft": None})
     if side is not None and name == "genai":
         return GenAIEngine(pair, lazy=True)
-    return ENGINES[name](pair)
+    return LOADERS[name](pair)

@@ -31,7 +31,7 @@ from specdemo.records import (
     TraceSource,
 )
 from specdemo.runtime.prompt import check_prompt
-from specdemo.strategies import Both, Constant, Lookup, Plain, Strategy, Tree
+from specdemo.strategies import Constant, Plain, Strategy
 
 WRONG = " um"
 _OTHER_LOOKAHEAD = 4  # for policies that would choose it
@@ -136,7 +136,7 @@ class _ScriptedDecoder:
     def update_strategy(self, strategy: Strategy) -> bool:
         if not isinstance(strategy, Constant) or not isinstance(self._request.strategy, Constant):
             return False
-        self._lookahead = strategy.lookahead
+        self._lookahead = strategy.num_assistant_tokens
         return True
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
@@ -179,7 +179,7 @@ def _lookahead(strategy: Strategy) -> int:
     """Tokens proposed per round; every policy is treated as constant."""
     if isinstance(strategy, Plain):
         return 0
-    return strategy.lookahead if isinstance(strategy, Constant | Lookup | Both | Tree) else _OTHER_LOOKAHEAD
+    return strategy.fixed_lookahead or _OTHER_LOOKAHEAD
 
 
 def _id(word: str) -> int:

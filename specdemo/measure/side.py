@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from specdemo.engines.base import Decoder
@@ -31,16 +31,12 @@ class LiveSettings(NamedTuple):
 
     def of(self, strategy: Strategy) -> Strategy:
         """This decoding strategy, with what it has of them moved there."""
-        values: dict[str, Any] = {
-            "lookahead": self.num_assistant_tokens,
-            "threshold": self.assistant_confidence_threshold,
-        }
-        known = {field.name for field in fields(strategy)}
-        return replace(strategy, **{name: value for name, value in values.items() if name in known})
+        values: dict[str, Any] = self._asdict()
+        return replace(strategy, **{name: values[name] for name in values.keys() & strategy.parameters()})
 
     def noted(self, number: int, strategy: Strategy) -> Move:
         """The record of what was moved in a round of this way."""
-        if hasattr(strategy, "threshold"):
+        if "assistant_confidence_threshold" in strategy.parameters():
             return Move(round=number, assistant_confidence_threshold=self.assistant_confidence_threshold)
         return Move(round=number, num_assistant_tokens=self.num_assistant_tokens)
 

@@ -25,9 +25,8 @@ from specdemo.presentation.warnings import doubts_of
 from specdemo.presentation.wording import shared_words
 from specdemo.progress import Progress
 from specdemo.records import Costs, Environment, ModelPair, Record, Request, Trial
-from specdemo.refusals import pair_refusal
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Kind, kinds, sources
+from specdemo.strategies import STRATEGIES, Strategy, pair_refusal, strategies
 
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
@@ -72,29 +71,35 @@ def candidates(
     for name, values in given.items():
         for value in values:
             GenerationSettings.checked(**{name: value})
-    able = [kind for kind in kinds(settings.engine, pair.draft_kind, settings.drafter) if _has(kind, settings)]
+    able = [
+        strategy
+        for strategy in strategies(settings.engine, pair.draft_kind, settings.drafter)
+        if _has(strategy, settings)
+    ]
     if not able:
         raise SettingsError(pair_refusal(settings.strategy, pair.draft_kind, settings.engine) or _NONE)
     found: list[Candidate] = []
-    for kind in able:
-        changed = partial(_candidate, settings, policy=kind.policy)
-        if "num_assistant_tokens" in kind.settings:
+    for strategy in able:
+        changed = partial(_candidate, settings, policy=strategy.policy.name)
+        if "num_assistant_tokens" in strategy.parameters():
             least = settings.tree_depth  # a tree's lookahead is at least its depth
             found += [changed("lookahead", n, num_assistant_tokens=n) for n in lookaheads if n >= least]
-        elif "assistant_confidence_threshold" in kind.settings:
+        elif "assistant_confidence_threshold" in strategy.parameters():
             found += [changed("threshold", value, assistant_confidence_threshold=value) for value in thresholds]
         else:
             found.append(changed("policy", None))
-    numbers = {name for kind in able for name in kind.settings} & set(given)
+    numbers = {name for strategy in able for name in strategy.parameters()} & set(given)
     if not found or (numbers and not lookaheads and not thresholds):
         raise SettingsError(_nothing(settings, numbers))
     return sorted(found, key=lambda candidate: _ORDER.index(candidate.kind))
 
 
-def _has(kind: Kind, settings: GenerationSettings) -> bool:
+def _has(strategy: type[Strategy], settings: GenerationSettings) -> bool:
     """Whether such ways may be tried: with a depth only trees, without a KV cache none that need step costs."""
-    tree = "tree_depth" in kind.settings
-    return tree == bool(settings.tree_depth) and not (kind.costs and settings.kv_cache == "off")
+    switched = strategy.switch is not None and bool(getattr(settings, strategy.switch))
+    others = any(other.switch is not None and getattr(settings, other.switch) for other in STRATEGIES.values())
+    fits = switched if strategy.switch is not None else not others
+    return fits and not (strategy.needs_costs and settings.kv_cache == "off")
 
 
 def _nothing(settings: GenerationSettings, numbers: Collection[str]) -> str:
@@ -205,7 +210,9 @@ class _Results:
             "environment": engine.environment,
             "costs": costs,
         }
-        self._predicted = costs if sources(settings.strategy) == ("model",) and settings.kv_cache == "on" else None
+        self._predicted = (
+            costs if settings.strategy.drafter.sources == ("model",) and settings.kv_cache == "on" else None
+        )
         self._trials: dict[str, list[Trial]] = {candidate.name: [] for candidate in tried}
         self._candidates = {candidate.name: candidate for candidate in tried}
         self._points: dict[str, Point] = {}

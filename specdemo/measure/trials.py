@@ -14,7 +14,6 @@ from specdemo.measure.race import run_alone
 from specdemo.models.checks import check_strategy
 from specdemo.records import Comparison, Costs, ModelPair, Request, Run, Trial, Turn, Verdict
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import KINDS
 
 _WARM_UP_ROUNDS = 6
 
@@ -26,7 +25,7 @@ def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) 
         check_strategy(pair, settings.engine, strategy, settings.sampling)
     except (PairError, SettingsError):
         return False
-    return not KINDS[type(strategy)].costs or (costs is not None and costs.draft_step is not None)
+    return not strategy.needs_costs or (costs is not None and costs.draft_step is not None)
 
 
 def rehearse(

@@ -11,9 +11,8 @@ from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request
-from specdemo.refusals import pair_refusal
 from specdemo.settings import Sampling
-from specdemo.strategies import ENGINES_OF_DRAFTS, EngineName, Lookup, Plain, Strategy, Tree
+from specdemo.strategies import DRAFT_KINDS, LOCAL, EngineName, Strategy, Tree, pair_refusal
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
@@ -77,7 +76,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     comparable = draft if draft is not None and not draft.eagle3 and unread is None else None
     difference = _difference(target, comparable) if comparable is not None else None
     engines = []
-    for name in ENGINES_OF_DRAFTS["model"]:
+    for name in LOCAL:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
         refusal = _cannot(name, draft, difference)
         remark = refusal or _translated(difference) or _unread(unread) or _too_large(needed, free)
@@ -138,7 +137,7 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
         PairError, SettingsError: it cannot.
     """
     check_engine(pair, engine)
-    if isinstance(strategy, Plain | Lookup) and pair.draft_kind != "server":
+    if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
     lacking = isinstance(strategy, Tree) or (pair.draft and pair.draft.vocabulary) != pair.target.vocabulary
@@ -172,7 +171,7 @@ def _difference(target: Model, draft: Model) -> str | None:
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
     if draft is None or difference is None:
         return None
-    if engine not in ENGINES_OF_DRAFTS["translated"]:
+    if engine not in DRAFT_KINDS["translated"].engines:
         return difference
     return None if draft.detokenizer else difference  # translation needs the draft's text
 

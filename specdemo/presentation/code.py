@@ -3,18 +3,20 @@
 import json
 from collections.abc import Callable, Iterator
 from shlex import join
-from typing import Any
+from typing import Any, TypeVar
 
 from specdemo.decoding import fields
 from specdemo.errors import SettingsError
-from specdemo.presentation.wording import strategy_words
+from specdemo.models.devices import draft_device, properties
+from specdemo.presentation.wording import is_chat
 from specdemo.records import Model, ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import AsServed, Confidence, Constant, Heuristic, Lookup, Strategy, Tree
+from specdemo.strategies import ServerDefault, Strategy
 
 Where = Callable[[Model], str]
 """Path or name of a model, as the lines are to give it."""
 _PORT = "8000"
+Form = TypeVar("Form", dict[str, Any], list[str])
 
 
 def code(
@@ -26,7 +28,7 @@ def code(
         SettingsError: that software cannot decode in this way or with this draft, or nobody knows how the server was
             told to.
     """
-    if isinstance(settings.strategy, AsServed):
+    if isinstance(settings.strategy, ServerDefault):
         raise SettingsError("Only whoever started the server knows how it speculates; choose a pair on this machine.")
     _, write = FLAVOURS[flavour]
     return "\n".join(write(pair, settings, prompt, where)) + "\n"
@@ -34,25 +36,20 @@ def code(
 
 def _genai(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
     strategy, runtime = settings.strategy, pair.runtime
-    options = {
-        "INFERENCE_PRECISION_HINT": None if runtime.precision == "default" else runtime.precision,
-        "KV_CACHE_PRECISION": next(
-            (value for value in (runtime.kv_cache_precision, runtime.precision) if value != "default"), None
-        ),
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0" if runtime.dynamic_quantization == "off" else None,
-        "INFERENCE_NUM_THREADS": runtime.inference_num_threads or None,
-    }
-    given = "".join(f", {name}={value!r}" for name, value in options.items() if value is not None)
+    if strategy.genai() is None:
+        raise _lacks("OpenVINO GenAI", strategy)
+    uncached = runtime.model_copy(update={"model_cache": False})
+    given, theirs = (
+        "".join(f", {name}={value!r}" for name, value in properties(uncached, device).items())
+        for device in (runtime.device, draft_device(runtime))
+    )
     yield "import openvino_genai as ov_genai"
     yield ""
     yield "scheduler = ov_genai.SchedulerConfig()"
     yield f"scheduler.cache_size = {runtime.cache_size}"
-    if isinstance(strategy, Lookup):
-        source = "prompt_lookup=True"
-    elif isinstance(strategy, Constant | Confidence | Tree):
-        source = f"draft_model=ov_genai.draft_model({_draft(pair, where)!r}, {_draft_device(pair)!r}{given})"
-    else:
-        raise _lacks("OpenVINO GenAI", strategy)
+    source = "prompt_lookup=True"
+    if strategy.drafter.model:
+        source = f"draft_model=ov_genai.draft_model({_draft(pair, where)!r}, {draft_device(runtime)!r}{theirs})"
     yield "pipeline = ov_genai.LLMPipeline("
     yield f"    {where(pair.target)!r}, {runtime.device!r}, scheduler_config=scheduler{given},"
     yield f"    {source},"
@@ -62,7 +59,7 @@ def _genai(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Wh
         why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
         yield f"config.{name} = {value!r}{why}"
     yield f"prompt = {prompt!r}"
-    if _chats(pair, settings):
+    if is_chat(pair, settings):
         yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
         if not settings.enable_thinking:
             yield 'prompt.set_extra_context({"enable_thinking": False})'
@@ -73,35 +70,25 @@ def _genai(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Wh
 
 def _ovms(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
     strategy = settings.strategy
-    if not isinstance(strategy, Constant | Confidence | Lookup):
-        raise _lacks("OpenVINO Model Server", strategy)
+    form = _form("OpenVINO Model Server", strategy, strategy.ovms())
     flags = ["--rest_port", _PORT, "--model_name", pair.target.name, "--model_path", where(pair.target)]
     flags += ["--task", "text_generation", "--target_device", pair.runtime.device]
     flags += ["--cache_size", str(pair.runtime.cache_size)]
-    if isinstance(strategy, Lookup):
-        flags += ["--pipeline_type", "LM_CB"]  # the graph then needs prompt_lookup in its plugin_config
-    else:
-        flags += ["--draft_source_model", _draft(pair, where)]
-    yield join(["ovms", *flags])
-    if isinstance(strategy, Lookup):
+    if strategy.drafter.model:
+        yield join(["ovms", *flags, "--draft_source_model", _draft(pair, where)])
+    else:  # the graph then needs prompt_lookup in its plugin_config
+        yield join(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     yield ""
-    yield _curl(
-        "/v3", pair, settings, prompt, fields.openai(Request.of(prompt, settings)) | fields.strategy_fields(strategy)
-    )
+    yield _curl("/v3", pair, settings, prompt, fields.openai(Request.of(prompt, settings)) | form)
 
 
 def _vllm(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
     strategy = settings.strategy
-    speculation: dict[str, Any]
-    if isinstance(strategy, Lookup):
-        speculation = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": strategy.ngram}
-    elif isinstance(strategy, Constant):
-        speculation = {"method": "eagle3" if pair.eagle3 else "draft_model", "model": _draft(pair, where)}
-    else:
-        raise _lacks("vLLM", strategy)
-    speculation["num_speculative_tokens"] = strategy.lookahead
-    flags = ["--port", _PORT, "--speculative-config", json.dumps(speculation)]
+    form = _form("vLLM", strategy, strategy.vllm())
+    if strategy.drafter.model:
+        form = {"method": "eagle3" if pair.eagle3 else "draft_model", "model": _draft(pair, where), **form}
+    flags = ["--port", _PORT, "--speculative-config", json.dumps(form)]
     yield join(["vllm", "serve", where(pair.target), *flags])
     yield ""
     yield _curl("/v1", pair, settings, prompt, fields.openai(Request.of(prompt, settings)))
@@ -109,19 +96,10 @@ def _vllm(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Whe
 
 def _llama_cpp(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
     strategy = settings.strategy
-    if isinstance(strategy, Lookup):
-        flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(strategy.ngram)]
-        flags += ["--spec-ngram-simple-size-m", str(strategy.lookahead)]
-    elif isinstance(strategy, Constant | Confidence):
+    flags = _form("llama.cpp", strategy, strategy.llama_cpp())
+    if strategy.drafter.model:
         kind = "draft-eagle3" if pair.eagle3 else "draft-simple"
-        flags = ["--spec-type", kind, "--spec-draft-model", _draft(pair, where)]
-        if isinstance(strategy, Constant):
-            flags += ["--spec-draft-n-max", str(strategy.lookahead)]
-        else:
-            most = settings.max_assistant_tokens if strategy.cap is None else strategy.cap
-            flags += ["--spec-draft-n-max", str(most), "--spec-draft-p-min", f"{strategy.threshold:g}"]
-    else:
-        raise _lacks("llama.cpp", strategy)
+        flags = ["--spec-type", kind, "--spec-draft-model", _draft(pair, where), *flags]
     yield join(["llama-server", "--port", _PORT, "-m", where(pair.target), *flags])
     yield ""
     request = {"max_tokens": settings.max_new_tokens, **fields.llama_cpp(Request.of(prompt, settings))}
@@ -130,20 +108,22 @@ def _llama_cpp(pair: ModelPair, settings: GenerationSettings, prompt: str, where
 
 def _transformers(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
     strategy, options = settings.strategy, fields.transformers(Request.of(prompt, settings))
+    by_head = pair.eagle3 and strategy.drafter.model
+    form = _form("transformers", strategy, None if by_head else strategy.transformers())
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed"
     yield ""
     yield f"tokenizer = AutoTokenizer.from_pretrained({where(pair.target)!r})"
     yield f"target = AutoModelForCausalLM.from_pretrained({where(pair.target)!r})"
-    if isinstance(strategy, Lookup):
-        options |= {"prompt_lookup_num_tokens": strategy.lookahead, "max_matching_ngram_size": strategy.ngram}
-    elif isinstance(strategy, Constant | Confidence | Heuristic) and not pair.eagle3:
+    assistant = ""
+    if strategy.drafter.model:
+        assistant = ", assistant_model=draft"
         yield f"draft = AutoModelForCausalLM.from_pretrained({_draft(pair, where)!r})"
-        yield from (f"draft.generation_config.{name} = {value!r}" for name, value in _assistant(strategy).items())
+        yield from (f"draft.generation_config.{name} = {value!r}" for name, value in form.items())
     else:
-        raise _lacks("transformers", strategy)
+        options |= form
     yield f"prompt = {prompt!r}"
     special = ""
-    if _chats(pair, settings):
+    if is_chat(pair, settings):
         special = ", add_special_tokens=False"  # the template has them
         extra = "" if settings.enable_thinking else ", enable_thinking=False"
         yield 'chat = [{"role": "user", "content": prompt}]'
@@ -154,39 +134,14 @@ def _transformers(pair: ModelPair, settings: GenerationSettings, prompt: str, wh
     if settings.do_sample:
         yield f"set_seed({settings.seed})"
     given = "".join(f", {name}={value!r}" for name, value in options.items())
-    assistant = "" if isinstance(strategy, Lookup) else ", assistant_model=draft"
     yield f"output = target.generate(**inputs{assistant}{given})"
     yield "print(tokenizer.decode(output[0, inputs.input_ids.shape[1]:], skip_special_tokens=True))"
-
-
-def _assistant(strategy: Constant | Confidence | Heuristic) -> dict[str, Any]:
-    """How transformers' assistant proposes; a threshold of 0 is none."""
-    match strategy:
-        case Constant(lookahead):
-            return {
-                "num_assistant_tokens": lookahead,
-                "num_assistant_tokens_schedule": "constant",
-                "assistant_confidence_threshold": 0.0,
-            }
-        case Confidence(threshold, cap):
-            return {
-                "num_assistant_tokens": cap or 20,
-                "num_assistant_tokens_schedule": "constant",
-                "assistant_confidence_threshold": threshold,
-            }
-        case Heuristic():
-            return {"num_assistant_tokens_schedule": "heuristic", "assistant_confidence_threshold": 0.0}
-
-
-def _chats(pair: ModelPair, settings: GenerationSettings) -> bool:
-    """Whether the prompt is a message, not a text to continue."""
-    return pair.target.chat_template and settings.apply_chat_template
 
 
 def _curl(prefix: str, pair: ModelPair, settings: GenerationSettings, prompt: str, request: dict[str, Any]) -> str:
     """A request to a server, with `curl`."""
     path, body = "/completions", {"model": pair.target.name, "prompt": prompt, **request}
-    if _chats(pair, settings):
+    if is_chat(pair, settings):
         path = "/chat/completions"
         body = {"model": pair.target.name, "messages": [{"role": "user", "content": prompt}], **request}
         if not settings.enable_thinking:
@@ -207,12 +162,15 @@ def _draft(pair: ModelPair, where: Where) -> str:
     return where(pair.draft)
 
 
-def _draft_device(pair: ModelPair) -> str:
-    return pair.runtime.draft_device or pair.runtime.device
+def _form(what: str, strategy: Strategy, form: Form | None) -> Form:
+    """The strategy's form for a software, if it has one."""
+    if form is None:
+        raise _lacks(what, strategy)
+    return form
 
 
 def _lacks(what: str, strategy: Strategy) -> SettingsError:
-    return SettingsError(f"{what} cannot decode with {strategy_words(strategy)}; choose a constant lookahead.")
+    return SettingsError(f"{what} cannot decode with {strategy.words}; choose a constant lookahead.")
 
 
 FLAVOURS: dict[str, tuple[str, Callable[[ModelPair, GenerationSettings, str, Where], Iterator[str]]]] = {

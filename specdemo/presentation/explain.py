@@ -7,7 +7,7 @@ from specdemo.analysis.conclusion import evidence
 from specdemo.presentation.figures import number, percent
 from specdemo.presentation.wording import in_words
 from specdemo.records import SIDES, Comparison, Move, Round, Run, Verdict
-from specdemo.strategies import Drafter, Source, fixed_lookahead, sources
+from specdemo.strategies import SOURCES
 
 
 def reason(comparison: Comparison) -> str:
@@ -34,7 +34,7 @@ def _nothing(comparison: Comparison) -> str:
     rounds = comparison.speculative.rounds
     if not rounds or any(step.accepted for step in rounds):
         return ""
-    lookup = "model" not in sources(comparison.settings.strategy)
+    lookup = not comparison.settings.strategy.drafter.model
     if any(step.proposed is None or step.proposed for step in rounds):
         who = "prompt lookup" if lookup else "the draft"
         return f"No token that {who} proposed was accepted, so speculation could only cost time."
@@ -75,7 +75,7 @@ def made_by(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     """How the proposals are known, and what else matters in judging the figures."""
     yield _SOURCES[comparison.trace_source]
-    if comparison.pair.translated and "model" in sources(comparison.settings.strategy):
+    if comparison.pair.translated and comparison.settings.strategy.drafter.model:
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
             "so its proposals have no probabilities."
@@ -119,7 +119,7 @@ def divergence_reason(comparison: Comparison) -> str:
     if metrics.identical(comparison):
         return ""
     settings = comparison.settings
-    if settings.do_sample and "model" in sources(settings.strategy) and settings.engine == "genai":
+    if settings.do_sample and settings.strategy.drafter.model and settings.engine == "genai":
         return SAMPLING_CAVEAT
     if settings.do_sample:
         return (
@@ -170,7 +170,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
     telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
     number, step = (telling or known)[0]
     drafts, accepted = step.proposed or (), step.accepted
-    who = SOURCES[step.source or sources(comparison.settings.strategy)[0]]
+    who = SOURCES[step.source or comparison.settings.strategy.drafter.sources[0]]
     words = ", ".join(_quoted(draft.text) for draft in drafts)
     yield (
         f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
@@ -205,14 +205,6 @@ def _quoted(text: str) -> str:
     return f"“{text.replace(chr(10), '↵')}”"
 
 
-SOURCES: dict[Source, str] = {"model": "the draft", "lookup": "prompt lookup"}
-_PROPOSALS: dict[Drafter, str] = {
-    "model": "the draft's proposals",
-    "lookup": "prompt lookup's proposals",
-    "both": "all proposals",
-}
-
-
 def _shares(run: Run) -> str:
     """In how many rounds each of two sources proposed, and how much of it was accepted."""
     parts = []
@@ -239,11 +231,11 @@ SAMPLING_CAVEAT = (
 
 def _makeup(comparison: Comparison) -> str:
     settings, costs = comparison.settings, comparison.costs
-    who, lookahead = sources(settings.strategy), fixed_lookahead(settings.strategy)
+    who, lookahead = settings.strategy.drafter.sources, settings.strategy.fixed_lookahead
     sentences, calibrated = [], []
     rate = metrics.acceptance_rate(comparison.speculative)
     if rate is not None:
-        sentences.append(f"{percent(rate)} of {_PROPOSALS[settings.drafter]} were accepted.")
+        sentences.append(f"{percent(rate)} of {settings.strategy.drafter.proposals} were accepted.")
     if len(who) > 1:
         sentences.append(_shares(comparison.speculative))
     if costs is not None and "model" in who and costs.draft_step is not None:

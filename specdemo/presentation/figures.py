@@ -6,7 +6,6 @@ from typing import NamedTuple
 from specdemo.analysis import intervals, metrics
 from specdemo.analysis.conclusion import speedup_of
 from specdemo.records import Comparison, Run
-from specdemo.strategies import fixed_lookahead, sources
 
 _POSITIONS = 16
 
@@ -73,9 +72,9 @@ def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
         return
     formulas = metrics.FORMULAS
     calibrated = "measured apart from this run: "
-    if "model" in sources(comparison.settings.strategy):
+    if comparison.settings.strategy.drafter.model:
         yield Figure("draft cost c", "", number(metrics.draft_cost(costs)), calibrated + formulas["draft_cost"])
-    lookahead = fixed_lookahead(comparison.settings.strategy)
+    lookahead = comparison.settings.strategy.fixed_lookahead
     if lookahead is not None:
         tokens = lookahead + 1
         verify = number(metrics.verify_cost(costs, tokens))

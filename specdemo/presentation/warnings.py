@@ -15,7 +15,6 @@ from specdemo.analysis.loops import loop
 from specdemo.analysis.predict import predict
 from specdemo.presentation.figures import percent
 from specdemo.records import Comparison, Costs, Verdict
-from specdemo.strategies import sources
 
 _ABOVE = 1.1  # × τ: clocks and caches explain a little
 _BELOW = 0.95  # of v(1)
@@ -81,7 +80,7 @@ def warnings(comparison: Comparison) -> Iterator[Caution]:
 
 def causes(comparison: Comparison) -> Iterator[Caution]:
     """What is probably wrong with the pair, or how it is loaded, where speculation cannot pay off."""
-    pair, costs, by_model = comparison.pair, comparison.costs, "model" in sources(comparison.settings.strategy)
+    pair, costs, by_model = comparison.pair, comparison.costs, comparison.settings.strategy.drafter.model
     yield from _of_verdicts(comparison, by_model=by_model)
     if costs is not None:
         yield from _of_steps(costs, by_model=by_model)

@@ -8,7 +8,7 @@ from pydantic import Field
 from specdemo.records.base import Count, Record
 from specdemo.records.servers import Servers
 from specdemo.settings import RuntimeSettings, Weights
-from specdemo.strategies import DraftKind, ServerKind
+from specdemo.strategies import DraftKindName, ServerKind
 
 Prompts = Literal["chat", "base"]
 """What a target is given: questions and requests, or the beginning of a text to continue."""
@@ -63,7 +63,7 @@ class ModelPair(Record):
         return self.draft_kind == "eagle3"
 
     @property
-    def draft_kind(self) -> DraftKind | None:
+    def draft_kind(self) -> DraftKindName | None:
         """What kind of draft there is; None for a target alone."""
         if self.draft is None:
             return None

@@ -1,7 +1,7 @@
 """Controls for the settings: one per field, with the field's own title, description and limits."""
 
 from collections.abc import Collection, Iterable
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
 import gradio as gr
 from pydantic.fields import FieldInfo
@@ -9,34 +9,19 @@ from pydantic.fields import FieldInfo
 from specdemo.errors import SettingsError
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
-from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import (
-    ENGINES_OF,
-    ENGINES_OF_DRAFTS,
-    SHAPING,
-    Drafter,
+    DRAFT_KINDS,
+    PARTIAL,
     EngineName,
-    Policy,
-    kinds,
-    shapes,
+    effective,
+    shaping,
+    strategies,
     supports,
 )
+from specdemo.strategies import drafters as all_drafters
+from specdemo.strategies import policies as all_policies
 
-_CHOICES = {
-    "genai": "OpenVINO GenAI",
-    "traced": "Traced: specdemo's own loop",
-    "served": "A server",
-    "heuristic": "Heuristic",
-    "on": "On",
-    "off": "Off",
-    "model": "Draft model",
-    "lookup": "Prompt lookup",
-    "both": "Both: lookup where it pays",
-    "constant": "Constant",
-    "confidence": "Confidence threshold",
-    "auto": "Automatic",
-    "server": "As the server was started",
-}
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
 NAMES = tuple(FIELDS)
@@ -58,8 +43,10 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
     }
     if field.annotation is bool:
         return gr.Checkbox(**common)
-    if get_origin(field.annotation) is Literal:
-        return gr.Radio([(_CHOICES.get(choice, choice), choice) for choice in get_args(field.annotation)], **common)
+    if (able := choices(field)) is not None:
+        return gr.Radio([(label, value) for value, label in able.items()], **common)
+    if field.annotation not in (int, float):
+        return gr.Textbox(**common)
     low, high = _limits(field)
     if typed or high - low > 10_000:  # a seed is typed rather than found with a slider
         return gr.Number(minimum=low, maximum=high, precision=0, **common)
@@ -67,26 +54,38 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
     return gr.Slider(low, high, step=step, **common)
 
 
+def annotation(name: str) -> Any:
+    """The type of a setting, for those who call the page as an API: with its values, where it can have only some."""
+    able = choices(FIELDS[name])
+    return FIELDS[name].annotation if able is None else Literal[tuple(able)]
+
+
 def _limits(field: FieldInfo) -> tuple[float, float]:
     bounds = {key: getattr(rule, key) for rule in field.metadata for key in ("ge", "gt", "le") if hasattr(rule, key)}
     return bounds.get("ge", bounds.get("gt", 0)), bounds["le"]
 
 
-def visibility(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Policy) -> dict[str, bool]:
+def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
     """Which controls have an effect for this pair, engine, drafter and policy."""
-    able = list(kinds(engine, pair.draft_kind, drafter))
-    known = {kind.policy for kind in able}
+    able = [*strategies(engine, pair.draft_kind, drafter)]
+    known = {strategy.policy.name for strategy in able}
     chosen = policy if policy in known else first_policy(known)  # a hidden control keeps its value
-    shaping = {name for kind in able if kind.policy == chosen for name in shapes(kind, engine)}
+    acting = {name for strategy in able if strategy.policy.name == chosen for name in effective(strategy, engine)}
     return {
         "engine": len(engines_for(pair)) > 1,
         "drafter": pair.draft is not None and len(drafters(pair, engine)) > 1,
         "policy": len(known) > 1,
-        **{name: name in shaping for name in NAMES if name in SHAPING},
-        **{name: supports(engine, name) for name in ENGINES_OF if name not in SHAPING},
+        **{name: name in acting for name in NAMES if name in shaping()},
+        **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in shaping()},
         "apply_chat_template": pair.target.chat_template,
         "enable_thinking": pair.target.chat_template,
     }
+
+
+def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
+    """What the chosen strategy does, in a sentence."""
+    chosen = strategies(engine, pair.draft_kind, drafter, policy)
+    return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
 
 
 AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
@@ -95,17 +94,17 @@ AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
     """The engines that can load the pair; any of them, for a target alone."""
-    return ENGINES_OF_DRAFTS["model" if pair.draft_kind is None else pair.draft_kind]
+    return DRAFT_KINDS[pair.draft_kind or "model"].engines
 
 
-def drafters(pair: ModelPair, engine: EngineName) -> set[Drafter]:
+def drafters(pair: ModelPair, engine: EngineName) -> set[str]:
     """The drafters that an engine supports with this pair."""
-    return {kind.drafter for kind in kinds(engine, pair.draft_kind)}
+    return {strategy.drafter.name for strategy in strategies(engine, pair.draft_kind)}
 
 
-def policies(pair: ModelPair, engine: EngineName, drafter: Drafter) -> set[Policy]:
+def policies(pair: ModelPair, engine: EngineName, drafter: str) -> set[str]:
     """The policies that an engine supports with this pair and drafter."""
-    return {kind.policy for kind in kinds(engine, pair.draft_kind, drafter)}
+    return {strategy.policy.name for strategy in strategies(engine, pair.draft_kind, drafter)}
 
 
 def choices_css() -> str:
@@ -113,17 +112,17 @@ def choices_css() -> str:
 
     The choices themselves stay: Gradio refuses a restored value that is not among a control's choices yet.
     """
-    values = (*get_args(Drafter), *get_args(Policy))
+    values = (*all_drafters(), *all_policies())
     return "\n".join(f'.no-{value} label:has(input[value="{value}"]) {{ display: none; }}' for value in values)
 
 
-def classes(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Policy) -> dict[str, list[str]]:
+def classes(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, list[str]]:
     """The classes of these controls that hide what is lacking, and that tell which a run follows when they move."""
-    able = kinds(engine, pair.draft_kind, drafter, policy)
-    moves = ["moves"] if any(engine in kind.moves for kind in able) else []
+    able = strategies(engine, pair.draft_kind, drafter, policy)
+    moves = ["moves"] if any(engine in strategy.live for strategy in able) else []
     return {
-        "drafter": _no(get_args(Drafter), drafters(pair, engine)),
-        "policy": _no(get_args(Policy), policies(pair, engine, drafter)),
+        "drafter": _no(all_drafters(), drafters(pair, engine)),
+        "policy": _no(all_policies(), policies(pair, engine, drafter)),
         **dict.fromkeys(AT_HAND, moves),
     }
 
@@ -143,12 +142,12 @@ def start_values(pair: ModelPair) -> dict[str, Any]:
     return begun(pair.target, drafter=first_drafter(pair)).model_dump()
 
 
-def first_policy(able: Collection[Policy]) -> Policy:
+def first_policy(able: Collection[str]) -> str:
     """The default among policies."""
     return "constant" if "constant" in able or not able else next(iter(able))
 
 
-def first_drafter(pair: ModelPair) -> Drafter:
+def first_drafter(pair: ModelPair) -> str:
     """The default drafter."""
     return "model" if pair.draft is not None else "lookup"
 

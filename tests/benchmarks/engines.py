@@ -16,7 +16,7 @@ from specdemo.measure.race import run_alone
 from specdemo.models.pairs import bundled_pair, bundled_prompts
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import ENGINES_OF_DRAFTS
+from specdemo.strategies import LOCAL
 from tests.support.folders import pair_from_folders
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     pair = bundled_pair()
     if arguments.target:
         pair = pair_from_folders(arguments.target, arguments.draft, RuntimeSettings(precision="f32"))
-    engines = {name: load_engine(name, pair) for name in ENGINES_OF_DRAFTS["model"]}
+    engines = {name: load_engine(name, pair) for name in LOCAL}
     ratios: dict[str, list[float]] = {"plain step": [], "speculative round": []}
     prompts = bundled_prompts("base")
     for repeat in range(-1, arguments.repeats):  # one more, to warm up

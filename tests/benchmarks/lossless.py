@@ -15,7 +15,7 @@ from specdemo.engines.base import rounds_of
 from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Request
-from specdemo.strategies import ENGINES_OF_DRAFTS
+from specdemo.strategies import LOCAL
 from tests.engines.test_lossless import PROMPT, SETTINGS, exact, goodness_of_fit
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     reference = TracedEngine(bundled_pair())
     expected = exact(reference)
     reference.close()
-    for name in ENGINES_OF_DRAFTS["model"]:
+    for name in LOCAL:
         engine = load_engine(name, bundled_pair())
         settings = SETTINGS.model_copy(update={"engine": name, "ignore_eos": True})
         for what in ("plain", "speculative"):

@@ -167,7 +167,7 @@ def scripted_decoder(request: Request) -> TracedDecoder:
         policy = policy_for(request.strategy, COSTS)
         draft = ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
         if isinstance(request.strategy, Both):
-            return BothDrafter(draft, Sources(COSTS), request.strategy.ngram, 3)
+            return BothDrafter(draft, Sources(COSTS), request.strategy.max_ngram_size, 3)
         return draft
 
     plain = isinstance(request.strategy, Plain)

@@ -27,7 +27,7 @@ from specdemo.models.pairs import begun
 from specdemo.presentation import explain, schema
 from specdemo.presentation.figures import figures
 from specdemo.records import Comparison, Request, Run, Server, Servers
-from specdemo.strategies import AsServed
+from specdemo.strategies import ServerDefault
 from tests.support.fake_server import OVMS, SGLANG, VLLM, VLLM_EVENTS, Answer, chat, fake, models
 
 WARM_UP = "specdemo.measure.race._warm_up"
@@ -115,7 +115,7 @@ def test_tokens_that_arrive_together_are_not_said_to_come_from_one_pass() -> Non
 
 
 def test_a_batch_learns_of_rounds_at_the_end() -> None:
-    with engine_of(None, VLLM) as engine, closing(engine.batch(AsServed())) as batch:
+    with engine_of(None, VLLM) as engine, closing(engine.batch(ServerDefault())) as batch:
         request = Request.of("Say", begun(engine.pair.target))
         # no third request, which might end before the second
         block = serve(batch, repeat(Prompted("first", request), 2), 2, 2)
@@ -149,7 +149,7 @@ def test_tokens_that_are_counted_at_the_end_are_not_taken_for_one_per_event() ->
     client: Any = Mouth()
     batch = ServedBatch(client, OpenAI("openai", client, "tiny"))
     for number in range(2):
-        batch.submit(number, Request("Say", AsServed()))
+        batch.submit(number, Request("Say", ServerDefault()))
     end = {"choices": [], "usage": {"completion_tokens": 6}}
     client.say(0, chat("The cat "), chat("sat on the red mat."), end, None)
     assert sum(batch.receive()[-1].tokens for _ in range(2)) == 2, "nothing is known of their number yet"
@@ -164,7 +164,7 @@ def test_tokens_that_are_counted_at_the_end_are_not_taken_for_one_per_event() ->
 
 
 def test_a_batch_fails_with_its_server() -> None:
-    with engine_of(None, {**VLLM, CHAT: BAD["429"][0]}) as engine, closing(engine.batch(AsServed())) as batch:
+    with engine_of(None, {**VLLM, CHAT: BAD["429"][0]}) as engine, closing(engine.batch(ServerDefault())) as batch:
         request = Request.of("Say", begun(engine.pair.target))
         with pytest.raises(ServerError, match="too many"):
             serve(batch, repeat(Prompted("first", request)), 1, 1)
@@ -225,7 +225,7 @@ def test_nonsense_at_the_end_is_a_sentence_too() -> None:
     answers = {**VLLM, CHAT: Answer(stream=(*VLLM_EVENTS, {"choices": [], "metrics": told}, "[DONE]"))}
     with pytest.raises(ServerError, match="unknown format"):
         run(answers)
-    with engine_of(None, answers) as engine, closing(engine.batch(AsServed())) as batch:
+    with engine_of(None, answers) as engine, closing(engine.batch(ServerDefault())) as batch:
         request = Request.of("Say", begun(engine.pair.target))
         with pytest.raises(ServerError, match="unknown format"):
             serve(batch, repeat(Prompted("first", request)), 1, 1)
@@ -236,7 +236,7 @@ def test_a_prompt_that_cannot_be_sent_is_refused() -> None:
         request = Request.of("Say \ud800", begun(engine.pair.target))
         with pytest.raises(PromptError, match="not text"):
             run_alone(engine.decoder(request))
-        with closing(engine.batch(AsServed())) as batch, pytest.raises(PromptError, match="not text"):
+        with closing(engine.batch(ServerDefault())) as batch, pytest.raises(PromptError, match="not text"):
             batch.submit(0, request)
 
 
@@ -250,9 +250,9 @@ def test_as_many_requests_as_a_load_may_have_are_in_flight() -> None:
     answered, number = Event(), 110
     begun_ = Semaphore(0)
     waiting = Answer(stream=VLLM_EVENTS, begins=begun_.release, waits=lambda: answered.wait(30))
-    with engine_of(None, {**VLLM, CHAT: waiting}) as engine, closing(engine.batch(AsServed())) as batch:
+    with engine_of(None, {**VLLM, CHAT: waiting}) as engine, closing(engine.batch(ServerDefault())) as batch:
         for index in range(number):
-            batch.submit(index, Request("Say", AsServed(), apply_chat_template=True))
+            batch.submit(index, Request("Say", ServerDefault(), apply_chat_template=True))
         assert all(begun_.acquire(timeout=4) for _ in range(number))
         answered.set()
 

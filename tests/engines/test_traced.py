@@ -25,7 +25,7 @@ from specdemo.models.pairs import BUNDLED
 from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Request, Round, Run, Spread, StepCosts, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import Kind, Planned, kinds
+from specdemo.strategies import Planned, Strategy, strategies
 from tests.conftest import PROMPTS
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
@@ -378,8 +378,8 @@ def test_a_draft_rests_in_plain_rounds(traced: TracedEngine) -> None:
     assert drafted <= len(decoder._text) - 50  # two rounds of the 64 tokens asked it
 
 
-@pytest.mark.parametrize("kind", list(kinds("traced", "model")), ids=lambda kind: f"{kind.drafter} {kind.policy}")
-def test_a_way_follows_what_is_moved_if_the_table_says_so(traced: TracedEngine, kind: Kind) -> None:
-    settings = GenerationSettings(engine="traced", drafter=kind.drafter, policy=kind.policy)
+@pytest.mark.parametrize("strategy", list(strategies("traced", "model")), ids=lambda strategy: strategy.name)
+def test_a_strategy_follows_what_is_moved_if_it_says_so(traced: TracedEngine, strategy: type[Strategy]) -> None:
+    settings = GenerationSettings(engine="traced", drafter=strategy.drafter.name, policy=strategy.policy.name)
     decoder = traced.decoder(Request.of(PROMPTS[0], settings), COSTS)
-    assert decoder.update_strategy(settings.strategy) == ("traced" in kind.moves)
+    assert decoder.update_strategy(settings.strategy) == ("traced" in strategy.live)

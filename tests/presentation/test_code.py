@@ -9,7 +9,6 @@ from unittest import mock
 import pytest
 
 from specdemo.cli import main
-from specdemo.decoding import fields
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
@@ -80,7 +79,7 @@ def test_a_threshold_of_0_is_one() -> None:
     """GenAI takes 0 for "not set", so engine, server and lines give what is as good as 0."""
     chosen: dict[str, Any] = {"policy": "confidence", "assistant_confidence_threshold": 0}
     settings = GenerationSettings.checked(**chosen)
-    assert fields.strategy_fields(settings.strategy) == {"assistant_confidence_threshold": 1e-30}
+    assert settings.strategy.genai() == {"assistant_confidence_threshold": 1e-30}
     assert "config.assistant_confidence_threshold = 1e-30" in written("genai", **chosen)
     assert requested("ovms", **chosen)[1]["assistant_confidence_threshold"] == 1e-30
 

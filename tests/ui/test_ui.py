@@ -18,7 +18,6 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
 from specdemo.records import Comparison, Round, Side, Token
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Drafter, Policy
 from specdemo.ui.callbacks.compare import api_description, show_valid
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
 from specdemo.ui.feed import Feed
@@ -156,7 +155,7 @@ def test_controls_have_the_limits_of_the_settings(name: str) -> None:
 
 
 def test_the_two_lookahead_settings_exclude_each_other() -> None:
-    strategies: list[tuple[Drafter, Policy]] = [
+    strategies = [
         ("model", "constant"),
         ("model", "confidence"),
         ("lookup", "constant"),

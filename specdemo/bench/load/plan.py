@@ -15,11 +15,10 @@ from specdemo.bench.results import Header
 from specdemo.bench.suites import Task
 from specdemo.errors import SettingsError
 from specdemo.models.checks import check_strategy, compared
-from specdemo.presentation.wording import strategy_words
 from specdemo.records import ModelPair
 from specdemo.records.load import MOST_IN_FLIGHT
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import AT_ONCE, KINDS
+from specdemo.strategies import CONCURRENT
 
 LEVELS = (1, 2, 4, 8, 16, 32)
 REPEATS = 6
@@ -58,7 +57,7 @@ class LoadPlan:
             GenerationSettings.checked(**dict(self.settings) | {"num_assistant_tokens": lookahead})
             for lookahead in self.lookaheads
         ]
-        return {strategy_words(each.strategy): each for each in tried or [self.settings]}
+        return {each.strategy.words: each for each in tried or [self.settings]}
 
     @cached_property
     def header(self) -> LoadHeader:
@@ -79,9 +78,9 @@ class LoadPlan:
             PairError, SettingsError: they cannot.
             LoadError: a model's tokenizer cannot be loaded.
         """
-        if self.settings.engine not in AT_ONCE:
+        if self.settings.engine not in CONCURRENT:
             raise SettingsError(
-                f"The {self.settings.engine} engine serves one request at a time; choose the {AT_ONCE[0]} engine."
+                f"The {self.settings.engine} engine serves one request at a time; choose the {CONCURRENT[0]} engine."
             )
         if self.settings.do_sample:
             raise SettingsError("Outputs under load are compared, so decoding must be greedy; switch sampling off.")
@@ -117,4 +116,4 @@ class LoadPlan:
 
 def has_lookahead(settings: GenerationSettings) -> bool:
     """Whether these settings decode with a lookahead that can be varied."""
-    return "num_assistant_tokens" in KINDS[type(settings.strategy)].settings
+    return "num_assistant_tokens" in settings.strategy.parameters()

@@ -25,7 +25,7 @@ def schedule(chosen: Sequence[Best], variants: dict[str, GenerationSettings]) ->
         strategy = settings.strategy
         if not isinstance(strategy, Constant):
             return None
-        lookaheads[method] = strategy.lookahead
+        lookaheads[method] = strategy.num_assistant_tokens
     known = [(each.level, lookaheads[each.method]) for each in chosen]
     if not any(lookahead for _, lookahead in known):
         return None

@@ -105,6 +105,8 @@ class _Flight:
             return ()
         if isinstance(self._strategy, Plain):
             return (RoundCounts(0, 0),)
-        proposed = min(self._strategy.lookahead, wanted - 1) if isinstance(self._strategy, Constant) else None
+        proposed = (
+            min(self._strategy.num_assistant_tokens, wanted - 1) if isinstance(self._strategy, Constant) else None
+        )
         # prompt lookup may find fewer; after an end-of-text token it is unknown whether the draft proposed it
         return (RoundCounts(None if finish_reason == "stop" else proposed, tokens - 1),)

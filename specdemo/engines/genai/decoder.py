@@ -150,7 +150,7 @@ class GenAIDecoder:
             return ()
         if not isinstance(self._request.strategy, Constant) or self.finish_reason == "stop":
             return None
-        return self._counts(min(self._request.strategy.lookahead, wanted - 1), tokens)
+        return self._counts(min(self._request.strategy.num_assistant_tokens, wanted - 1), tokens)
 
     def _counts(self, proposed: int, tokens: Sequence[Token]) -> tuple[DraftToken, ...]:
         accepted = min(len(tokens) - 1, proposed)

@@ -42,8 +42,8 @@ class LookupReplay:
 
     def propose(self, limit: int) -> list[Replayed]:
         """The next round's proposals, at most `limit`."""
-        limit = min(limit, self._strategy.lookahead)
-        return [(token, None) for token in look_up(self._history, self._strategy.ngram, limit)]
+        limit = min(limit, self._strategy.num_assistant_tokens)
+        return [(token, None) for token in look_up(self._history, self._strategy.max_ngram_size, limit)]
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Learn what that round committed."""

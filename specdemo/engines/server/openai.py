@@ -105,7 +105,7 @@ class OpenAI:
         if self._extras.salted:
             body |= {"cache_salt": uuid4().hex, "return_token_ids": True}
         if self._kind == "ovms":
-            body |= fields.strategy_fields(request.strategy)
+            body |= request.strategy.ovms() or {}
         if not request.apply_chat_template:
             return self._asked("/completions", {**body, "prompt": request.prompt}, alone)
         if self._extras.template:

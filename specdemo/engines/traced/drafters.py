@@ -150,8 +150,8 @@ class LookupDrafter:
 
     def __init__(self, vocabulary: int, strategy: Lookup) -> None:
         self._vocabulary = vocabulary
-        self._lookahead = strategy.lookahead
-        self._occurrences = Occurrences(strategy.ngram)
+        self._lookahead = strategy.num_assistant_tokens
+        self._occurrences = Occurrences(strategy.max_ngram_size)
 
     def read(self, text: Sequence[int]) -> None:
         """Index the prompt."""

@@ -162,7 +162,10 @@ class TracedEngine:
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
             if isinstance(strategy, Both | BothAuto):
                 return BothDrafter(
-                    drafter, Sources(known(costs), resting=isinstance(strategy, Both)), strategy.ngram, vocabulary
+                    drafter,
+                    Sources(known(costs), resting=isinstance(strategy, Both)),
+                    strategy.max_ngram_size,
+                    vocabulary,
                 )
             if self._draft_tokenizer is None:
                 return drafter

@@ -11,11 +11,12 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.analysis import metrics
-from specdemo.presentation.explain import SOURCES, walk_through
+from specdemo.presentation.explain import walk_through
 from specdemo.presentation.figures import number
 from specdemo.presentation.plotting import base_figure
 from specdemo.presentation.wording import in_words, prompt_of
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
+from specdemo.strategies import SOURCES
 from specdemo.ui.html.charts import to_json
 from specdemo.ui.html.tables import table_html
 

@@ -11,9 +11,8 @@ from specdemo.analysis.predict import Prediction
 from specdemo.measure.recommend import Point
 from specdemo.measure.sweep import COLUMNS, Sweep, remarks, table
 from specdemo.presentation.plotting import base_figure, plain_line
-from specdemo.presentation.wording import ENGINES
 from specdemo.records import ModelPair
-from specdemo.strategies import EngineName
+from specdemo.strategies import ENGINES, EngineName
 from specdemo.ui.html.tables import table_html
 
 
@@ -46,7 +45,7 @@ def sweep_board(sweep: Sweep) -> str:
 
 def caption(pair: ModelPair, engine: EngineName) -> str:
     """What a board's figures are about."""
-    return str(Markup("<p>{}</p>").format(f"{pair.name} · {ENGINES[engine]}"))
+    return str(Markup("<p>{}</p>").format(f"{pair.name} · {ENGINES[engine].words}"))
 
 
 def _intervals(points: Sequence[Point], **style: Any) -> dict[str, Any] | None:

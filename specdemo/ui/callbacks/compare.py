@@ -18,14 +18,16 @@ from specdemo.presentation.code import code
 from specdemo.presentation.wording import is_chat
 from specdemo.records import ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Drafter, EngineName, Policy
+from specdemo.strategies import EngineName
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import (
     FIELDS,
     NAMES,
+    annotation,
     classes,
     drafters,
     engines_for,
+    explanation,
     first_drafter,
     first_policy,
     policies,
@@ -133,7 +135,7 @@ class Callbacks:
 
         text = inspect.Parameter("prompt", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str)
         options = [
-            inspect.Parameter(name, text.kind, annotation=FIELDS[name].annotation, default=value)
+            inspect.Parameter(name, text.kind, annotation=annotation(name), default=value)
             for name, value in start_values(pair).items()
         ]
         vars(compare)["__signature__"] = inspect.Signature([text, *options], return_annotation=dict[str, Any])
@@ -176,7 +178,7 @@ def left() -> list[Any]:
     return [notice("You have left the queue."), *buttons("idle")]
 
 
-def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Policy) -> list[dict[str, Any]]:
+def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[dict[str, Any]]:
     """Updates of the controls that depend on pair, engine, drafter and policy, in the order of `visibility`."""
     values: dict[str, Any] = {}
     # a hidden choice must not stay in force
@@ -191,6 +193,7 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: Drafter, policy: Po
     }
     for name, value in values.items():
         updates[name]["value"] = value
+    updates["policy"]["info"] = explanation(pair, engine, drafter, policy)
     for name, chosen in classes(pair, engine, drafter, policy).items():
         updates[name]["elem_classes"] = chosen
     return [gr.update(**update) for update in updates.values()]

@@ -13,7 +13,6 @@ from specdemo.measure.sweep import LOOKAHEADS, THRESHOLDS, Sweep, candidates, sw
 from specdemo.models.pairs import bundled_prompts
 from specdemo.progress import Progress
 from specdemo.records import Costs, ModelPair, Prompts
-from specdemo.strategies import sources
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.boards.sweep import board as board_of
 from specdemo.ui.boards.sweep import sweep_board
@@ -114,7 +113,9 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
     if found.costs is not None:
         costs = KnownCosts(pair, found.settings.engine, found.costs)
         costs = known if known is not None and known.richer_than(costs) else costs
-    if found.acceptance is not None and sources(found.settings.strategy) == ("model",):  # predictions are for a draft
+    if found.acceptance is not None and found.settings.strategy.drafter.sources == (
+        "model",
+    ):  # predictions are for a draft
         alpha = round(found.acceptance, 2)
     return _Swept(
         best=best,

@@ -4,8 +4,8 @@ from markupsafe import Markup
 
 from specdemo.models.devices import draft_device
 from specdemo.presentation.figures import parameters
-from specdemo.presentation.wording import SERVERS
 from specdemo.records import Model, ModelPair
+from specdemo.strategies import SERVERS
 
 _HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>')
 

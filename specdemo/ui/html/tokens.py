@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
-from specdemo.presentation.explain import SOURCES
 from specdemo.records import DraftToken, Round, Side, Token, TraceSource, Verdict
+from specdemo.strategies import SOURCES
 from specdemo.ui.html.markdown import Markdown, Piece
 
 _ROUND = Markup('<span class="round" data-tip="{tip}">{tokens}</span>')

@@ -22,7 +22,7 @@ from specdemo.ui.callbacks.compare import (
     to_keep,
     waiting,
 )
-from specdemo.ui.controls import AT_HAND, NAMES, Control, classes, control, initially, start_values
+from specdemo.ui.controls import AT_HAND, NAMES, Control, classes, control, explanation, initially, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.views import view
@@ -204,6 +204,8 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
             made[name] = control(
                 name, value=start[name], visible=visible, min_width=120, elem_classes=chosen.get(name)
             )
+        if "policy" in names:
+            made["policy"].info = explanation(pair, start["engine"], start["drafter"], start["policy"])
 
     with gr.Column(elem_id="at-hand", elem_classes="controls"):
         add(*AT_HAND)

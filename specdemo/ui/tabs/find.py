@@ -10,7 +10,6 @@ from specdemo.errors import SpecdemoError
 from specdemo.measure.recommend import Candidate, within_error
 from specdemo.measure.sweep import Sweep, candidates, sweep
 from specdemo.presentation.figures import percent
-from specdemo.presentation.wording import strategy_words
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import check_known
@@ -74,7 +73,7 @@ def with_present(tried: list[Candidate], settings: GenerationSettings) -> list[C
     """These candidates, and the present setting if it is none of them."""
     if any(candidate.settings.strategy == settings.strategy for candidate in tried):
         return tried
-    return [*tried, Candidate(kind="policy", name=strategy_words(settings.strategy), value=None, settings=settings)]
+    return [*tried, Candidate(kind="policy", name=settings.strategy.words, value=None, settings=settings)]
 
 
 def outcome(found: Sweep, settings: GenerationSettings) -> Outcome:

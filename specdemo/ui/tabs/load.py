@@ -15,7 +15,7 @@ from specdemo.errors import SpecdemoError
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import AT_ONCE
+from specdemo.strategies import CONCURRENT
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import first_drafter
 from specdemo.ui.events import PRIVATE, Stop
@@ -142,7 +142,7 @@ def load_tab(
 
 def _settings(pair: ModelPair, **changes: Any) -> GenerationSettings:
     """The settings that the pair begins with, on an engine that serves several requests at once."""
-    here = {} if pair.target.server is not None else {"engine": AT_ONCE[0], "policy": "constant"}
+    here = {} if pair.target.server is not None else {"engine": CONCURRENT[0], "policy": "constant"}
     return begun(pair.target, drafter=first_drafter(pair), **here | changes)
 
 

@@ -1,0 +1,96 @@
+"""Decoding strategies, engines and kinds of draft, each declared in one place.
+
+To add a strategy, write its class in `draft.py` or `text.py` (or a module of its own, imported here), with
+`@register`, and its proposer in `specdemo/decoding/`.
+"""
+
+from specdemo.strategies.base import (
+    SOURCES,
+    STRATEGIES,
+    Drafter,
+    Fields,
+    Policy,
+    Source,
+    Strategy,
+    drafters,
+    effective,
+    pair_refusal,
+    policies,
+    refusal,
+    register,
+    shaping,
+    strategies,
+    strategy_of,
+)
+from specdemo.strategies.draft import (
+    Auto,
+    Confidence,
+    Constant,
+    DraftParameters,
+    Heuristic,
+    Plain,
+    Planned,
+    ServerDefault,
+    Tree,
+)
+from specdemo.strategies.engines import (
+    CONCURRENT,
+    DRAFT_KINDS,
+    ENGINES,
+    LOCAL,
+    PARTIAL,
+    SERVERS,
+    DraftKindName,
+    EngineName,
+    ServerKind,
+    engines_with,
+    supports,
+)
+from specdemo.strategies.text import Both, BothAuto, Lookup, TextParameters
+
+
+class Parameters(TextParameters, DraftParameters):
+    """The settings of all strategies. A module of strategies adds its own to the bases."""
+
+
+__all__ = [
+    "CONCURRENT",
+    "DRAFT_KINDS",
+    "ENGINES",
+    "LOCAL",
+    "PARTIAL",
+    "SERVERS",
+    "SOURCES",
+    "STRATEGIES",
+    "Auto",
+    "Both",
+    "BothAuto",
+    "Confidence",
+    "Constant",
+    "DraftKindName",
+    "Drafter",
+    "EngineName",
+    "Fields",
+    "Heuristic",
+    "Lookup",
+    "Parameters",
+    "Plain",
+    "Planned",
+    "Policy",
+    "ServerDefault",
+    "ServerKind",
+    "Source",
+    "Strategy",
+    "Tree",
+    "drafters",
+    "effective",
+    "engines_with",
+    "pair_refusal",
+    "policies",
+    "refusal",
+    "register",
+    "shaping",
+    "strategies",
+    "strategy_of",
+    "supports",
+]

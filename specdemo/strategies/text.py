@@ -1,0 +1,114 @@
+"""Strategies that copy from text: from what was read and written so far, alone or beside a draft model."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, Field
+
+from specdemo.strategies.base import AUTOMATIC, BOTH, CONSTANT, PROMPT_LOOKUP, Fields, Strategy, register
+from specdemo.strategies.engines import DraftKindName
+
+
+class TextParameters(BaseModel):
+    """The settings of these strategies."""
+
+    max_ngram_size: int = Field(
+        3,
+        ge=1,
+        le=16,
+        title="N-gram size",
+        description="longest run of recent tokens to look up in the text so far",
+    )
+
+
+@register
+@dataclass(frozen=True)
+class Lookup(Strategy):
+    """Prompt lookup: copies what followed an earlier occurrence of the last few tokens."""
+
+    max_ngram_size: int
+    num_assistant_tokens: int
+
+    name = "lookup"
+    drafter = PROMPT_LOOKUP
+    policy = CONSTANT
+    engines = ("genai", "traced", "served")
+    drafts = ()
+
+    @property
+    def words(self) -> str:
+        """How much is copied, after how much was found."""
+        return f"lookahead {self.num_assistant_tokens}, n-grams of up to {self.max_ngram_size}"
+
+    def genai(self) -> Fields:
+        """By their own names."""
+        return {"num_assistant_tokens": self.num_assistant_tokens, "max_ngram_size": self.max_ngram_size}
+
+    def vllm(self) -> Fields:
+        """Its n-gram method."""
+        return {
+            "method": "ngram",
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": self.max_ngram_size,
+            "num_speculative_tokens": self.num_assistant_tokens,
+        }
+
+    def llama_cpp(self) -> list[str]:
+        """Its simplest n-gram method, whose n-grams have exactly this size."""
+        flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(self.max_ngram_size)]
+        return [*flags, "--spec-ngram-simple-size-m", str(self.num_assistant_tokens)]
+
+    def transformers(self) -> Fields:
+        """Its prompt lookup decoding."""
+        return {
+            "prompt_lookup_num_tokens": self.num_assistant_tokens,
+            "max_matching_ngram_size": self.max_ngram_size,
+        }
+
+
+@dataclass(frozen=True)
+class _Both(Strategy):
+    drafter = BOTH
+    engines = ("traced",)
+    drafts = ("model",)
+    needs_costs = True
+
+    def unfit(self, draft: DraftKindName) -> str | None:
+        """Translated drafts and heads are not cheap to catch up."""
+        if draft in self.drafts:
+            return None
+        return "Both sources need a draft with the target's tokenizer; choose drafter model or lookup."
+
+
+@register
+@dataclass(frozen=True)
+class Both(_Both):
+    """Prompt lookup where it is expected to earn more than the draft, whose lookahead is constant."""
+
+    max_ngram_size: int
+    num_assistant_tokens: int
+
+    name = "both"
+    policy = CONSTANT
+    live = ("traced",)
+
+    @property
+    def words(self) -> str:
+        """The draft's lookahead, and how much must be found."""
+        return f"lookahead {self.num_assistant_tokens}, n-grams of up to {self.max_ngram_size}"
+
+
+@register
+@dataclass(frozen=True)
+class BothAuto(_Both):
+    """Prompt lookup where it is expected to earn more than the draft, whose lookahead is automatic."""
+
+    max_ngram_size: int
+    max_assistant_tokens: int
+
+    name = "both auto"
+    policy = AUTOMATIC
+
+    @property
+    def words(self) -> str:
+        """How much must be found."""
+        return f"automatic lookahead, n-grams of up to {self.max_ngram_size}"

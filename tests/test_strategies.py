@@ -1,0 +1,185 @@
+"""A strategy declares itself: page, terminal, sweep, benchmark and copied code follow from its class."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gradio as gr
+import pytest
+from pydantic import BaseModel, Field
+
+from specdemo.bench.methods import available
+from specdemo.cli import main
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import SettingsError
+from specdemo.measure.sweep import candidates
+from specdemo.presentation.code import FLAVOURS, code
+from specdemo.presentation.wording import in_words
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import (
+    ENGINES,
+    STRATEGIES,
+    Drafter,
+    Fields,
+    Parameters,
+    Plain,
+    Planned,
+    Strategy,
+    drafters,
+    policies,
+    shaping,
+)
+from specdemo.strategies.base import CONSTANT
+from specdemo.ui import controls
+from specdemo.ui.callbacks.compare import show_valid
+
+PAIR = ScriptedEngine().pair
+PARROT = Drafter("parrot", "Parrot", "a parrot", "the parrot's proposals", ("lookup",))
+
+
+@dataclass(frozen=True)
+class Parrot(Strategy):
+    """Repeats the last token."""
+
+    num_assistant_tokens: int
+
+    name = "parrot"
+    drafter = PARROT
+    policy = CONSTANT
+    engines = ("traced",)
+    live = ("traced",)
+
+    @property
+    def words(self) -> str:
+        return f"{self.num_assistant_tokens} repeats"
+
+    def vllm(self) -> Fields:
+        return {"method": "parrot", "num_speculative_tokens": self.num_assistant_tokens}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STRATEGIES, Parrot.name, Parrot)
+
+
+CHOSEN = {"engine": "traced", "drafter": "parrot", "num_assistant_tokens": 3}
+SETTINGS = {"engine": "traced"}
+
+
+def test_settings_name_it_and_say_what_it_is() -> None:
+    settings = GenerationSettings.checked(**CHOSEN)
+    assert settings.strategy == Parrot(3)
+    assert in_words(settings).startswith("3 repeats, a parrot, traced engine, greedy")
+    with pytest.raises(SettingsError, match="The genai engine does not support drafter parrot; choose the traced"):
+        GenerationSettings.checked(drafter="parrot", engine="genai")
+    with pytest.raises(SettingsError, match="Drafter parrot needs policy constant; change one"):
+        GenerationSettings.checked(**CHOSEN | {"policy": "auto"})
+
+
+def test_the_page_offers_it_with_its_settings() -> None:
+    made = controls.control("drafter")
+    assert isinstance(made, gr.Radio)
+    assert ("Parrot", "parrot") in made.choices
+    assert '.no-parrot label:has(input[value="parrot"])' in controls.choices_css()
+    shown = controls.visibility(PAIR, "traced", "parrot", "constant")
+    assert (shown["num_assistant_tokens"], shown["max_ngram_size"], shown["policy"]) == (True, False, False)
+    assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == ["no-both", "no-parrot"]
+    assert controls.classes(PAIR, "traced", "parrot", "constant")["num_assistant_tokens"] == ["moves"]
+    updates = dict(zip(controls.initially(PAIR), show_valid(PAIR, "traced", "parrot", "constant"), strict=True))
+    assert updates["policy"]["info"] == "Repeats the last token."
+    start = controls.start_values(PAIR)
+    assert controls.settings_from(PAIR, start | CHOSEN).strategy == Parrot(3)
+
+
+def test_the_terminal_takes_it_and_code_has_its_form(capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--engine", "traced", "--drafter", "parrot", "--num-assistant-tokens", "2"]
+    assert main(["code", "Say", "--to", "vllm", *options]) == 0
+    assert '{"method": "parrot", "num_speculative_tokens": 2}' in capfd.readouterr().out
+    assert main(["code", "Say", "--to", "llama.cpp", *options]) == 2
+    assert "llama.cpp cannot decode with 2 repeats" in capfd.readouterr().err
+    assert main(["code", "Say", *options, "--max-ngram-size", "2"]) != 0
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    assert "parrot" in capfd.readouterr().out
+
+
+def test_sweep_and_benchmark_try_it() -> None:
+    tried = candidates(PAIR, GenerationSettings.checked(**CHOSEN), [1, 4])
+    assert [candidate.settings.strategy for candidate in tried] == [Parrot(1), Parrot(4)]
+    found = available(PAIR, GenerationSettings.checked(**SETTINGS))
+    assert found["traced parrot"].strategy == Parrot(4)
+    assert "genai parrot" not in found
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES.values(), Plain, Planned], ids=lambda strategy: strategy.__name__)
+def test_every_strategy_explains_itself(strategy: type[Strategy]) -> None:
+    assert strategy.explanation().endswith(".")
+    assert strategy.drafter.words
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_is_named_by_settings_and_by_these_only(name: str) -> None:
+    strategy = STRATEGIES[name]
+    switch = {} if strategy.switch is None else {strategy.switch: 2}
+    chosen = {"engine": strategy.engines[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
+    assert type(GenerationSettings.checked(**chosen | switch).strategy) is strategy
+    assert set(strategy.parameters()) <= set(Parameters.model_fields)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_code_exists_for_a_strategy_that_has_a_form_and_only_then(name: str, flavour: str) -> None:
+    strategy = STRATEGIES[name]
+    pair = PAIR
+    if "eagle3" in strategy.drafts and "model" not in strategy.drafts:
+        pair = pair.model_copy(update={"draft": PAIR.target.model_copy(update={"eagle3": True})})
+    switch = {} if strategy.switch is None else {strategy.switch: 2}
+    chosen = {"engine": strategy.engines[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
+    settings = GenerationSettings.checked(**chosen | switch)
+    form = getattr(settings.strategy, flavour.replace(".", "_"))()
+    if form is not None:
+        assert str([*form][-1]).split(".")[0] in code(flavour, pair, settings, "Say")
+        return
+    with pytest.raises(SettingsError):
+        code(flavour, pair, settings, "Say")
+
+
+def test_every_parameter_shapes_a_strategy() -> None:
+    assert shaping() == set(Parameters.model_fields)
+
+
+def test_names_of_choices_are_unique() -> None:
+    for named in (drafters(), policies(), ENGINES):
+        labels = [one.label for one in named.values()]
+        assert len(set(labels)) == len(labels)
+
+
+class _WithText(BaseModel):
+    note: str = Field("", title="Note", description="any text")
+
+
+def test_a_setting_that_is_text_has_a_control(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(controls.FIELDS, "note", _WithText.model_fields["note"])
+    made = controls.control("note")
+    assert isinstance(made, gr.Textbox)
+    assert (made.label, made.info) == ("Note", "any text")
+
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "engines.md"
+
+
+def test_the_documents_table_is_what_strategies_declare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(STRATEGIES, Parrot.name)
+    assert table() in DOCUMENT.read_text(), f"put this into {DOCUMENT.name}:\n{table()}"
+
+
+def table() -> str:
+    """Every strategy in Markdown."""
+    rows: list[tuple[str, ...]] = [
+        ("`--drafter`", "`--policy`", "what it does", "engines", "settings", "sampling"),
+        ("---",) * 6,
+    ]
+    for strategy in STRATEGIES.values():
+        names = " ".join(f"`--{name.replace('_', '-')}`" for name in strategy.parameters())
+        chosen, engines = (strategy.drafter.name, strategy.policy.name), ", ".join(strategy.engines)
+        rows.append((*chosen, strategy.explanation(), engines, names, "yes" if strategy.samples else "no"))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
