@@ -157,6 +157,15 @@ class GenerationSettings(Parameters, _Chosen):
 
     at_once: bool = Field(False, title="Both sides at once", description="send both servers their request together")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_drafter(cls, values: Any) -> Any:
+        """Where only a drafter is named, its first policy is meant."""
+        if not isinstance(values, dict) or "policy" in values:
+            return values
+        able = [one.policy.name for one in STRATEGIES.values() if one.drafter.name == values.get("drafter")]
+        return {**values, "policy": able[0]} if able else values
+
     @property
     def strategy(self) -> Strategy:
         """The decoding strategy that the flat settings name."""

@@ -82,7 +82,11 @@ def test_the_page_offers_it_with_its_settings() -> None:
     assert '.no-parrot label:has(input[value="parrot"])' in controls.choices_css()
     shown = controls.visibility(PAIR, "traced", "parrot", "constant")
     assert (shown["num_assistant_tokens"], shown["max_ngram_size"], shown["policy"]) == (True, False, False)
-    assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == ["no-both", "no-parrot"]
+    assert controls.classes(PAIR, "genai", "model", "constant")["drafter"] == [
+        "no-suffix",
+        "no-both",
+        "no-parrot",
+    ]
     assert controls.classes(PAIR, "traced", "parrot", "constant")["num_assistant_tokens"] == ["moves"]
     updates = dict(zip(controls.initially(PAIR), show_valid(PAIR, "traced", "parrot", "constant"), strict=True))
     assert updates["policy"]["info"] == "Repeats the last token."

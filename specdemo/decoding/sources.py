@@ -20,7 +20,7 @@ import numpy as np
 
 from specdemo.decoding.auto import Steps
 from specdemo.decoding.fading import FadingMean
-from specdemo.decoding.lookup import Found
+from specdemo.decoding.indexes import Match
 from specdemo.records import Costs
 
 _FIRST = (0.15, 0.35, 0.55)
@@ -48,7 +48,7 @@ class Sources:
         """The most tokens of a copy."""
         return self._steps.cap
 
-    def copied(self, found: Found) -> int:
+    def copied(self, found: Match) -> int:
         """How many of the found tokens to propose; 0: the draft proposes."""
         most = min(len(found.tokens), self.cap)
         if not most:
@@ -70,7 +70,7 @@ class Sources:
     def _losing(self) -> bool:
         return self._resting and self._earned.value * self._steps.plain < 1
 
-    def copy_judged(self, found: Found, committed: Sequence[int]) -> None:
+    def copy_judged(self, found: Match, committed: Sequence[int]) -> None:
         """Learn from what a round committed, where these tokens had been found, proposed or not."""
         right = 0
         while right < min(len(found.tokens), len(committed)) and found.tokens[right] == committed[right]:

@@ -46,7 +46,7 @@ from specdemo.strategies.engines import (
     engines_with,
     supports,
 )
-from specdemo.strategies.text import Both, BothAuto, Lookup, TextParameters
+from specdemo.strategies.text import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Suffix, TextParameters
 
 
 class Parameters(TextParameters, DraftParameters):
@@ -62,6 +62,7 @@ __all__ = [
     "SERVERS",
     "SOURCES",
     "STRATEGIES",
+    "TOKENS_PER_MATCHED",
     "Auto",
     "Both",
     "BothAuto",
@@ -81,6 +82,7 @@ __all__ = [
     "ServerKind",
     "Source",
     "Strategy",
+    "Suffix",
     "Tree",
     "drafters",
     "effective",

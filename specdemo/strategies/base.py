@@ -11,9 +11,14 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from specdemo.strategies.engines import DRAFT_KINDS, DraftKindName, EngineName, supports
 
-Source = Literal["model", "lookup"]
-"""What a proposal can come from: a draft model, or the text so far."""
-SOURCES: dict[Source, str] = {"model": "the draft", "lookup": "prompt lookup"}
+Source = Literal["model", "lookup", "suffix", "table"]
+"""Where a proposal comes from: a draft model, a text's n-grams, its suffix tree, a table of the target's answers."""
+SOURCES: dict[Source, str] = {
+    "model": "the draft",
+    "lookup": "prompt lookup",
+    "suffix": "the suffix tree",
+    "table": "the target's table",
+}
 """Their names in a sentence."""
 
 Fields = dict[str, Any]
@@ -145,6 +150,7 @@ BOTH = Drafter(
     "both", "Both: lookup where it pays", "draft model and prompt lookup", "all proposals", ("model", "lookup")
 )
 CONSTANT = Policy("constant", "Constant")
+CONFIDENCE = Policy("confidence", "Confidence threshold")
 AUTOMATIC = Policy("auto", "Automatic")
 
 STRATEGIES: dict[str, type[Strategy]] = {}

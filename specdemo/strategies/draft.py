@@ -4,14 +4,23 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
-from specdemo.strategies.base import AUTOMATIC, CONSTANT, DRAFT_MODEL, NOBODY, Fields, Policy, Strategy, register
+from specdemo.strategies.base import (
+    AUTOMATIC,
+    CONFIDENCE,
+    CONSTANT,
+    DRAFT_MODEL,
+    NOBODY,
+    Fields,
+    Policy,
+    Strategy,
+    register,
+)
 from specdemo.strategies.engines import LOCAL, DraftKindName
 
 _ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3", "request")
 _NEVER_BELOW = 1e-30  # GenAI takes a threshold of 0 for "no threshold set"
 _ASSISTANT_TOKENS = 20  # where transformers' assistant stops, if nothing else says so
 _HEURISTIC = Policy("heuristic", "Heuristic")
-_CONFIDENCE = Policy("confidence", "Confidence threshold")
 _SERVER = Policy("server", "As the server was started")
 
 
@@ -192,7 +201,7 @@ class Confidence(Strategy):
 
     name = "confidence"
     drafter = DRAFT_MODEL
-    policy = _CONFIDENCE
+    policy = CONFIDENCE
     engines = ("genai", "traced", "served")
     drafts = _ANY
     live = ("traced",)

@@ -4,8 +4,22 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
-from specdemo.strategies.base import AUTOMATIC, BOTH, CONSTANT, PROMPT_LOOKUP, Fields, Strategy, register
+from specdemo.strategies.base import (
+    AUTOMATIC,
+    BOTH,
+    CONFIDENCE,
+    CONSTANT,
+    PROMPT_LOOKUP,
+    Drafter,
+    Fields,
+    Strategy,
+    register,
+)
 from specdemo.strategies.engines import DraftKindName
+
+SUFFIX_TREE = Drafter("suffix", "Suffix tree", "suffix tree", "the suffix tree's proposals", ("suffix",))
+TOKENS_PER_MATCHED = 2
+"""Tokens that a suffix tree proposes per token that matched, at most."""
 
 
 class TextParameters(BaseModel):
@@ -17,6 +31,9 @@ class TextParameters(BaseModel):
         le=16,
         title="N-gram size",
         description="longest run of recent tokens to look up in the text so far",
+    )
+    remember: bool = Field(
+        False, title="Memory", description="let the suffix tree learn from the answers to earlier, other prompts"
     )
 
 
@@ -62,6 +79,39 @@ class Lookup(Strategy):
         return {
             "prompt_lookup_num_tokens": self.num_assistant_tokens,
             "max_matching_ngram_size": self.max_ngram_size,
+        }
+
+
+@register
+@dataclass(frozen=True)
+class Suffix(Strategy):
+    """Suffix decoding: proposes what most often followed the last tokens before, as long as counts make it likely."""
+
+    assistant_confidence_threshold: float
+    max_assistant_tokens: int
+    remember: bool = False
+
+    name = "suffix"
+    drafter = SUFFIX_TREE
+    policy = CONFIDENCE
+    engines = ("traced",)
+    drafts = ()
+    live = ("traced",)
+
+    @property
+    def words(self) -> str:
+        """The threshold, and whose text is counted."""
+        memory = ", remembering earlier answers" if self.remember else ""
+        return f"confidence threshold {self.assistant_confidence_threshold:g}{memory}"
+
+    def vllm(self) -> Fields:
+        """Its suffix decoding, which remembers up to 10,000 answers unless it is forbidden to."""
+        return {
+            "method": "suffix",
+            "num_speculative_tokens": self.max_assistant_tokens,
+            "suffix_decoding_min_token_prob": self.assistant_confidence_threshold,
+            "suffix_decoding_max_spec_factor": float(TOKENS_PER_MATCHED),
+            **({} if self.remember else {"suffix_decoding_max_cached_requests": 0}),
         }
 
 

@@ -73,7 +73,7 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     acting = {name for strategy in able if strategy.policy.name == chosen for name in effective(strategy, engine)}
     return {
         "engine": len(engines_for(pair)) > 1,
-        "drafter": pair.draft is not None and len(drafters(pair, engine)) > 1,
+        "drafter": len(drafters(pair, engine)) > 1,
         "policy": len(known) > 1,
         **{name: name in acting for name in NAMES if name in shaping()},
         **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in shaping()},
@@ -159,11 +159,15 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
         SettingsError: a value is out of its range.
     """
     engines = engines_for(pair)
-    values = values | {
-        "engine": values["engine"] if values["engine"] in engines or len(engines) > 1 else engines[0],
-        "drafter": values["drafter"] if pair.draft is not None else "lookup",
-    }
+    engine = values["engine"] if values["engine"] in engines or len(engines) > 1 else engines[0]
+    drafter = values["drafter"]
+    if pair.draft is None and drafter not in drafters(pair, engine):
+        drafter = first_drafter(pair)
+    values = values | {"engine": engine, "drafter": drafter}
+    if len(able := policies(pair, engine, drafter)) == 1:  # its control is hidden, and keeps its value
+        values["policy"] = first_policy(able)
     shown = visibility(pair, values["engine"], values["drafter"], values["policy"]) | {
+        "policy": True,
         "engine": True,
         "drafter": True,
     }

@@ -1,23 +1,11 @@
 """Two sources of proposals: what each is worth, without a model."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from specdemo.decoding.lookup import Found, Occurrences, look_up
+from specdemo.decoding.indexes import NO_MATCH, Match
 from specdemo.decoding.sources import Sources
 from specdemo.records import Costs
 
 COSTS = Costs(plain_step=1.0, draft_step=0.1, verify=(1.0,) * 17)
-FOUND = Found(3, [1, 2, 3, 4])
-
-
-@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4), st.integers(0, 5))
-def test_occurrences_of_a_growing_text_are_those_that_a_search_finds(
-    text: list[int], longest: int, limit: int
-) -> None:
-    occurrences = Occurrences(longest)
-    for end in range(1, len(text) + 1, 2):
-        assert occurrences.find(text[:end], limit).tokens == look_up(text[:end], longest, limit)
+FOUND = Match(3, (1, 2, 3, 4))
 
 
 def test_a_copy_that_proves_right_is_proposed_and_one_that_proves_wrong_is_not() -> None:
@@ -27,7 +15,7 @@ def test_a_copy_that_proves_right_is_proposed_and_one_that_proves_wrong_is_not()
             sources.copy_judged(FOUND, committed)
             sources.drafted(4, 2, 5)
     assert (right.copied(FOUND), wrong.copied(FOUND)) == (4, 0)
-    assert right.copied(Found(0, [])) == 0
+    assert right.copied(NO_MATCH) == 0
 
 
 def test_the_draft_proposes_where_its_rounds_earn_more() -> None:

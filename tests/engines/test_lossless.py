@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.sampling import Logits, Probabilities, distribution, draw
 from specdemo.decoding.sources import Sources
@@ -19,12 +20,12 @@ from specdemo.decoding.verification import Uniform, Verified, rejection_sample
 from specdemo.engines.base import rounds_of
 from specdemo.engines.traced import TracedEngine
 from specdemo.engines.traced.decoder import TracedDecoder
-from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter
+from specdemo.engines.traced.drafters import BothDrafter, Drafter, ModelDrafter, TextDrafter
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, Request
 from specdemo.runtime.language_model import ModelSequence
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Both, Lookup, Plain, Source
+from specdemo.strategies import Both, Plain, Source
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
@@ -162,8 +163,8 @@ def joint(request: Request) -> dict[tuple[int, ...], float]:
 
 def scripted_decoder(request: Request) -> TracedDecoder:
     def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
-        if isinstance(request.strategy, Lookup):
-            return LookupDrafter(3, request.strategy)
+        if not request.strategy.drafter.model:
+            return TextDrafter(index_of(request.strategy), 3)
         policy = policy_for(request.strategy, COSTS)
         draft = ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
         if isinstance(request.strategy, Both):
@@ -181,6 +182,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence", "assistant_confidence_threshold": 0.9},
     "lookup": {"drafter": "lookup", "max_ngram_size": 1},
+    "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.0},
     "both": {"drafter": "both", "max_ngram_size": 2, "num_assistant_tokens": 1, "max_new_tokens": 5},
     "top-p": {"top_p": 0.4},
     "top-k": {"top_k": 1},

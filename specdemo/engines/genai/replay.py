@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
+from specdemo.decoding.indexes import look_up
 from specdemo.decoding.lookahead import policy_for, propose
-from specdemo.decoding.lookup import look_up
 from specdemo.decoding.sampling import greedy_choice, softmax
 from specdemo.records import Request
 from specdemo.runtime.language_model import ModelSequence

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
+from specdemo.decoding.indexes import NO_MATCH, NgramIndex, TextIndex
 from specdemo.decoding.lookahead import LookaheadPolicy, propose
-from specdemo.decoding.lookup import Found, Occurrences
 from specdemo.decoding.sampling import (
     Logits,
     Probabilities,
@@ -23,7 +23,7 @@ from specdemo.engines.agreement import draft_agreement
 from specdemo.runtime.language_model import ModelSequence
 from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import Sampling
-from specdemo.strategies import Lookup, Source
+from specdemo.strategies import Source
 
 
 @dataclass
@@ -145,21 +145,20 @@ class ModelDrafter:
         )
 
 
-class LookupDrafter:
-    """Prompt lookup: a copy of what followed an earlier occurrence of the last few tokens."""
+class TextDrafter:
+    """Copies what followed before, as an index of the text finds it."""
 
-    def __init__(self, vocabulary: int, strategy: Lookup) -> None:
+    def __init__(self, index: TextIndex, vocabulary: int) -> None:
+        self._index = index
         self._vocabulary = vocabulary
-        self._lookahead = strategy.num_assistant_tokens
-        self._occurrences = Occurrences(strategy.max_ngram_size)
 
     def read(self, text: Sequence[int]) -> None:
         """Index the prompt."""
-        self._occurrences.find(text, 0)
+        self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """The tokens that followed, each with certainty."""
-        found = self._occurrences.find(text, min(limit, self._lookahead))
+        """The tokens found, each with certainty."""
+        found = self._index.find(text, limit)
         return [certain(token, self._vocabulary) for token in found.tokens]
 
     def learn(self, proposed: int, accepted: int, fed: int) -> None:
@@ -179,9 +178,9 @@ class BothDrafter:
     def __init__(self, drafter: ModelDrafter, sources: Sources, ngram: int, vocabulary: int) -> None:
         self._drafter = drafter
         self._sources = sources
-        self._occurrences = Occurrences(ngram)
+        self._occurrences = NgramIndex(ngram)
         self._vocabulary = vocabulary
-        self._found, self._length = Found(0, []), 0  # in this round's text, and how long that was
+        self._found, self._length = NO_MATCH, 0  # in this round's text, and how long that was
         self._drafts = True  # who proposed in this round
 
     def read(self, text: Sequence[int]) -> None:

@@ -2,17 +2,19 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
 from itertools import cycle, islice
 from time import perf_counter
 from typing import Literal
 
+from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
 from specdemo.decoding.lookahead import known, policy_for
 from specdemo.decoding.sources import Sources
+from specdemo.decoding.table import TABLE, Table
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
-from specdemo.engines.traced.drafters import BothDrafter, Drafter, LookupDrafter, ModelDrafter, TranslatingDrafter
+from specdemo.engines.traced.drafters import BothDrafter, Drafter, ModelDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.converted import folder_of
@@ -23,7 +25,7 @@ from specdemo.runtime.eagle import HeadModel, show_states
 from specdemo.runtime.language_model import Adapt, LanguageModel, ModelSequence
 from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import RuntimeSettings
-from specdemo.strategies import Both, BothAuto, Constant, Lookup, Plain, Strategy
+from specdemo.strategies import Both, BothAuto, Constant, Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on its own text."""
@@ -55,6 +57,7 @@ class TracedEngine:
         self._target: LanguageModel | None = _load(pair.target, pair.runtime, pair.runtime.device, states)
         self._draft: LanguageModel | None = None
         self._head: HeadModel | None = None
+        self._memory = Memory()
         self._kept: dict[_Role, list[ModelSequence]] = {}
         self._draft_tokenizer: Tokenizer | None = None
         if pair.draft is not None and pair.eagle3:
@@ -122,6 +125,16 @@ class TracedEngine:
                 if step.draft_seconds is not None and step.proposed and len(step.proposed) == lookahead
             ]
 
+    @cached_property
+    def _table(self) -> Table | None:
+        """What the target usually says, if a table of that stands in the folder of its draft or its own."""
+        for model in (self.pair.draft, self.pair.target):
+            path = None if model is None or model.eagle3 else folder_of(model) / TABLE
+            if path is not None and path.is_file():
+                table = Table.load(path)
+                return table if table.vocabulary == self._model("plain").vocabulary else None
+        return None
+
     def close(self) -> None:
         """Free all models."""
         self._target = self._draft = self._head = None
@@ -146,8 +159,15 @@ class TracedEngine:
     def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, Follow]:
         """What makes the drafter for the request's way, and what changes that way."""
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
-        if isinstance(strategy, Lookup):
-            return lambda text, capacity, random, target: LookupDrafter(vocabulary, strategy), _never
+        if not strategy.drafter.model:
+            index = index_of(strategy, self._table)
+
+            def open_index(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+                if isinstance(index, SuffixIndex) and index.remembers:
+                    index.earlier = self._memory.open(text)
+                return TextDrafter(index, vocabulary)
+
+            return open_index, index.update_strategy
         if isinstance(strategy, Both | BothAuto):
             known(costs)  # raises
         context = self.pair.draft.context_length if self.pair.draft is not None else None

@@ -1,0 +1,261 @@
+"""Indexes of text: what followed before what was read last. They propose without a model, at no cost but a lookup.
+
+Prompt lookup is the rule of openvino-genai 2026.4, which both engines follow; a test compares them with it. It takes
+the earliest occurrence of the longest n-gram and counts nothing.
+
+Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975) counts. For every match length m up to a limit, the tree knows
+how often each token followed the text's last m tokens, so that a continuation has a chance: the product of the shares
+of its tokens, each after what precedes it. A longer match is surer but rarer. The continuation with the greatest
+expected number of accepted tokens, which is the sum of these products, wins.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from specdemo.decoding.table import Table
+from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
+
+TOKENS = 64  # in a proposal, at most
+LONGEST_MATCH = 8
+"""Tokens of the longest match in a suffix tree; longer ones found nothing more in the text that this was tuned on."""
+_TOKENS = 2**32  # token ids are below
+
+
+class Match(NamedTuple):
+    """Tokens that may follow, since they followed the text's last `size` tokens before; none where nothing did.
+
+    `chances`: that all tokens up to each are right, as far as counts tell; empty where nothing is counted.
+    """
+
+    size: int
+    tokens: tuple[int, ...]
+    chances: tuple[float, ...] = ()
+
+
+NO_MATCH = Match(0, ())
+
+
+class TextIndex(Protocol):
+    """Finds what may follow a growing text."""
+
+    def find(self, text: Sequence[int], limit: int) -> Match:
+        """At most `limit` tokens that may follow the text, which continues the one before."""
+
+    def update_strategy(self, strategy: Strategy) -> bool:
+        """Look up as this strategy does from now on; False, and nothing changes, if it cannot be changed to that."""
+
+
+def look_up(text: Sequence[int], longest: int, limit: int) -> list[int]:
+    """Prompt lookup: at most `limit` tokens that followed the earliest occurrence of the longest recent n-gram."""
+    if longest >= len(text):
+        longest = len(text) // 2
+    for size in range(longest, 0, -1):
+        recent = text[-size:]
+        for start in range(len(text) - size):
+            if text[start : start + size] == recent:
+                return list(text[start + size : start + size + limit])
+    return []
+
+
+class NgramIndex:
+    """Where every n-gram of a text occurs first: the rule of `look_up`, without searching all of the text."""
+
+    def __init__(self, longest: int, most: int = TOKENS) -> None:
+        """N-grams of at most `longest` tokens, of which at most `most` are copied."""
+        self._most = most
+        self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(longest)]
+        self._read = 0  # tokens whose n-grams are indexed
+
+    def find(self, text: Sequence[int], limit: int) -> Match:
+        """The same as `look_up`."""
+        limit = min(limit, self._most)
+        for end in range(self._read + 1, len(text)):  # not the last token: nothing has followed it yet
+            for size, ends in enumerate(self._ends[:end], 1):
+                ends.setdefault(tuple(text[end - size : end]), end)
+        self._read = max(len(text) - 1, 0)
+        longest = len(self._ends) if len(self._ends) < len(text) else len(text) // 2
+        for size in range(longest, 0, -1):
+            start = self._ends[size - 1].get(tuple(text[-size:]))
+            if start is not None:
+                return Match(size, tuple(text[start : start + limit]))
+        return NO_MATCH
+
+    def update_strategy(self, strategy: Strategy) -> bool:
+        """Both engines copy as the request says."""
+        return False
+
+
+class SuffixTree:
+    """All runs of at most `longest + 1` tokens of one text or several, each with its count.
+
+    A node is a run. It knows its likeliest successor, the latest of equals, and the run without its first token. So a
+    token takes `longest + 1` dictionary lookups to add, and a proposed one takes one step to find.
+    """
+
+    def __init__(self, longest: int = LONGEST_MATCH) -> None:
+        """Matches are at most `longest` tokens long."""
+        self.longest = longest
+        self._children: dict[int, int] = {}  # by node and token
+        self._count, self._followed = [0], [0]  # occurrences, and those that something followed
+        self._likeliest, self._token, self._shorter = [0], [0], [0]
+        self.end = [0]
+        """Nodes of the last 0, 1, 2, … tokens read."""
+
+    def begin(self) -> None:
+        """Read another text from here on."""
+        self.end = [0]
+
+    def read(self, tokens: Iterable[int]) -> None:
+        """Append tokens to the text."""
+        for token in tokens:
+            self._add(token)
+
+    def follow(self, nodes: Sequence[int], token: int) -> list[int]:
+        """Nodes of the last 0, 1, 2, … tokens of another text, after its next token, as far as the tree has them."""
+        found = [0]
+        for node in nodes[: self.longest]:
+            child = self._children.get(node * _TOKENS + token)
+            if child is None:
+                break
+            found.append(child)
+        return found
+
+    def continuation(self, nodes: Sequence[int], size: int, limit: int, threshold: float) -> Match:
+        """What most often followed the last `size` tokens of a text with these nodes.
+
+        At most `limit` tokens, and as long as their chance is at least the threshold.
+        """
+        node, chance = nodes[size], 1.0
+        tokens, chances = list[int](), list[float]()
+        while len(tokens) < limit and self._followed[node]:
+            child = self._likeliest[node]
+            chance *= self._count[child] / self._followed[node]
+            if chance < threshold:
+                break
+            tokens.append(self._token[child])
+            chances.append(chance)
+            node = child if size + len(tokens) <= self.longest else self._shorter[child]
+        return Match(size, tuple(tokens), tuple(chances))
+
+    def _add(self, token: int) -> None:
+        end, shorter = [0], 0
+        for node in self.end:
+            child = self._children.get(node * _TOKENS + token)
+            if child is None:
+                child = self._children[node * _TOKENS + token] = len(self._count)
+                self._count.append(0)
+                self._followed.append(0)
+                self._likeliest.append(0)
+                self._token.append(token)
+                self._shorter.append(shorter)
+            self._count[child] += 1
+            self._followed[node] += 1
+            likeliest = self._likeliest[node]
+            if not likeliest or self._count[child] >= self._count[likeliest]:
+                self._likeliest[node] = child
+            end.append(child)
+            shorter = child
+        self.end = end[: self.longest + 1]
+
+
+class SuffixIndex:
+    """The best continuation of a text: by its own tree, one of earlier texts, and a table of what the target says."""
+
+    def __init__(
+        self,
+        threshold: float,
+        most: int = TOKENS,
+        *,
+        table: Table | None = None,
+        remembers: bool = False,
+        longest: int = LONGEST_MATCH,
+    ) -> None:
+        """Continuations of at most `most` tokens, as long as their chance is at least the threshold."""
+        self.remembers = remembers
+        self.earlier: SuffixTree | None = None
+        """Of earlier answers, if it is to remember any."""
+        self._threshold, self._most = threshold, most
+        self._own, self._table = SuffixTree(longest), table
+        self._nodes = [0]  # in the tree of earlier answers
+        self._read = 0
+
+    def find(self, text: Sequence[int], limit: int) -> Match:
+        """The continuation with the greatest expected number of accepted tokens; of equals, the longest match's.
+
+        A match of m tokens allows for about as many.
+        """
+        self._own.read(text[self._read :])
+        if self.earlier is not None:
+            for token in text[self._read :]:
+                self._nodes = self.earlier.follow(self._nodes, token)
+        self._read = len(text)
+        best, score = NO_MATCH, 0.0
+        for found in self._continuations(text, min(limit, self._most)):
+            if found.tokens and sum(found.chances) > score:
+                best, score = found, sum(found.chances)
+        return best
+
+    def update_strategy(self, strategy: Strategy) -> bool:
+        """With another threshold."""
+        if not isinstance(strategy, Suffix):
+            return False
+        self._threshold, self._most = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
+        return True
+
+    def _continuations(self, text: Sequence[int], limit: int) -> Iterable[Match]:
+        for tree, nodes in ((self._own, self._own.end), (self.earlier, self._nodes)):
+            if tree is not None:
+                for size in range(len(nodes) - 1, 0, -1):
+                    yield tree.continuation(nodes, size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
+        if self._table is not None:
+            yield from_table(self._table, text, limit, self._threshold)
+
+
+def from_table(table: Table, text: Sequence[int], limit: int, threshold: float) -> Match:
+    """What the target most often says after the text's last tokens, while the chance is at least the threshold."""
+    recent, chance, size = list(text[-LONGEST_MATCH:]), 1.0, 0
+    tokens, chances = list[int](), list[float]()
+    while len(tokens) < limit:
+        found = table.following(recent)
+        if found is None:
+            break
+        chance *= found.count / found.total
+        if chance < threshold:
+            break
+        size, limit = size or found.size, limit if tokens else min(limit, TOKENS_PER_MATCHED * found.size)
+        tokens.append(found.token)
+        chances.append(chance)
+        recent.append(found.token)
+    return Match(size, tuple(tokens), tuple(chances))
+
+
+class Memory:
+    """Answers to earlier prompts, for a tree beside a request's own. It never holds an answer to the same prompt.
+
+    Otherwise a prompt that is repeated, as in every measurement, would be answered by copying its last answer.
+    """
+
+    _KEPT = 64  # answers
+
+    def __init__(self) -> None:
+        self._texts: list[tuple[tuple[int, ...], Sequence[int]]] = []  # prompts, and texts that go on growing
+
+    def open(self, text: Sequence[int]) -> SuffixTree:
+        """A tree of the answers to other prompts; from now on, this text's answer is one of those remembered."""
+        prompt, tree = tuple(text), SuffixTree()
+        for other, whole in self._texts:
+            if other != prompt:
+                tree.begin()
+                tree.read(whole[len(other) :])
+        self._texts = [*self._texts[1 - self._KEPT :], (prompt, text)]
+        return tree
+
+
+def index_of(strategy: Strategy, table: Table | None = None) -> TextIndex:
+    """The index of a strategy that proposes from text alone."""
+    match strategy:
+        case Lookup(size, most):
+            return NgramIndex(size, most)
+        case Suffix(threshold, most, remembers):
+            return SuffixIndex(threshold, most, remembers=remembers, table=table)
+    raise AssertionError(f"{strategy} has no index")

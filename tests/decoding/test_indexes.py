@@ -1,0 +1,158 @@
+"""Indexes of text against slow references: prompt lookup, and the suffix tree with its counts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdemo.decoding.indexes import (
+    NO_MATCH,
+    Match,
+    Memory,
+    NgramIndex,
+    SuffixIndex,
+    SuffixTree,
+    from_table,
+    look_up,
+)
+from specdemo.decoding.table import Table
+from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
+
+texts = st.lists(st.integers(0, 2), max_size=40)
+longest = st.integers(1, 5)
+limits = st.integers(0, 6)
+thresholds = st.sampled_from([0.0, 0.1, 0.3, 0.6, 1.0])
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 4), st.integers(0, 5))
+def test_ngrams_of_a_growing_text_are_those_that_a_search_finds(text: list[int], longest: int, limit: int) -> None:
+    index = NgramIndex(longest)
+    for end in range(1, len(text) + 1, 2):
+        assert index.find(text[:end], limit).tokens == tuple(look_up(text[:end], longest, limit))
+
+
+def counted(texts: Sequence[Sequence[int]], context: Sequence[int]) -> dict[int, tuple[int, int, int]]:
+    """For each token that followed this context: how often, and where last."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for number, text in enumerate(texts):
+        for end in range(len(context), len(text)):
+            if list(text[end - len(context) : end]) == list(context):
+                found[text[end]] = (found.get(text[end], (0, 0, 0))[0] + 1, number, end)
+    return found
+
+
+def slowly(
+    texts: Sequence[Sequence[int]], text: Sequence[int], longest: int, limit: int, threshold: float
+) -> list[Match]:
+    """Every candidate, by counting in all texts again for each token."""
+    matches = []
+    for size in range(min(longest, len(text)), 0, -1):
+        tokens, chances, chance = list[int](), list[float](), 1.0
+        if not counted(texts, text[len(text) - size :]) and not any(
+            list(text[len(text) - size :]) == list(other[end - size : end])
+            for other in texts
+            for end in range(size, len(other) + 1)
+        ):
+            continue
+        while len(tokens) < min(limit, TOKENS_PER_MATCHED * size):
+            whole = [*text[len(text) - size :], *tokens]
+            found = counted(texts, whole[-longest:])
+            if not found:
+                break
+            token = max(found, key=found.__getitem__)
+            chance *= found[token][0] / sum(count for count, *_ in found.values())
+            if chance < threshold:
+                break
+            tokens.append(token)
+            chances.append(chance)
+        matches.append(Match(size, tuple(tokens), tuple(chances)))
+    return matches
+
+
+def best(matches: Sequence[Match]) -> Match:
+    chosen = max(matches, key=lambda match: sum(match.chances), default=NO_MATCH)
+    return chosen if chosen.tokens else NO_MATCH
+
+
+@settings(max_examples=300)
+@given(texts, longest, limits, thresholds, st.integers(1, 7))
+def test_the_tree_proposes_what_counting_anew_does(
+    text: list[int], longest: int, limit: int, threshold: float, step: int
+) -> None:
+    index = SuffixIndex(threshold, longest=longest)
+    for end in range(1, len(text) + 1, step):
+        found = index.find(text[:end], limit)
+        reference = best(slowly([text[:end]], text[:end], longest, limit, threshold))
+        assert (found.size, found.tokens) == (reference.size, reference.tokens)
+        assert found.chances == pytest.approx(reference.chances)
+
+
+@settings(max_examples=200)
+@given(st.lists(texts, max_size=3), texts, longest, limits, thresholds)
+def test_a_tree_of_other_texts_takes_part(
+    others: list[list[int]], text: list[int], longest: int, limit: int, threshold: float
+) -> None:
+    index = SuffixIndex(threshold, longest=longest)
+    index.earlier = SuffixTree(longest)
+    for other in others:
+        index.earlier.begin()
+        index.earlier.read(other)
+    found = index.find(text, limit)
+    own, earlier = (slowly(read, text, longest, limit, threshold) for read in ([text], others))
+    reference = best([*own, *earlier])
+    assert (found.size, found.tokens) == (reference.size, reference.tokens)
+
+
+@given(texts, limits, st.sampled_from([0.3, 0.6]))
+def test_a_continuation_is_as_likely_as_asked_and_never_longer(text: list[int], limit: int, threshold: float) -> None:
+    found = SuffixIndex(threshold, most=4).find(text, limit)
+    assert len(found.tokens) == len(found.chances) <= min(limit, 4, TOKENS_PER_MATCHED * found.size)
+    assert all(chance >= threshold for chance in found.chances)
+    assert list(found.chances) == sorted(found.chances, reverse=True)
+
+
+def test_by_hand() -> None:
+    index = SuffixIndex(0.3)
+    assert index.find([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 4, 8, 1, 2], 2) == Match(2, (4, 8), (2 / 3, 1 / 3))
+    assert SuffixIndex(0.5).find([5, 6, 7], 8) == NO_MATCH
+    assert SuffixIndex(0.0).find([], 8) == NO_MATCH
+
+
+def test_a_threshold_can_be_moved_during_a_request() -> None:
+    index, text = SuffixIndex(0.9), [1, 2, 1, 3, 1]
+    assert index.find(text, 8) == NO_MATCH
+    assert index.update_strategy(Suffix(0.3, 8))
+    assert index.find(text, 8).tokens == (3, 1)
+    assert not index.update_strategy(Constant(4))
+    assert not NgramIndex(3).update_strategy(Constant(4))
+
+
+def test_memory_holds_answers_to_other_prompts_only() -> None:
+    memory, index = Memory(), SuffixIndex(0.1)
+    first, second = [1, 2, 3], [4, 5, 6]
+    assert tokens_of(memory, first, [3]) == ()
+    first += [7, 8, 9]  # its answer grows after it was opened
+    assert tokens_of(memory, [1, 2, 3], [7]) == ()
+    assert tokens_of(memory, second, [7]) == (8, 9)
+    second += [7, 8, 0]
+    assert tokens_of(memory, [1, 2, 3], [7]) == (8, 0)
+    assert index.find([7, 7], 1).tokens == (7,)
+
+
+def tokens_of(memory: Memory, prompt: list[int], text: list[int]) -> tuple[int, ...]:
+    index = SuffixIndex(0.1)
+    index.earlier = memory.open(prompt)
+    return index.find(text, 4).tokens
+
+
+def test_a_table_of_the_target_continues_where_the_text_has_nothing(tmp_path: Path) -> None:
+    ids = np.array([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3, 4])
+    table = Table.count([(ids, np.ones(len(ids), bool))], 10)
+    found = SuffixIndex(0.3, table=table).find([9, 1, 2], 4)
+    assert found.tokens[:2] == (3, 4)
+    assert found.chances[:2] == pytest.approx((1, 2 / 3))
+    assert found == from_table(table, [9, 1, 2], 4, 0.3)
+    assert SuffixIndex(0.3, table=table).find([9, 9], 4) == Match(1, (9,), (1.0,))
