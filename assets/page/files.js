@@ -1,29 +1,112 @@
-// Files for the reader, and texts made small enough to keep or to send.
+// Files and texts for the reader: made small enough to keep or to send, saved, copied, shared.
 
-async function through(transform, blob) {
+/**
+ * @param {GenericTransformStream} transform
+ * @param {Blob} blob
+ */
+function through(transform, blob) {
   return new Response(blob.stream().pipeThrough(transform));
 }
 
-// A text as base64 of its gzip.
-async function pack(text) {
-  const answer = await through(new CompressionStream("gzip"), new Blob([text]));
+/** A text as base64 of its gzip. @param {string} text */
+export async function pack(text) {
+  const answer = through(new CompressionStream("gzip"), new Blob([text]));
   const letters = Array.from(new Uint8Array(await answer.arrayBuffer()), (byte) => String.fromCharCode(byte));
   return btoa(letters.join(""));
 }
 
+/** @param {string} base64 */
+export async function unpack(base64) {
+  return through(new DecompressionStream("gzip"), new Blob([bytesOf(base64)])).text();
+}
+
+/** @param {string} base64 */
 function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }
 
-async function unpack(base64) {
-  return (await through(new DecompressionStream("gzip"), new Blob([bytesOf(base64)]))).text();
-}
-
-// Hand a file to the reader.
+/**
+ * Hand a file to the reader.
+ * @param {BlobPart} content
+ * @param {string} type
+ * @param {string} name
+ */
 function save(content, type, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([content], { type }));
   link.download = name;
   link.click();
   URL.revokeObjectURL(link.href);
+}
+
+/**
+ * Copy a text; the button says for a moment that it is done.
+ * @param {Element} button
+ * @param {string} text
+ */
+export async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text); // browsers allow this on https and localhost only
+  } catch {
+    prompt("Copy this:", text);
+    return;
+  }
+  button.classList.add("done");
+  setTimeout(() => button.classList.remove("done"), 1500);
+}
+
+/** The menu of files to show to others. The JSON is here already; of it the server makes all others. */
+export class Share {
+  /**
+   * @param {HTMLDetailsElement} menu
+   * @param {() => string | null | undefined} record gives the JSON of the run that is shown
+   * @param {(event: string, data: object) => void} trigger makes an event of the widget
+   */
+  constructor(menu, record, trigger) {
+    this.menu = menu;
+    menu.addEventListener("click", (event) => {
+      const button = /** @type {Element} */ (event.target).closest("button");
+      const run = record();
+      if (!button || !run) return;
+      menu.open = false;
+      if (button.dataset.file === "json") save(run, "application/json", "specdemo-comparison.json");
+      else this.request(button.dataset.file ?? "", run, trigger);
+    });
+    closesItself(menu);
+  }
+
+  /**
+   * @param {string} kind
+   * @param {string} run
+   * @param {(event: string, data: object) => void} trigger
+   */
+  async request(kind, run, trigger) {
+    if (this.menu.ariaBusy === "true") return;
+    this.menu.ariaBusy = "true";
+    trigger("download", { kind, record: await pack(run) });
+  }
+}
+
+/**
+ * Save what the server made, as JSON; empty if it could not.
+ * @param {string} text
+ */
+export function saveMade(text) {
+  for (const menu of document.querySelectorAll(".share")) menu.ariaBusy = "false";
+  if (!text) return;
+  const { content, type, name } = JSON.parse(text);
+  save(bytesOf(content), type, name);
+}
+
+/** A menu that closes when it loses the focus, and on Escape. @param {HTMLDetailsElement} menu */
+export function closesItself(menu) {
+  menu.addEventListener("focusout", ({ relatedTarget }) => {
+    if (relatedTarget && !menu.contains(/** @type {Node} */ (relatedTarget))) menu.open = false;
+  });
+  menu.addEventListener("keydown", ({ key }) => {
+    if (key === "Escape") menu.open = false;
+  });
+  document.addEventListener("pointerdown", ({ target }) => {
+    if (!menu.contains(/** @type {Node} */ (target))) menu.open = false;
+  });
 }

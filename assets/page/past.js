@@ -1,160 +1,244 @@
-// The reader's last runs, kept in this browser only: opened again, searched, or two of them overlaid.
+// The reader's last runs, kept in this browser only: opened again, searched, or two of them compared.
 
-const RUNS = "specdemo-runs";
+import { pack, unpack } from "./files.js";
+import { Stored, isObject, isText } from "./storage.js";
+
+/** @typedef {import("./race.js").Race} Race */
+/** @typedef {import("./race.js").Result} Result */
+/**
+ * A run as it is kept; `events` are its lines, packed.
+ * @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, words: string[], events: string }} Run
+ */
+
 const MOST_RUNS = 40;
+const RESET = "What this browser had kept of earlier runs could not be read, so it was reset.";
 
-class Past {
-  // Shows the kept runs in `element`, and plays them in `race`.
+/** The runs among a kept value, whatever else is there; null: there is no list. @param {unknown} value */
+export function runsIn(value) {
+  if (!Array.isArray(value)) return null;
+  return /** @type {Run[]} */ (value.filter(isRun));
+}
+
+/** @param {unknown} value */
+function isRun(value) {
+  if (!isObject(value)) return false;
+  const texts = [value.run, value.prompt, value.headline, value.made_by, value.events].every(isText);
+  return texts && Number.isFinite(value.when) && Array.isArray(value.words) && value.words.every(isText);
+}
+
+export class Past {
+  /**
+   * Shows the kept runs in `element`, and plays them in `race`.
+   * @param {HTMLElement} element
+   * @param {Race} race
+   */
   constructor(element, race) {
-    Object.assign(this, { element, race, chosen: [] });
-    this.list = element.querySelector("ol");
-    this.search = element.querySelector("input[type=search]");
-    this.overlay = element.querySelector(".overlay");
-    race.root.addEventListener("finished", ({ detail }) => this.keep(detail.lines, detail.result));
+    this.element = element;
+    this.race = race;
+    this.kept = new Stored("specdemo-runs", runsIn, /** @type {Run[]} */ ([]));
+    /** The run that this tab shows, which a reload shows again, whatever other tabs have run since. */
+    this.shown = new Stored("specdemo-run", (value) => (isText(value) ? String(value) : null), "", () => sessionStorage);
+    /** @type {string[]} */ this.chosen = [];
+    this.list = /** @type {HTMLElement} */ (element.querySelector("ol"));
+    this.search = /** @type {HTMLInputElement} */ (element.querySelector("input[type=search]"));
+    this.overlay = /** @type {HTMLButtonElement} */ (element.querySelector(".overlay"));
+    this.none = /** @type {HTMLElement} */ (element.querySelector(".none"));
+    race.root.addEventListener("finished", (event) => {
+      const { lines, result } = /** @type {CustomEvent} */ (event).detail;
+      this.keep(lines, result);
+    });
     this.search.addEventListener("input", () => this.draw());
-    this.overlay.addEventListener("click", () => this.overlaid());
-    element.querySelector(".forget").addEventListener("click", () => this.write([]));
+    this.overlay.addEventListener("click", () => this.compare());
+    element.querySelector(".forget")?.addEventListener("click", () => this.write([]));
     this.list.addEventListener("click", (event) => this.clicked(event));
-    this.list.addEventListener("change", ({ target }) => this.choose(target.value, target.checked));
+    this.list.addEventListener("change", ({ target }) => {
+      if (target instanceof HTMLInputElement) this.choose(target.value, target.checked);
+    });
+    addEventListener("storage", ({ key }) => key === this.kept.key && this.draw()); // another tab's
     this.draw();
   }
 
-  // Newest first.
+  /** Newest first. */
   read() {
-    try {
-      return JSON.parse(localStorage.getItem(RUNS) ?? "[]");
-    } catch {
-      return []; // somebody else wrote it
-    }
+    return this.kept.read();
   }
 
-  // As many as the browser has room for.
+  /** As many as the browser has room for. @param {Run[]} runs */
   write(runs) {
-    for (let kept = runs.slice(0, MOST_RUNS); ; kept = kept.slice(0, -1)) {
-      try {
-        localStorage.setItem(RUNS, JSON.stringify(kept));
-      } catch {
-        if (kept.length) continue;
-      }
-      return this.draw(kept);
-    }
+    let kept = runs.slice(0, MOST_RUNS);
+    while (!this.kept.write(kept) && kept.length) kept = kept.slice(0, -1);
+    this.draw(kept);
   }
 
+  /**
+   * @param {string[]} lines
+   * @param {Result} result
+   */
   async keep(lines, result) {
     const { run, prompt } = JSON.parse(lines[0]);
     const { headline, made_by, words } = result;
+    this.shown.write(run);
     const events = await pack(lines.join("\n"));
     const runs = this.read();
     const others = runs.filter((other) => other.run !== run);
     const when = runs.find((other) => other.run === run)?.when ?? Date.now();
+    this.kept.reset = false;
     this.write([{ run, when, prompt, headline, made_by, words, events }, ...others].sort((a, b) => b.when - a.when));
   }
 
+  /** @param {Run[]} runs */
   draw(runs = this.read()) {
     const wanted = this.search.value.trim().toLowerCase();
     const found = runs.filter(({ prompt, headline, made_by }) => `${prompt} ${headline} ${made_by}`.toLowerCase().includes(wanted));
-    this.element.hidden = !runs.length;
+    this.element.hidden = !runs.length && !this.kept.reset;
     this.chosen = this.chosen.filter((run) => runs.some((other) => other.run === run));
     this.list.replaceChildren(...found.map((run) => this.row(run)));
-    this.element.querySelector(".none").hidden = found.length > 0;
+    this.none.textContent = this.kept.reset ? RESET : runs.length ? "No runs match." : "No runs yet.";
+    this.none.hidden = found.length > 0 && !this.kept.reset;
     this.overlay.disabled = this.chosen.length !== 2;
   }
 
+  /** @param {Run} kept */
   row({ run, when, prompt, headline, made_by }) {
-    const row = this.element.querySelector("template").content.firstElementChild.cloneNode(true);
+    const template = /** @type {HTMLTemplateElement} */ (this.element.querySelector("template"));
+    const row = /** @type {HTMLElement} */ (template.content.firstElementChild?.cloneNode(true));
+    /** @param {string} selector */
+    const find = (selector) => /** @type {HTMLElement} */ (row.querySelector(selector));
     row.dataset.run = run;
-    const box = row.querySelector("input");
-    Object.assign(box, { value: run, checked: this.chosen.includes(run), ariaLabel: `Choose ${prompt} to overlay` });
-    row.querySelector("b").textContent = headline;
-    row.querySelector(".open span").textContent = prompt;
-    row.querySelector("small").textContent = `${new Date(when).toLocaleString()} · ${made_by}`;
+    Object.assign(find("input"), { value: run, checked: this.chosen.includes(run), ariaLabel: `Choose ${prompt} to compare` });
+    find("b").textContent = headline;
+    find(".open span").textContent = prompt;
+    find("small").textContent = `${new Date(when).toLocaleString()} · ${made_by}`;
     return row;
   }
 
-  // The latest two.
+  /**
+   * The latest two.
+   * @param {string} run
+   * @param {boolean} chosen
+   */
   choose(run, chosen) {
     const others = this.chosen.filter((other) => other !== run);
     this.chosen = chosen ? [...others, run].slice(-2) : others;
     this.draw();
   }
 
+  /** @param {Event} event */
   clicked({ target }) {
-    const run = target.closest("li")?.dataset.run;
+    if (!(target instanceof Element)) return;
+    const row = /** @type {HTMLElement | null} */ (target.closest("li"));
+    const run = row?.dataset.run ?? "";
     if (target.closest(".open")) this.open(run);
     if (target.closest(".drop")) this.write(this.read().filter((other) => other.run !== run));
   }
 
+  /** The lines of a run; none if they cannot be unpacked, and then it is forgotten. @param {string} run */
   async lines(run) {
-    const { events } = this.read().find((other) => other.run === run);
-    return (await unpack(events)).split("\n").filter(Boolean);
+    const kept = this.read().find((other) => other.run === run);
+    try {
+      const lines = (await unpack(kept?.events ?? "")).split("\n").filter(Boolean);
+      lines.forEach((line) => JSON.parse(line));
+      return lines;
+    } catch {
+      this.kept.reset = true;
+      this.write(this.read().filter((other) => other.run !== run));
+      return [];
+    }
   }
 
-  // The last run, as it ended, on a page that has not run anything yet.
+  /** The run that this tab showed, or the last one of all, as it ended, on a page that has not run anything yet. */
   async last() {
-    const [latest] = this.read();
+    const runs = this.read();
+    const latest = runs.find(({ run }) => run === this.shown.read()) ?? runs[0];
     if (!latest) return;
     const lines = await this.lines(latest.run);
-    if (this.race.run) return;
+    if (this.race.begun || !lines.length) return;
     this.race.receive(lines.join("\n"));
     this.race.player.skip();
   }
 
+  /** @param {string} run */
   async open(run) {
+    this.shown.write(run);
     this.show(await this.lines(run));
   }
 
+  /** @param {string[]} lines */
   show(lines) {
+    if (!lines.length) return;
     this.race.receive(lines.join("\n"));
     this.race.root.scrollIntoView({ block: "start" });
   }
 
-  // The speculative sides of two runs, the earlier one in the place of plain decoding.
-  async overlaid() {
+  /** The speculative sides of two runs, the earlier one in the place of plain decoding. */
+  async compare() {
     const order = this.read().map(({ run }) => run).filter((run) => this.chosen.includes(run)).reverse();
-    const runs = await Promise.all(order.map(async (run) => (await this.lines(run)).map((line) => JSON.parse(line))));
-    const [first, second] = runs.map((events) => ({ ...events[0], end: events.at(-1), laps: events.filter(({ side }) => side === "speculative") }));
-    const events = [
-      {
-        ...second, kind: "start", end: undefined, laps: undefined,
-        max_new_tokens: Math.max(first.max_new_tokens, second.max_new_tokens), sequential: false,
-        prompts: { plain: first.prompt, speculative: second.prompt },
-        names: { plain: own(first, second), speculative: own(second, first) },
-      },
-      ...first.laps.map((lap) => ({ ...lap, side: "plain" })),
-      ...second.laps,
-      { ...second.end, ...verdict(first.end, second.end) },
-    ];
-    this.show(events.map((event, at) => JSON.stringify({ ...event, at, run: order.join(" ") })));
+    const all = await Promise.all(order.map((run) => this.lines(run)));
+    if (all.some((lines) => !lines.length)) return;
+    this.show(overlaid(all.map((lines) => lines.map((line) => JSON.parse(line)))).map((event) => JSON.stringify(event)));
   }
 }
 
-// What a run's settings have that the other's lack.
-function own({ end: { words } }, { end }) {
-  return words.filter((word) => !end.words.includes(word)).join(", ") || words[0];
+/**
+ * The events of two runs as those of one, whose sides are their speculative ones.
+ * @param {any[][]} runs
+ * @returns {any[]}
+ */
+export function overlaid(runs) {
+  const [first, second] = runs.map((events) => ({ start: events[0], end: events.at(-1), laps: events.filter(({ side }) => side === "speculative") }));
+  const names = distinct(own(first, second), own(second, first));
+  const events = [
+    {
+      ...second.start,
+      max_new_tokens: Math.max(first.start.max_new_tokens, second.start.max_new_tokens),
+      sequential: false,
+      prompts: { plain: first.start.prompt, speculative: second.start.prompt },
+      names: { plain: names[0], speculative: names[1] },
+    },
+    ...first.laps.map((lap) => ({ ...lap, side: "plain" })),
+    ...second.laps,
+    { ...second.end, ...verdict(first.end, second.end) },
+  ];
+  const run = `${first.start.run} ${second.start.run}`;
+  return events.map((event, at) => ({ ...event, at, run }));
 }
 
+/** What a run has that the other lacks: of its settings, or its prompt. @param {any} run @param {any} other */
+function own(run, other) {
+  const words = run.end.words.filter((/** @type {string} */ word) => !other.end.words.includes(word)).join(", ");
+  if (words) return words;
+  return run.start.prompt === other.start.prompt ? run.end.words[0] : short(run.start.prompt);
+}
+
+/** @param {string} first @param {string} second */
+function distinct(first, second) {
+  return first === second ? [`${first}, earlier`, `${second}, later`] : [first, second];
+}
+
+/** @param {string} text */
+function short(text) {
+  return text.length > 36 ? `“${text.slice(0, 35).trimEnd()}…”` : `“${text}”`;
+}
+
+/** @param {any} first @param {any} second */
 function verdict(first, second) {
   const [left, right] = [first, second].map(({ record }) => JSON.parse(record).speculative.token_ids);
   const shared = Math.min(left.length, right.length);
-  const differs = left.slice(0, shared).findIndex((id, index) => id !== right[index]);
+  const differs = left.slice(0, shared).findIndex((/** @type {number} */ id, /** @type {number} */ index) => id !== right[index]);
   return {
     headline: [first, second].map(({ headline }) => headline.split("×")[0] + (headline.includes("×") ? "×" : "")).join(" · "),
     tone: "same",
-    reason: `Two speculative runs, each compared with its own plain run. Left: ${first.headline}, ${first.made_by} Right: ${second.headline}, ${second.made_by}`,
+    reason: "Two speculative runs, each compared with its own plain run.",
+    why: "",
+    doubt: "",
+    ceiling: "",
+    seconds: null,
     agreement: differs < 0 ? `identical output, ${shared} tokens compared` : `outputs differ from token ${differs + 1} on`,
     identical: differs < 0,
     divergence: differs < 0 ? null : differs,
-    divergence_reason: "",
-    doubts: [],
-    made_by: "",
+    made_by: `Left: ${first.headline}, ${first.made_by} Right: ${second.headline}, ${second.made_by}`,
     stopped: false,
     figures: `<div class="two"><div>${first.figures}</div><div>${second.figures}</div></div>`,
     record: null,
   };
-}
-
-// The race view together with the runs that are kept.
-function withPast(race, element) {
-  new Past(element.querySelector(".past"), race).last();
-  return race;
 }

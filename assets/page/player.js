@@ -4,6 +4,23 @@
 // slowed by a factor. A run slow enough to follow is played live: each slice while the next is computed, in the time
 // that one is expected to take, so that the text moves evenly and the clocks shown stay those of the engine.
 
+/**
+ * A round as the server sends it: the side's clock and count at its end, its proposals, and its text as HTML.
+ * @typedef {object} Round
+ * @property {number} ms
+ * @property {number} tokens
+ * @property {number | null} rate
+ * @property {number | null} proposed
+ * @property {number} accepted
+ * @property {number | null} alpha
+ * @property {boolean} thinking
+ * @property {string} html
+ */
+/** @typedef {"plain" | "speculative"} SideName */
+/** @typedef {{ rounds: Round[], done: boolean, shown: number }} Side */
+
+/** @type {readonly SideName[]} */
+export const SIDES = ["plain", "speculative"];
 const WATCH_MS = 4000; // what a run should take to watch
 const DRAW_MS = 50; // between drawings
 const REST_OF_DRAWING = 10; // while the engine, perhaps on this machine, computes: at least this many times as long at rest
@@ -11,59 +28,74 @@ const LAST_MS = 600; // for what remains of a live run once it is over
 const FIRST_SLICE_MS = 450; // expected until slices have been seen to arrive
 const LATE = 1.15; // played a little slower than slices arrive, so that the text does not pause
 
-class Player {
+export class Player {
+  /**
+   * @param {(player: Player, rewound: boolean) => void} onDraw
+   * @param {() => void} onEnd
+   */
   constructor(onDraw, onEnd) {
     this.onDraw = onDraw;
     this.onEnd = onEnd;
-    this.timer = null;
-    this.chosen = null; // speed, by the reader; null: about four seconds
+    /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
+    /** @type {number | null} */ this.chosen = null; // speed, by the reader; null: about four seconds
     this.still = matchMedia("(prefers-reduced-motion: reduce)");
+    /** @type {Record<SideName, Side>} */ this.sides = { plain: newSide(), speculative: newSide() };
+    this.limit = 0;
+    this.sequential = false;
+    this.position = 0;
+    /** @type {number | null} */ this.factor = null;
+    /** @type {number | null} */ this.slowed = null;
+    this.complete = this.playing = this.live = this.eager = this.ended = false;
+    this.receivedTo = this.receivedAt = this.rate = 0;
+    this.interval = FIRST_SLICE_MS;
     this.reset({});
   }
 
+  /** @param {{ limit?: number, sequential?: boolean }} run */
   reset({ limit = 0, sequential = false }) {
     this.halt();
-    this.sides = { plain: this.newSide(), speculative: this.newSide() };
+    this.sides = { plain: newSide(), speculative: newSide() };
     Object.assign(this, { limit, sequential, position: 0, factor: null, slowed: null });
-    Object.assign(this, { complete: false, playing: false, live: false, eager: false, ended: false });
-    Object.assign(this, { heardTo: 0, heardAt: performance.now(), interval: FIRST_SLICE_MS, rate: 0 });
+    this.complete = this.playing = this.live = this.eager = this.ended = false;
+    Object.assign(this, { receivedTo: 0, receivedAt: performance.now(), interval: FIRST_SLICE_MS, rate: 0 });
   }
 
-  newSide() {
-    return { rounds: [], done: false, shown: 0 };
-  }
-
+  /**
+   * @param {SideName} name
+   * @param {Round[]} rounds
+   * @param {boolean} done
+   */
   add(name, rounds, done) {
     this.sides[name].rounds.push(...rounds);
     this.sides[name].done = done;
   }
 
-  // What was added came together; `complete`: nothing follows.
-  heard(complete) {
+  /** What was added came together. @param {boolean} complete nothing follows */
+  received(complete) {
     this.complete = complete;
     if (this.factor === null && (complete || this.expected() !== null)) this.begin();
     const [now, horizon] = [performance.now(), this.horizon()];
-    if (horizon > this.heardTo) {
-      if (this.heardTo) this.interval = (this.interval + now - this.heardAt) / 2;
-      Object.assign(this, { heardTo: horizon, heardAt: now });
+    if (horizon > this.receivedTo) {
+      if (this.receivedTo) this.interval = (this.interval + now - this.receivedAt) / 2;
+      Object.assign(this, { receivedTo: horizon, receivedAt: now });
     }
     this.rate = (horizon - this.position) / (complete ? LAST_MS : LATE * this.interval);
     if (this.playing && this.eager) this.advance();
   }
 
-  // Milliseconds the longer side will take, judged by its pace so far; null before there is one.
+  /** Milliseconds the longer side will take, judged by its pace so far; null before there is one. */
   expected() {
     const sides = this.sequential ? [this.sides.plain] : Object.values(this.sides);
     const guesses = sides.map((side) => {
       const last = side.rounds.at(-1);
-      if (!last || !last.ms) return null;
+      if (!last?.ms) return null;
       return side.done ? last.ms : (last.ms * this.limit) / last.tokens;
     });
-    return guesses.includes(null) ? null : Math.max(...guesses);
+    return guesses.includes(null) ? null : Math.max(.../** @type {number[]} */ (guesses));
   }
 
   begin() {
-    const needed = WATCH_MS / (this.complete ? this.total() : this.expected());
+    const needed = WATCH_MS / (this.complete ? this.total() : this.expected() ?? WATCH_MS);
     this.slowed = needed > 1.5 ? Number(needed.toPrecision(2)) : 1;
     this.factor = this.chosen ?? this.slowed;
     this.live = !this.complete && this.factor === 1;
@@ -85,13 +117,14 @@ class Player {
     this.onDraw(this, false);
   }
 
-  // Everything there is, at once; then whatever follows.
+  /** Everything there is, at once; then whatever follows. */
   skip() {
     if (this.ended) return;
     this.eager = true;
     this.play();
   }
 
+  /** @param {number | null} factor */
   choose(factor) {
     this.chosen = factor;
     if (this.factor === null) return;
@@ -106,13 +139,15 @@ class Player {
     this.onDraw(this, true);
   }
 
+  /** @param {number} before */
   tick(before) {
     const began = performance.now();
     const passed = began - before;
-    this.advance(this.live ? passed * this.rate : passed / this.factor);
+    this.advance(this.live ? passed * this.rate : passed / (this.factor ?? 1));
     if (!this.playing || this.eager) return;
     const took = performance.now() - began;
-    this.timer = setTimeout(() => this.tick(began), Math.max(DRAW_MS - took, this.complete ? 0 : REST_OF_DRAWING * took));
+    const rest = Math.max(DRAW_MS - took, this.complete ? 0 : REST_OF_DRAWING * took);
+    this.timer = setTimeout(() => this.tick(began), rest);
   }
 
   halt() {
@@ -128,27 +163,28 @@ class Player {
     this.onEnd();
   }
 
-  // One after the other and live, the speculative clock starts where the plain one ends.
+  /** One after the other and live, the speculative clock starts where the plain one ends. @param {SideName} name */
   offset(name) {
     return this.sequential && this.live && name === "speculative" ? this.end("plain") : 0;
   }
 
+  /** @param {SideName} name */
   end(name) {
     return this.sides[name].rounds.at(-1)?.ms ?? 0;
   }
 
   total() {
-    return Math.max(...Object.keys(this.sides).map((name) => this.offset(name) + this.end(name)));
+    return Math.max(...SIDES.map((name) => this.offset(name) + this.end(name)));
   }
 
-  // How far playback can go: to the end, or to what both sides have reached.
+  /** How far playback can go: to the end, or to what both sides have reached. */
   horizon() {
-    const running = Object.keys(this.sides).filter((name) => !this.sides[name].done);
+    const running = SIDES.filter((name) => !this.sides[name].done);
     if (this.complete || !running.length || (this.sequential && this.live)) return this.total();
     return Math.min(...running.map((name) => this.end(name)));
   }
 
-  // Rounds of a side that became visible since the last call.
+  /** Rounds of a side that became visible since the last call. @param {SideName} name */
   take(name) {
     const side = this.sides[name];
     const from = side.shown;
@@ -157,7 +193,7 @@ class Player {
     return side.rounds.slice(from, side.shown);
   }
 
-  // Where a side stands: what it has committed, on its own clock, and whether that is all.
+  /** Where a side stands: what it has committed, on its own clock, and whether that is all. @param {SideName} name */
   at(name) {
     const side = this.sides[name];
     const last = side.rounds[side.shown - 1];
@@ -165,4 +201,9 @@ class Player {
     const ms = finished || !last ? last?.ms ?? 0 : Math.max(this.position - this.offset(name), last.ms);
     return { ms, tokens: last?.tokens ?? 0, finished };
   }
+}
+
+/** @returns {Side} */
+function newSide() {
+  return { rounds: [], done: false, shown: 0 };
 }

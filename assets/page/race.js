@@ -1,40 +1,104 @@
-// The race view: reads the lines a run sends, plays them, and shows verdict and figures at the end.
+// The race view: reads the lines a run sends, plays them, and shows the verdict and the figures at the end.
 
-const SIDES = ["plain", "speculative"];
+import { Share, closesItself } from "./files.js";
+import { Intro } from "./intro.js";
+import { Pane, duration } from "./pane.js";
+import { Player, SIDES } from "./player.js";
+import { SlowMotion } from "./slow_motion.js";
 
-class Race {
-  constructor(element, figures, trigger) {
-    const find = (selector) => element.querySelector(selector);
-    this.root = find(".race");
+/** @typedef {import("./live_chart.js").LiveChart} LiveChart */
+/** @typedef {import("./live_chart.js").Figure} Figure */
+/** @typedef {import("./player.js").SideName} SideName */
+/** @typedef {import("./player.js").Round} Round */
+/**
+ * What a run ended with, as the server writes it. A run kept by an earlier release lacks the optional ones.
+ * @typedef {object} Result
+ * @property {string} headline
+ * @property {string} tone
+ * @property {string} reason one sentence
+ * @property {string} [doubt] a warning in a few words
+ * @property {string} [why] paragraphs as HTML: evidence, every warning, formulas
+ * @property {string} [ceiling] what a perfect draft would reach here
+ * @property {Record<SideName, number>} [seconds] of both sides; their ratio is the headline's
+ * @property {string} agreement
+ * @property {boolean} identical
+ * @property {number | null} divergence
+ * @property {boolean} stopped
+ * @property {string} made_by
+ * @property {string[]} words
+ * @property {string} figures
+ * @property {string | null} record
+ */
+/**
+ * @typedef {object} Options
+ * @property {new (element: HTMLElement, figure: Figure) => LiveChart} chart
+ * @property {Record<string, Figure>} figures
+ * @property {(event: string, data: object) => void} [trigger] makes an event of the widget
+ */
+
+export class Race {
+  /**
+   * @param {HTMLElement} element
+   * @param {Options} options
+   */
+  constructor(element, { chart, figures, trigger = () => {} }) {
+    /** @param {string} selector */
+    const find = (selector) => /** @type {HTMLElement} */ (element.querySelector(selector));
     this.find = find;
+    this.root = find(".race");
     const tip = find(".tip");
     this.panes = { plain: new Pane(find(".pane.plain"), tip), speculative: new Pane(find(".pane.speculative"), tip) };
     this.charts = {
-      clock: new Chart(find(".chart.clock"), figures.clock),
-      acceptance: new Chart(find(".chart.acceptance"), figures.acceptance),
+      clock: new chart(find(".chart.clock"), figures.clock),
+      acceptance: new chart(find(".chart.acceptance"), figures.acceptance),
     };
     this.player = new Player((player, rewound) => this.draw(player, rewound), () => this.ended());
+    this.slow = new SlowMotion(find(".slow-motion"), () => trigger("select", {}));
+    this.intro = new Intro(this.root);
     find(".toggle").addEventListener("click", () => this.toggle());
     find(".skip").addEventListener("click", () => this.player.skip());
-    find(".speed").addEventListener("change", (event) => this.player.choose(Number(event.target.value) || null));
-    find(".discarded-shown").addEventListener("change", (event) => {
-      this.root.classList.toggle("with-discarded", event.target.checked);
-    });
-    find(".rounds").addEventListener("click", () => trigger("select", {}));
-    find(".as-written").addEventListener("change", ({ target }) => this.root.classList.toggle("raw", target.checked));
-    new Share(find(".share"), () => this.result?.record, trigger);
-    this.root.addEventListener("anew", () => this.anew());
-    this.read = 0; // events of the current run
-    this.lines = [];
+    const speed = /** @type {HTMLSelectElement} */ (find(".speed"));
+    speed.addEventListener("change", () => this.player.choose(Number(speed.value) || null));
+    this.switches(".discarded-shown", "with-discarded");
+    this.switches(".as-written", "raw");
+    find(".rounds").addEventListener("click", () => this.slowly());
+    closesItself(/** @type {HTMLDetailsElement} */ (find(".why")));
+    const share = /** @type {HTMLDetailsElement | null} */ (element.querySelector(".share"));
+    if (share) new Share(share, () => this.result?.record, trigger);
+    this.begun = false; // whether there is a run
+    this.run = "";
+    this.read = 0; // events of the run
+    /** @type {string[]} */ this.lines = [];
+    /** @type {Result | null} */ this.result = null;
+    /** @type {string | null} */ this.failure = null;
+    /** @type {{ round: number, text: string }[]} */ this.moves = []; // of settings
+    /** @type {Record<SideName, string> | null} */ this.names = null; // where the sides are two runs
+    /** @type {Record<SideName, string>} */ this.prompts = { plain: "", speculative: "" };
+    this.chat = this.served = false;
+    this.history = "";
+    /** @type {number | null} */ this.lead = null; // in tokens, when the first side reached its end
+    /** @type {string | null} */ this.marked = null; // the run whose divergence is marked
   }
 
-  // Lines of events, some of which may have been read before; the last update of a run has them all.
+  /**
+   * @param {string} box
+   * @param {string} name of the class that it sets
+   */
+  switches(box, name) {
+    const input = /** @type {HTMLInputElement} */ (this.find(box));
+    input.addEventListener("change", () => this.root.classList.toggle(name, input.checked));
+  }
+
+  /**
+   * Lines of events, some of which may have been read before; the last update of a run has them all.
+   * @param {string | null | undefined} text
+   */
   receive(text) {
     let news = false;
     const { result } = this;
     for (const line of (text ?? "").split("\n").filter(Boolean)) {
       const event = JSON.parse(line);
-      if (event.at === 0 && event.run !== this.run) this.begin(event);
+      if (event.at === 0 && (event.run !== this.run || !this.begun)) this.begin(event);
       else if (event.run === this.run && event.at === this.read) this.handle(event);
       else continue;
       this.read = event.at + 1;
@@ -42,32 +106,54 @@ class Race {
       news = true;
     }
     if (!news) return;
-    if (this.result?.record && result !== this.result) this.tell();
-    if (!this.player.complete) this.player.heard(Boolean(this.result || this.failure));
+    if (this.result?.record && result !== this.result) this.announce();
+    if (!this.player.complete) this.player.received(Boolean(this.result ?? this.failure));
     else if (this.player.ended) this.ended(); // with what its repeats found
   }
 
+  /** @param {any} event */
   handle(event) {
-    if (event.kind === "lap") this.player.add(event.side, event.rounds, event.done);
-    if (event.kind === "lap") this.moves.push(...(event.moves ?? []));
+    if (event.kind === "phase") this.phase(event.text);
+    if (event.kind === "lap") {
+      this.phase("");
+      this.player.add(event.side, event.rounds, event.done);
+      this.moves.push(...(event.moves ?? []));
+    }
     if (event.kind === "end") this.result = event; // once, and again with the figures of its repeats
     if (event.kind === "error") this.failure = event.text;
+    if (event.kind === "end" || event.kind === "error") this.phase("");
   }
 
-  // That the run has its result, once and again.
-  tell() {
+  /** What is going on before the first token. @param {string} text */
+  phase(text) {
+    for (const pane of Object.values(this.panes)) pane.phase(text);
+  }
+
+  /** A run was asked for, or is over; whatever was shown stays until it begins. @param {boolean} busy */
+  asked(busy) {
+    const begun = this.root.dataset.state === "waiting" || this.root.dataset.state === "playing";
+    if (!busy || !begun) this.phase(busy ? "Getting ready …" : "");
+  }
+
+  /** Announce a new or updated result. */
+  announce() {
     const { lines, result } = this;
     this.root.dispatchEvent(new CustomEvent("finished", { detail: { lines, result } }));
   }
 
-  // `names` and `prompts`, by side, where the sides are two runs instead of plain and speculative decoding.
+  /**
+   * `names` and `prompts`, by side, where the sides are two runs instead of plain and speculative decoding.
+   * @param {any} event
+   */
   begin(event) {
     this.result = this.failure = null;
+    this.begun = true;
     this.lines = [];
-    this.moves = []; // of settings, by round
-    this.names = event.names;
-    this.prompts = event.prompts ?? Object.fromEntries(SIDES.map((side) => [side, event.prompt]));
-    Object.assign(this, { run: event.run, chat: event.chat, history: event.history, served: event.served });
+    this.moves = [];
+    this.names = event.names ?? null;
+    this.prompts = event.prompts ?? { plain: event.prompt, speculative: event.prompt };
+    const { run, chat = false, history = "", served = false } = event;
+    Object.assign(this, { run, chat, history, served });
     for (const side of SIDES) {
       const name = this.names?.[side] ?? side;
       this.find(`.pane.${side} h2`).textContent = name[0].toUpperCase() + name.slice(1);
@@ -75,52 +161,68 @@ class Race {
     }
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
-    this.root.classList.toggle("chat", Boolean(event.chat));
+    this.root.dataset.tone = "";
+    this.root.classList.toggle("chat", Boolean(chat));
     this.find(".figures").textContent = "";
     if (this.find(".verdict").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
   }
 
   clear() {
-    this.lead = null; // when the first side reached its end
+    this.lead = null;
     this.marked = null;
+    this.slow.close();
     for (const side of SIDES) this.panes[side].reset(this.prompts[side], this.chat, this.history);
     for (const chart of Object.values(this.charts)) chart.reset(this.run);
     this.say("");
-    this.bars(this.player);
+    this.race(this.player);
   }
 
-  // A new chat: nothing has been said yet.
+  /** A new chat: nothing has been said yet, and the sides explain themselves again. */
   anew() {
-    this.begin({ run: null, prompt: "", history: "", max_new_tokens: 0 });
+    this.begin({ run: "", prompt: "", max_new_tokens: 0 });
+    this.begun = false;
     this.root.dataset.state = "idle";
+    for (const pane of Object.values(this.panes)) pane.explainItself();
+    this.say(this.intro.invitation);
   }
 
+  /** @param {string} text */
   say(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    for (const name of ["agreement", "divergence", "doubts", "made-by"]) this.find(`.${name}`).textContent = "";
+    for (const name of ["agreement", "ceiling", "grounds", "doubt", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
+  /**
+   * @param {Player} player
+   * @param {boolean} rewound
+   */
   draw(player, rewound) {
     if (rewound) this.clear();
     if (this.root.dataset.state !== "playing") {
       this.root.dataset.state = "playing";
       this.root.dataset.tone = "";
     }
-    this.root.dataset.live = player.live && !player.complete;
+    this.root.dataset.live = String(player.live && !player.complete);
     this.say(this.pace(player));
     for (const name of SIDES) {
       const rounds = player.take(name);
       this.panes[name].append(rounds, player.at(name).ms);
       this.plot(name, rounds, player);
     }
-    this.bars(player);
+    this.race(player);
     this.find(".toggle").textContent = player.playing ? "Pause" : "Play";
   }
 
+  /**
+   * @param {SideName} name
+   * @param {Round[]} rounds
+   * @param {Player} player
+   */
   plot(name, rounds, player) {
     if (!rounds.length) return;
+    /** @type {[number, number][]} */
     const points = rounds.map((round) => [round.ms / 1000, round.tokens]);
     this.charts.clock.add(name === "plain" ? [points, []] : [[], points]);
     if (name === "plain") return this.plotOther(rounds, player);
@@ -130,48 +232,77 @@ class Race {
       this.charts.clock.mark((player.sides[name].rounds[round - 1]?.ms ?? 0) / 1000, text);
       this.charts.acceptance.mark(round - 0.5, text);
     }
-    const judged = rounds.map((round, index) => [first + index, round]).filter(([number]) => number > 0);
-    const known = judged.filter(([, round]) => round.proposed !== null);
+    /** @type {[number, Round][]} */
+    const numbered = rounds.map((round, index) => [first + index, round]);
+    const judged = numbered.filter(([number, round]) => number > 0 && round.proposed !== null);
     this.charts.acceptance.add([
-      known.map(([number, round]) => [number, round.accepted]),
-      known.map(([number, round]) => [number, round.proposed - round.accepted]),
-      known.map(([number, round]) => [number, round.alpha]),
+      judged.map(([number, round]) => [number, round.accepted]),
+      judged.map(([number, round]) => [number, (round.proposed ?? 0) - round.accepted]),
+      judged.map(([number, round]) => [number, round.alpha]),
       [],
     ]);
   }
 
-  // The running α of a second speculative run.
+  /**
+   * The running α of a second speculative run.
+   * @param {Round[]} rounds
+   * @param {Player} player
+   */
   plotOther(rounds, player) {
     if (!this.names) return;
     const first = player.sides.plain.shown - rounds.length;
-    this.charts.acceptance.add([[], [], [], rounds.map(({ alpha }, index) => [first + index, alpha]).filter(([number]) => number > 0)]);
+    /** @type {[number, number | null][]} */
+    const points = rounds.map(({ alpha }, index) => [first + index, alpha]);
+    this.charts.acceptance.add([[], [], [], points.filter(([number]) => number > 0)]);
   }
 
-  // Tokens of the limit; once both texts have ended, of the longer one. The lead stays as it was at the first end.
-  bars(player) {
-    const [plain, speculative] = SIDES.map((name) => player.at(name));
-    const goal = plain.finished && speculative.finished ? Math.max(plain.tokens, speculative.tokens) : player.limit;
-    for (const [name, side] of [["plain", plain], ["speculative", speculative]]) {
-      const track = this.find(`.track.${name}`);
-      track.querySelector("i").style.width = `${goal ? (100 * side.tokens) / goal : 0}%`;
-      track.classList.toggle("finished", side.finished);
-      const count = side.finished ? `${side.tokens} tokens` : `${side.tokens} of ${player.limit}`;
-      track.querySelector("output").textContent = side.tokens ? `${count} · ${Pane.time(side.ms)}` : "";
+  /** While they race, the bars show tokens of the limit. @param {Player} player */
+  race(player) {
+    const at = { plain: player.at("plain"), speculative: player.at("speculative") };
+    for (const side of SIDES) {
+      const { tokens, ms, finished } = at[side];
+      const count = finished ? `${tokens} tokens` : `${tokens} of ${player.limit}`;
+      this.bar(side, player.limit ? tokens / player.limit : 0, tokens ? `${count} · ${duration(ms)}` : "", finished);
     }
     if (player.sequential && player.live) return; // they do not run side by side
-    const lead = this.lead ?? speculative.tokens - plain.tokens;
-    if (plain.finished || speculative.finished) this.lead = lead;
+    const lead = this.lead ?? at.speculative.tokens - at.plain.tokens;
+    if (at.plain.finished || at.speculative.finished) this.lead = lead;
     const sign = lead > 0 ? "+" : "−";
     this.find(".headline").textContent = lead ? `${sign}${Math.abs(lead)} token${Math.abs(lead) === 1 ? "" : "s"}` : "";
     if (this.root.dataset.state === "playing") this.root.dataset.tone = lead > 0 ? "faster" : lead < 0 ? "slower" : "";
   }
 
+  /** At the finish they show time, with the difference named. @param {Record<SideName, number>} seconds */
+  finish(seconds) {
+    const { plain, speculative } = seconds;
+    const longest = Math.max(plain, speculative);
+    const saved = plain - speculative;
+    const name = saved >= 0 ? "saved" : "lost";
+    const difference = `${duration(1000 * speculative)} · ${duration(1000 * Math.abs(saved))} ${name} of ${duration(1000 * plain)}`;
+    this.bar("plain", longest ? plain / longest : 0, duration(1000 * plain), true);
+    this.bar("speculative", longest ? speculative / longest : 0, this.names ? duration(1000 * speculative) : difference, true);
+  }
+
+  /**
+   * @param {SideName} side
+   * @param {number} share of the whole length
+   * @param {string} text
+   * @param {boolean} finished
+   */
+  bar(side, share, text, finished) {
+    const track = this.find(`.track.${side}`);
+    /** @type {HTMLElement} */ (track.querySelector("i")).style.width = `${100 * share}%`;
+    /** @type {HTMLElement} */ (track.querySelector("output")).textContent = text;
+    track.classList.toggle("finished", finished);
+  }
+
+  /** @param {Player} player */
   pace(player) {
     if (player.live && !player.complete && this.served) return "Live, one slice behind: each side as its server's answer arrives.";
     if (player.live && !player.complete) return "Live, one slice behind: the sides take turns on this machine, and each clock counts only its own time.";
     if (player.factor === 1) return "Played in real time, each side on its own clock.";
-    const long = player.complete ? player.total() : player.expected();
-    return `Played back ${player.factor}× slower than it ran: ${Pane.time(long)} of computation, shown in ${Pane.time(long * player.factor)}.`;
+    const long = player.complete ? player.total() : player.expected() ?? 0;
+    return `Played back ${player.factor}× slower than it ran: ${duration(long)} of computation, shown in ${duration(long * (player.factor ?? 1))}.`;
   }
 
   ended() {
@@ -179,27 +310,33 @@ class Race {
     this.find(".toggle").textContent = "Replay";
     const { result } = this;
     this.root.dataset.state = result ? "done" : "failed";
-    if (!result) {
-      this.say(this.failure ? "The run failed. What had been decoded until then is shown below." : "");
-      return;
-    }
+    if (!result) return this.say(this.failure ? "The run failed. What had been decoded until then is shown below." : "");
     this.root.dataset.tone = result.tone;
-    this.find(".share").hidden = !result.record;
+    const share = this.root.querySelector(".share");
+    if (share instanceof HTMLElement) share.hidden = !result.record;
     this.find(".headline").textContent = result.headline;
+    this.find(".ceiling").textContent = result.ceiling ?? "";
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
+    this.find(".doubt").textContent = result.doubt ?? "";
+    this.find(".grounds").innerHTML = result.why ?? ""; // escaped by the server
     this.find(".agreement").textContent = result.agreement && `${result.identical ? "✓" : "≠"} ${result.agreement}`;
-    this.find(".agreement").dataset.identical = result.identical;
-    this.find(".divergence").textContent = result.divergence_reason;
-    this.find(".doubts").textContent = result.doubts.join(" ");
+    this.find(".agreement").dataset.identical = String(result.identical);
     this.find(".made-by").textContent = result.made_by;
     this.find(".figures").innerHTML = result.figures; // escaped by the server
+    if (result.seconds) this.finish(result.seconds);
     if (this.marked === this.run) return;
     this.marked = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
   }
 
   toggle() {
+    if (!this.begun) return;
     if (this.player.playing) this.player.pause();
     else this.player.play();
+  }
+
+  /** The first rounds of the run, one step after the other. */
+  slowly() {
+    this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative);
   }
 }

@@ -1,121 +1,120 @@
-// Settings that survive a reload and travel in a link: those that differ from the default, after the address's "#",
-// where the server does not see them and length does not matter.
+// Settings that survive a reload and travel in a link: those that differ from the default, after the address's "#", where
+// the server does not see them and length does not matter. Each tab of a browser keeps its own; a new one begins with
+// what was last used in any.
 
-const STORE = "specdemo-settings";
-const PATIENCE = 5000; // milliseconds
+import { copy } from "./files.js";
+import * as gradio from "./gradio.js";
+import { Stored, isObject, isText } from "./storage.js";
 
-const settings = {
-  // What the address says after "#", or after "?" if typed by hand.
-  linked() {
-    return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
-  },
+const KEY = "specdemo-settings";
+const TAB = "tab"; // the page's open tab, in the address
+/** @typedef {Record<string, string>} Texts */
 
-  // Called with every change: `values` in the order of `names`.
-  remember(names, defaults, values) {
-    const changed = this.linked();
-    names.forEach((name, index) => {
-      if (values[index] === defaults[index] || values[index] === null) changed.delete(name);
-      else changed.set(name, values[index]);
-    });
-    history.replaceState(null, "", changed.size ? `${location.pathname}#${changed}` : location.pathname);
-    localStorage.setItem(STORE, changed.toString());
-  },
+/** @param {unknown} value @returns {Texts | null} */
+export function textsIn(value) {
+  if (!isObject(value)) return null;
+  return /** @type {Texts} */ (Object.fromEntries(Object.entries(value).filter(([, text]) => isText(text))));
+}
 
-  // Called when another pair is in use: `values` as JSON, the address carries what differs from `defaults`; with
-  // another target, everything.
-  rememberPair(defaults, values) {
-    const chosen = JSON.parse(values);
-    const names = Object.keys(defaults);
-    const known = chosen.target === defaults.target ? defaults : {};
-    this.remember(names, names.map((name) => known[name]), names.map((name) => chosen[name]));
-  },
+const HERE = new Stored(KEY, textsIn, /** @type {Texts | null} */ (null), () => sessionStorage);
+const ANYWHERE = new Stored(KEY, textsIn, /** @type {Texts | null} */ (null), () => localStorage);
+/** @type {Texts | undefined} */ let current; // what differs from the defaults, once anything was remembered
 
-  // What to start with: the address if it says anything, else what was last used here.
-  recall(names) {
-    this.tellIfItTakesLong();
-    this.tellOfTheQueue();
-    const linked = this.linked();
-    const source = names.some((name) => linked.has(name))
-      ? linked
-      : new URLSearchParams(localStorage.getItem(STORE) ?? "");
-    return JSON.stringify(Object.fromEntries([...source].filter(([name]) => names.includes(name))));
-  },
+/** What the address says after "#", or after "?" if typed by hand. */
+function linked() {
+  return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
+}
 
-  // Run is off until the server has answered. A browser opens six connections to a host, and each run holds one.
-  tellIfItTakesLong() {
-    const run = document.querySelector("#run");
-    const note = document.createElement("p");
-    note.setAttribute("role", "status");
-    note.className = "stalled";
-    note.textContent = "Waiting for the server. If this page is open in six or more tabs of this browser, "
-      + "it has no connection left: stop what runs in them, or close some.";
-    const since = Date.now();
-    const timer = setInterval(() => {
-      const off = run.disabled && run.textContent.trim() === "Run"; // and not "Running …"
-      if (off && Date.now() - since > PATIENCE) document.querySelector("#actions").after(note);
-      if (off) return;
-      note.remove();
-      clearInterval(timer);
-    }, 500);
-  },
+/**
+ * The address for these settings, with the open tab unless it is the first.
+ * @param {Texts} settings
+ * @param {string | null} tab
+ */
+function address(settings, tab) {
+  const all = new URLSearchParams(settings);
+  all.delete(TAB);
+  if (tab) all.set(TAB, tab);
+  return all.size ? `${location.pathname}#${all}` : location.pathname;
+}
 
-  // What Gradio says of the queue, such as "queue: 2/3 | 4.0/13.6s", in words.
-  tellOfTheQueue() {
-    const message = document.querySelector("#message");
-    const tell = () => {
-      const told = message.querySelector(".progress-text");
-      const [, place, passed, whole] = told?.textContent.match(/queue: (\d+)\/\d* \|\s*([\d.]+)?(?:\/([\d.]+))?/) ?? [];
-      if (!place) return told?.removeAttribute("data-words");
-      const left = whole && Math.round(whole - passed);
-      const turn = place === "1" ? "You are next" : `${place - 1} before you`;
-      told.dataset.words = left > 0 ? `${turn}, about ${left} s` : turn;
-    };
-    new MutationObserver(tell).observe(message, { childList: true, characterData: true, subtree: true });
-  },
+/**
+ * Called with every change: `values` in the order of `names`.
+ * @param {string[]} names
+ * @param {any[]} defaults
+ * @param {any[]} values
+ */
+export function remember(names, defaults, values) {
+  const address_ = linked();
+  const tab = address_.get(TAB);
+  const changed = current ?? Object.fromEntries(address_);
+  delete changed[TAB];
+  names.forEach((name, index) => {
+    if (values[index] === defaults[index] || values[index] === null || values[index] === undefined) delete changed[name];
+    else changed[name] = String(values[index]);
+  });
+  current = changed;
+  history.replaceState(null, "", address(changed, tab));
+  for (const place of [HERE, ANYWHERE]) place.write(changed);
+}
 
-  copyLink() {
-    return this.copy(document.querySelector("#copy"), location.href);
-  },
+/**
+ * Called when another pair is in use: `values` as JSON, the address carries what differs from `defaults`; with another
+ * target, everything.
+ * @param {Record<string, any>} defaults
+ * @param {string} values
+ */
+export function rememberPair(defaults, values) {
+  const chosen = JSON.parse(values);
+  const names = Object.keys(defaults);
+  const known = chosen.target === defaults.target ? defaults : {};
+  remember(names, names.map((name) => known[name]), names.map((name) => chosen[name]));
+}
 
-  copyCode(lines) {
-    if (lines) this.copy(document.querySelector("#copy-code"), lines);
-  },
+/**
+ * What to start with, as JSON: the address if it says anything, else what this tab, else what any tab last used.
+ * @param {string[]} names
+ */
+export function recall(names) {
+  gradio.explainWaiting();
+  followTabs();
+  const link = linked();
+  const found = names.some((name) => link.has(name)) ? Object.fromEntries(link) : HERE.read() ?? ANYWHERE.read() ?? {};
+  const reset = HERE.reset || ANYWHERE.reset;
+  const known = Object.entries(found).filter(([name]) => names.includes(name));
+  return reset ? "{reset" : JSON.stringify(Object.fromEntries(known)); // no JSON: the page says that it was reset
+}
 
-  // The button says for a moment that it is done.
-  async copy(button, text) {
-    try {
-      await navigator.clipboard.writeText(text); // browsers allow this on https and localhost only
-    } catch {
-      prompt("Copy this:", text);
-      return;
-    }
-    button.classList.add("done");
-    setTimeout(() => button.classList.remove("done"), 1500);
-  },
-};
+/** The open tab is part of the address: Back returns to the tab before, and a link opens the one it names. */
+function followTabs() {
+  const tabs = new gradio.Tabs((tab) => {
+    if ((linked().get(TAB) ?? "") !== tab) history.pushState(null, "", address(current ?? Object.fromEntries(linked()), tab));
+  });
+  const named = () => linked().get(TAB) ?? "";
+  addEventListener("popstate", () => {
+    const tab = named();
+    tabs.open(tab);
+    if (current) history.replaceState(null, "", address(current, tab)); // the settings stay as they are
+  });
+  if (named()) tabs.open(named());
+}
 
-// Gradio hangs up when the page is left and, until the next one is there, says that the connection was lost.
-window.addEventListener("beforeunload", () => {
-  document.body.classList.add("leaving");
-  setTimeout(() => document.body.classList.remove("leaving"), PATIENCE); // the reader may have stayed
-});
+export function copyLink() {
+  return copy(gradio.button("copy"), location.href);
+}
 
-// Enter runs. Gradio would break the line, and submit on Shift+Enter.
-document.addEventListener(
-  "keydown",
-  (event) => {
-    if (event.key !== "Enter" || event.isComposing || !event.target.closest("#prompt")) return;
-    event.stopPropagation();
-    if (event.shiftKey) return;
-    event.preventDefault();
-    document.querySelector("#run:not([disabled])")?.click();
-  },
-  true,
-);
+/** @param {string} lines */
+export function copyCode(lines) {
+  if (lines) copy(gradio.button("copy-code"), lines);
+}
 
-// Gradio names each radio button differently, which makes every one a tab stop; of one name they are one, and the
-// arrow keys choose. Gradio may redraw them at any time, so they are renamed where the focus arrives.
-document.addEventListener("focusin", ({ target }) => {
-  const group = target.matches("input[type=radio]") && target.closest("fieldset, .block");
-  if (group) group.querySelectorAll("input[type=radio]").forEach((button) => { button.name = `${group.id}-choice`; });
-});
+/** A chat that goes on after a reload, as JSON: this tab's. @param {string} text */
+export function keepChat(text) {
+  CHAT.write(text || null);
+}
+
+/** @returns {string} */
+export function keptChat() {
+  return CHAT.read() ?? "";
+}
+
+const CHAT = new Stored("specdemo-chat", (value) => (isText(value) ? String(value) : null), /** @type {string | null} */ (null), () => sessionStorage);

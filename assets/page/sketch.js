@@ -1,61 +1,72 @@
 // Charts without Plotly, for files that are opened offline: lines, bars side by side or stacked, whiskers, a second
-// axis. It reads the same figures as `chart.js` and is used in its place.
+// axis. They read the same figures as those of `chart.js`.
+
+import { LiveChart } from "./live_chart.js";
+
+/** @typedef {import("./live_chart.js").Figure} Figure */
 
 const MARGIN = { left: 46, right: 16, top: 12, bottom: 36, second: 26, legend: 22 };
 const TICKS = 5;
 const GROUP = 0.84; // of the distance between two places, for all bars of one
 
-class Chart {
+export class Sketch extends LiveChart {
+  /**
+   * @param {HTMLElement} element
+   * @param {Figure} figure
+   */
   constructor(element, figure) {
-    this.element = element;
-    this.figure = figure;
+    super(element, figure);
     this.canvas = element.appendChild(document.createElement("canvas"));
     this.canvas.setAttribute("role", "img");
     this.canvas.style.cssText = "position: absolute; inset: 0; width: 100%; height: 100%";
-    new ResizeObserver(() => this.redraw()).observe(element);
-    new MutationObserver(() => this.redraw()).observe(document.body, { attributeFilter: ["class"] });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
-    this.reset();
-  }
-
-  reset() {
-    this.traces = this.figure.data.map(() => []);
+    this.pen = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
+    this.box = { x: 0, y: 0, width: 0, height: 0 };
+    this.most = { x: 1, y: 1, y2: 1 };
+    /** @type {any[] | null} */ this.names = null; // on the x axis
+    /** @type {Map<any, number>} */ this.stack = new Map();
+    /** @type {number | undefined} */ this.frame = undefined;
     this.redraw();
   }
 
-  // The points that the figure comes with.
-  show() {
-    this.traces = this.figure.data.map(({ x = [], y = [] }) => x.map((at, index) => [at, y[index]]));
-    this.redraw();
+  appendSoon() {
+    this.redrawSoon();
   }
 
-  // Points for each trace, as [[x, y], …].
-  add(traces) {
-    traces.forEach((points, index) => this.traces[index].push(...points));
-    this.pending ??= requestAnimationFrame(() => this.flush());
+  redrawSoon() {
+    this.frame ??= requestAnimationFrame(() => this.flush());
   }
 
   flush() {
-    cancelAnimationFrame(this.pending);
-    this.pending = null;
+    if (this.frame !== undefined) cancelAnimationFrame(this.frame);
+    this.frame = undefined;
+    const pending = super.flush();
     this.redraw();
+    return pending;
+  }
+
+  repaint() {
+    this.redrawSoon();
   }
 
   resize() {
-    this.redraw();
+    this.redrawSoon();
+  }
+
+  /** The points of a trace as [x, y]. @param {number} index @returns {[any, any][]} */
+  pairs(index) {
+    const { x, y } = this.points[index];
+    return x.map((at, number) => [at, y[number]]);
   }
 
   redraw() {
     const { canvas, element: { offsetWidth: width, offsetHeight: height } } = this;
-    if (!width || !height) return;
+    if (!width || !height || !canvas) return;
     Object.assign(canvas, { width: width * devicePixelRatio, height: height * devicePixelRatio });
     const { data, layout } = this.figure;
     const named = data.filter(({ name }) => name).map(({ name }) => name);
     canvas.setAttribute("aria-label", `${title(layout.yaxis)} by ${title(layout.xaxis) || "kind"}: ${named.join(", ")}`);
-    this.pen = canvas.getContext("2d");
     this.pen.scale(devicePixelRatio, devicePixelRatio);
-    this.style = getComputedStyle(this.element);
-    this.pen.font = `12px ${this.style.fontFamily}`;
+    this.pen.font = `12px ${getComputedStyle(this.element).fontFamily}`;
     const legend = layout.showlegend === false || named.length < 2 ? 0 : MARGIN.legend;
     const right = MARGIN.right + (layout.yaxis2 ? MARGIN.second : 0);
     this.box = { x: MARGIN.left, y: MARGIN.top + legend, width: width - MARGIN.left - right, height: height - MARGIN.top - MARGIN.bottom - legend };
@@ -63,24 +74,25 @@ class Chart {
     this.axes();
     if (legend) this.legend();
     data.forEach((trace, index) => { if (trace.type === "bar") this.bars(trace, index); });
-    data.forEach((trace, index) => { if (trace.type !== "bar") this.line(trace, this.traces[index].filter(([, y]) => y !== null)); });
-    for (const shape of layout.shapes ?? []) this.mark(shape);
+    data.forEach((trace, index) => { if (trace.type !== "bar") this.line(trace, this.pairs(index).filter(([, y]) => y !== null)); });
+    for (const shape of layout.shapes ?? []) this.shape(shape);
+    for (const { x, text } of this.marks) this.marked(x, text);
   }
 
-  // What the axes span; names on the x axis stand at 0.5, 1.5, …
+  /** What the axes span; names on the x axis stand at 0.5, 1.5, … */
   measure() {
     const { data, layout } = this.figure;
-    const all = this.traces.flat();
+    const all = data.flatMap((_, index) => this.pairs(index));
     this.names = all.some(([x]) => typeof x === "string") ? [...new Set(all.map(([x]) => x))] : null;
     const bars = data.some(({ type }) => type === "bar");
     const right = this.names ? this.names.length : Math.max(1e-9, ...all.map(([x]) => x)) + (bars ? 0.5 : 0);
-    this.most = { x: right, y: Math.max(1e-9, ...(layout.shapes ?? []).map(({ y0 }) => y0)), y2: layout.yaxis2?.range?.[1] ?? 1 };
+    this.most = { x: right, y: Math.max(1e-9, ...(layout.shapes ?? []).map((/** @type {any} */ { y0 }) => y0)), y2: layout.yaxis2?.range?.[1] ?? 1 };
     this.stack = new Map();
-    this.traces.forEach((points, index) => {
-      if (data[index].yaxis === "y2") return;
-      points.forEach(([x, y], at) => {
-        const stacked = data[index].type === "bar" && layout.barmode === "stack";
-        const top = stacked ? (this.stack.get(x) ?? 0) + y : y + (data[index].error_y?.array?.[at] ?? 0);
+    data.forEach((trace, index) => {
+      if (trace.yaxis === "y2") return;
+      this.pairs(index).forEach(([x, y], at) => {
+        const stacked = trace.type === "bar" && layout.barmode === "stack";
+        const top = stacked ? (this.stack.get(x) ?? 0) + y : y + (trace.error_y?.array?.[at] ?? 0);
         if (stacked) this.stack.set(x, top);
         this.most.y = Math.max(this.most.y, top);
       });
@@ -88,18 +100,28 @@ class Chart {
     this.stack.clear();
   }
 
+  /**
+   * @param {any} x
+   * @param {number} y
+   * @param {"y" | "y2"} axis
+   * @returns {[number, number]}
+   */
   place(x, y, axis = "y") {
     const { box, most } = this;
     const at = this.names?.includes(x) ? this.names.indexOf(x) + 0.5 : x;
     return [box.x + (box.width * at) / most.x, box.y + box.height * (1 - y / most[axis])];
   }
 
+  /**
+   * @param {any} trace
+   * @param {number} index
+   */
   bars(trace, index) {
     const stacked = this.figure.layout.barmode === "stack";
     const groups = stacked ? [index] : this.figure.data.flatMap(({ type }, number) => (type === "bar" ? [number] : []));
     const unit = this.box.width / this.most.x;
     const width = (GROUP * unit) / groups.length;
-    this.traces[index].forEach(([x, y], at) => {
+    this.pairs(index).forEach(([x, y], at) => {
       const base = stacked ? this.stack.get(x) ?? 0 : 0;
       const [middle, top] = this.place(x, base + y);
       const left = middle - (GROUP * unit) / 2 + groups.indexOf(index) * width;
@@ -108,22 +130,37 @@ class Chart {
       if (stacked) this.stack.set(x, base + y);
       const spread = trace.error_y?.array?.[at];
       if (!spread) return;
-      const ends = [y - spread, y + spread].map((end) => [left + width / 2, this.place(x, end)[1]]);
+      const ends = [y - spread, y + spread].map((end) => /** @type {[number, number]} */ ([left + width / 2, this.place(x, end)[1]]));
       this.stroke({ color: trace.error_y.color, width: 1.5 }, ends);
     });
   }
 
-  // A line across the whole chart; where names stand on the x axis, its x counts them from 0.
-  mark({ x0, x1, y0, y1, line }) {
+  /** A line across the whole chart; where names stand on the x axis, its x counts them from 0. @param {any} shape */
+  shape({ x0, x1, y0, y1, line }) {
     if (x0 !== x1) return this.stroke(line, [this.place(0, y0), this.place(this.most.x, y0)]);
     const x = this.names ? x0 + 0.5 : x0;
     this.stroke(line, [y0, y1].map((share) => this.place(x, share * this.most.y)));
   }
 
+  /**
+   * A vertical line with a word at the top.
+   * @param {number} x
+   * @param {string} text
+   */
+  marked(x, text) {
+    const [left, bottom] = this.place(x, 0);
+    this.stroke({ color: "var(--sd-ink)", width: 1, dash: "dot" }, [[left, bottom], [left, this.box.y]]);
+    this.write(text, left + 3, this.box.y + 10, "left");
+  }
+
+  /**
+   * @param {any} trace
+   * @param {[any, any][]} points
+   */
   line({ line, marker, mode = "lines", yaxis, error_y: spread, text }, points) {
     const corners = points.flatMap(([x, y], index) => {
       const here = this.place(x, y, yaxis);
-      return index && line?.shape === "hv" ? [[here[0], this.place(x, points[index - 1][1], yaxis)[1]], here] : [here];
+      return index && line?.shape === "hv" ? [/** @type {[number, number]} */ ([here[0], this.place(x, points[index - 1][1], yaxis)[1]]), here] : [here];
     });
     if (mode.includes("lines")) this.stroke(line, corners);
     if (!mode.includes("markers")) return;
@@ -140,13 +177,17 @@ class Chart {
     }
   }
 
-  stroke({ color, width = 2, dash }, corners) {
+  /**
+   * @param {{ color: string, width?: number, dash?: string }} style
+   * @param {[number, number][]} corners
+   */
+  stroke({ color, width = 2, dash = "" }, corners) {
     const { pen } = this;
     pen.strokeStyle = this.resolve(color);
     pen.lineWidth = width;
-    pen.setLineDash({ dot: [2, 3], dash: [6, 4] }[dash] ?? []);
+    pen.setLineDash(dash === "dot" ? [2, 3] : dash === "dash" ? [6, 4] : []);
     pen.beginPath();
-    for (const corner of corners) pen.lineTo(...corner);
+    for (const [x, y] of corners) pen.lineTo(x, y);
     pen.stroke();
     pen.setLineDash([]);
   }
@@ -181,25 +222,30 @@ class Chart {
     }
   }
 
+  /**
+   * @param {string} text
+   * @param {number} x
+   * @param {number} y
+   * @param {CanvasTextAlign} align
+   */
   write(text, x, y, align) {
     this.pen.fillStyle = this.resolve("var(--sd-mute)");
     this.pen.textAlign = align;
     this.pen.fillText(text, x, y);
   }
-
-  resolve(colour) {
-    return colour.replace(/var\((--[\w-]+)\)/g, (_, name) => this.style.getPropertyValue(name).trim());
-  }
 }
 
+/** @param {any} axis */
 const title = (axis) => axis?.title?.text ?? axis?.title ?? "";
+/** @param {number} value */
 const label = (value) => String(Number(value.toPrecision(3)));
-const plain = (text) => new DOMParser().parseFromString(text, "text/html").body.textContent; // Plotly takes some markup for its own
+/** Plotly takes some markup for its own. @param {string} text */
+const plain = (text) => new DOMParser().parseFromString(text, "text/html").body.textContent ?? "";
 
-// Round numbers from 0 to `most`.
-function ticks(most) {
+/** Round numbers from 0 to `most`. @param {number} most */
+export function ticks(most) {
   const rough = most / TICKS;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+  const step = power * /** @type {number} */ ([1, 2, 5, 10].find((factor) => factor * power >= rough));
   return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, index) => index * step);
 }

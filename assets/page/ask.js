@@ -1,0 +1,69 @@
+// What surrounds the prompt: a menu of examples, and a mode for presenting to an audience.
+
+import { closesItself } from "./files.js";
+import * as gradio from "./gradio.js";
+
+/** The menu of examples, whose entries the server writes. */
+export class Examples {
+  /** @param {HTMLElement} element */
+  constructor(element) {
+    this.list = /** @type {HTMLElement} */ (element.querySelector(".list"));
+    const menu = /** @type {HTMLDetailsElement} */ (element.querySelector("details"));
+    closesItself(menu);
+    this.list.addEventListener("click", ({ target }) => {
+      const entry = target instanceof Element ? target.closest("button") : null;
+      if (!entry) return;
+      gradio.setPrompt(entry.dataset.prompt ?? "");
+      menu.open = false;
+    });
+  }
+
+  /** @param {string} html */
+  receive(html) {
+    this.list.innerHTML = html; // escaped by the server
+  }
+}
+
+/** Put the example after the one that the prompt holds into the prompt. */
+function nextExample() {
+  const prompts = [...document.querySelectorAll(".examples [data-prompt]")].map((entry) => /** @type {HTMLElement} */ (entry).dataset.prompt ?? "");
+  if (prompts.length) gradio.setPrompt(prompts[(prompts.indexOf(gradio.prompt()) + 1) % prompts.length]);
+}
+
+const ADDRESSES = ["present", "presenter"];
+
+/**
+ * Panes, verdict and charts alone, larger, and a key for everything: `p`, or `#present` in the address.
+ * @param {import("./race.js").Race} race
+ */
+export function presenting(race) {
+  const at = () => document.body.classList.contains("presenting");
+  const set = (/** @type {boolean} */ on) => {
+    document.body.classList.toggle("presenting", on);
+    if (on) race.intro.show(false);
+    scrollTo({ top: 0 });
+  };
+  /** @type {Record<string, () => void>} */
+  const keys = {
+    p: () => set(!at()),
+    Escape: () => set(false),
+    r: () => gradio.press("run"),
+    w: () => race.toggle(),
+    s: () => (race.slow.element.hidden ? race.slowly() : race.slow.close()),
+    n: nextExample,
+  };
+  document.addEventListener("keydown", (event) => {
+    const { key, target } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (target instanceof Element && target.closest("input, textarea, select, [contenteditable]")) return;
+    const action = keys[key];
+    if (!action || (key !== "p" && !at())) return;
+    event.preventDefault();
+    action();
+  });
+  document.querySelector(".leave-presenting")?.addEventListener("click", () => set(false));
+  document.querySelector(".present")?.addEventListener("click", () => set(true));
+  const named = () => set(at() || ADDRESSES.some((name) => new URLSearchParams(location.hash.slice(1)).has(name)));
+  addEventListener("hashchange", named);
+  named();
+}

@@ -1,0 +1,149 @@
+// The first rounds of a run in slow motion: the draft guesses, the target checks all guesses in one pass, what it agrees
+// with stays, and one token of its own follows. It reads the rounds that the panes show, so it works with any engine.
+
+/** @typedef {import("./player.js").Round} Round */
+/** @typedef {{ text: string, kind: string, odds: string, known: boolean }} Guess */
+/** @typedef {{ guesses: Guess[], own: string[], committed: string }} Step */
+
+const ROUNDS = 12; // enough to see how it goes; Anatomy has them all
+const STAGES = ["guess", "check", "keep"];
+const STAGE_MS = 1100;
+
+export class SlowMotion {
+  /**
+   * @param {HTMLElement} element
+   * @param {() => void} onAll opens all rounds
+   */
+  constructor(element, onAll) {
+    this.element = element;
+    /** @type {Step[]} */ this.steps = [];
+    this.before = ""; // text in front of the first round
+    this.at = 0;
+    this.stage = 0;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
+    this.still = matchMedia("(prefers-reduced-motion: reduce)");
+    this.find(".previous").addEventListener("click", () => this.go(this.at - 1));
+    this.find(".next").addEventListener("click", () => this.forward());
+    this.find(".close").addEventListener("click", () => this.close());
+    element.querySelector(".all")?.addEventListener("click", onAll);
+    element.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  /** @param {string} selector */
+  find(selector) {
+    return /** @type {HTMLElement} */ (this.element.querySelector(selector));
+  }
+
+  /**
+   * @param {Round[]} rounds the prefill first
+   * @param {string} prompt
+   */
+  open(rounds, prompt) {
+    const [prefill, ...others] = rounds;
+    this.steps = others.slice(0, ROUNDS).map((round) => stepOf(round.html));
+    this.before = `${prompt}${prompt && !prompt.endsWith("\n") ? " " : ""}${prefill ? stepOf(prefill.html).committed : ""}`;
+    this.element.hidden = false;
+    this.go(0);
+    this.find(".next").focus({ preventScroll: true });
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.element.hidden = true;
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const { key } = event;
+    if (key === "Escape") this.close();
+    else if (key === "ArrowRight") this.forward();
+    else if (key === "ArrowLeft") this.go(this.at - 1);
+    else return;
+    event.preventDefault();
+  }
+
+  /** Finish this round's stages, or go to the next round. */
+  forward() {
+    if (this.stage < STAGES.length - 1) this.show(STAGES.length - 1);
+    else this.go(this.at + 1);
+  }
+
+  /** @param {number} at */
+  go(at) {
+    if (at >= this.steps.length && this.steps.length) return this.close();
+    this.at = Math.max(at, 0);
+    this.draw();
+    this.show(this.still.matches ? STAGES.length - 1 : 0);
+  }
+
+  /** @param {number} stage */
+  show(stage) {
+    clearTimeout(this.timer);
+    this.stage = stage;
+    this.element.dataset.stage = STAGES[stage];
+    this.find(".saying").textContent = this.steps.length ? saying(this.steps[this.at], stage) : "This run has no rounds: it ended at its first token.";
+    if (stage < STAGES.length - 1) this.timer = setTimeout(() => this.show(stage + 1), STAGE_MS);
+  }
+
+  draw() {
+    const step = this.steps[this.at];
+    const last = this.at === this.steps.length - 1;
+    this.find(".place").textContent = step ? `Round ${this.at + 1}` : "";
+    /** @type {HTMLButtonElement} */ (this.find(".previous")).disabled = this.at === 0;
+    this.find(".next").textContent = last || !step ? "Done" : "Next";
+    const text = this.before + this.steps.slice(0, this.at).map(({ committed }) => committed).join("");
+    this.find(".so-far").textContent = text.length > 160 ? `… ${text.slice(-160)}` : text;
+    const chips = step ? [...step.guesses.map(chip), ...step.own.map((own) => chip({ text: own, kind: "own", odds: "", known: true }))] : [];
+    chips.forEach((element, index) => element.style.setProperty("--order", String(index)));
+    this.find(".chips").replaceChildren(...chips);
+  }
+}
+
+/**
+ * What a round's HTML says of it: its guesses in order, each with its outcome, then the target's own tokens.
+ * @param {string} html as the panes show it, escaped by the server
+ * @returns {Step}
+ */
+export function stepOf(html) {
+  const round = new DOMParser().parseFromString(html, "text/html").querySelector(".round");
+  /** @type {Step} */
+  const step = { guesses: [], own: [], committed: "" };
+  for (const token of round?.querySelectorAll(".token") ?? []) {
+    const text = token.textContent ?? "";
+    const kind = ["accepted", "rejected", "discarded"].find((name) => token.classList.contains(name));
+    if (token.hasAttribute("data-index")) step.committed += text;
+    if (!kind) {
+      step.own.push(text);
+      continue;
+    }
+    const odds = (token.getAttribute("data-tip") ?? "").match(/^draft's probability ([\d.]+)/m);
+    step.guesses.push({ text, kind, odds: odds ? `${Math.round(100 * Number(odds[1]))} % sure` : "", known: text !== "?" });
+  }
+  return step;
+}
+
+/** @param {Guess} guess */
+function chip({ text, kind, odds }) {
+  const element = document.createElement("span");
+  element.className = `chip ${kind}`;
+  const token = Object.assign(document.createElement("span"), { className: `token ${kind}`, textContent: text.replaceAll("\n", "↵") || "·" });
+  element.append(token);
+  if (odds) element.append(Object.assign(document.createElement("small"), { textContent: odds }));
+  return element;
+}
+
+/**
+ * @param {Step} step
+ * @param {number} stage
+ */
+function saying({ guesses, own }, stage) {
+  const accepted = guesses.filter(({ kind }) => kind === "accepted").length;
+  const number = guesses.length === 1 ? "1 token" : `${guesses.length} tokens`;
+  if (!guesses.length) return "Nothing was guessed in this round, so the target wrote one token, as in normal decoding.";
+  const unknown = guesses.some(({ known }) => !known) ? " This engine does not say which tokens were rejected." : "";
+  if (stage === 0) return `The draft guesses ${number}, one after the other.`;
+  if (stage === 1) return `The target checks ${guesses.length === 1 ? "it" : `all ${guesses.length}`} in one pass.`;
+  const kept = accepted === guesses.length ? "It keeps all of them" : accepted ? `It keeps the first ${accepted}` : "It keeps none";
+  const added = own.length ? ` and adds ${own.length === 1 ? "one" : own.length} of its own` : "";
+  return `${kept}${added}: ${accepted + own.length} token${accepted + own.length === 1 ? "" : "s"} for one pass.${unknown}`;
+}

@@ -1,0 +1,69 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { load, soon } from "./support.js";
+
+const { Player } = await load("player.js");
+const rounds = (...ends) => ends.map((ms, index) => ({ ms, tokens: index + 1, html: "" }));
+
+function playing() {
+  const calls = { drawn: 0, rewound: 0, ended: 0 };
+  const player = new Player((_, rewound) => { calls.drawn += 1; calls.rewound += Number(rewound); }, () => { calls.ended += 1; });
+  return { player, calls };
+}
+
+test("a finished run is slowed so that it takes about four seconds", () => {
+  const { player } = playing();
+  player.reset({ limit: 3 });
+  player.add("plain", rounds(0, 50, 100), true);
+  player.add("speculative", rounds(0, 80), true);
+  player.received(true);
+  assert.equal(player.factor, 40);
+  assert.equal(player.total(), 100);
+  player.halt();
+});
+
+test("playback never passes what both sides have reached", () => {
+  const { player } = playing();
+  player.reset({ limit: 10 });
+  player.add("plain", rounds(0, 1000, 2000), false);
+  player.add("speculative", rounds(0, 1500), false);
+  assert.equal(player.horizon(), 1500);
+  player.add("speculative", [], true);
+  assert.equal(player.horizon(), 2000);
+});
+
+test("a side's rounds appear when their clock is reached, each once", () => {
+  const { player } = playing();
+  player.add("plain", rounds(0, 10, 20), true);
+  player.position = 10;
+  assert.deepEqual(player.take("plain").map(({ ms }) => ms), [0, 10]);
+  assert.deepEqual(player.take("plain"), []);
+  assert.deepEqual(player.at("plain"), { ms: 10, tokens: 2, finished: false });
+  player.position = 20;
+  assert.equal(player.take("plain").length, 1);
+  assert.equal(player.at("plain").finished, true);
+});
+
+test("skip shows the end at once, and playing again begins anew", async () => {
+  const { player, calls } = playing();
+  player.reset({ limit: 2 });
+  for (const side of ["plain", "speculative"]) player.add(side, rounds(0, 10), true);
+  player.received(true);
+  player.skip();
+  assert.deepEqual([player.ended, calls.ended], [true, 1]);
+  player.play();
+  assert.equal(calls.rewound, 1);
+  player.pause();
+  await soon(0);
+  assert.equal(player.playing, false);
+});
+
+test("one after the other and live, the speculative clock follows the plain one", () => {
+  const { player } = playing();
+  player.reset({ limit: 100, sequential: true });
+  player.add("plain", rounds(0, 5000), false);
+  player.received(false);
+  assert.equal(player.live, true);
+  assert.equal(player.offset("speculative"), 5000);
+  player.halt();
+});
