@@ -12,11 +12,16 @@ export class Intro {
     this.element = /** @type {HTMLElement} */ (root.querySelector(".intro"));
     this.button = /** @type {HTMLElement} */ (root.querySelector(".how"));
     this.invitation = root.querySelector(".reason")?.textContent ?? "";
-    this.button.addEventListener("click", () => this.show(this.element.hidden));
+    this.button.addEventListener("click", () => this.show(Boolean(this.element.hidden)));
     this.element.querySelector(".dismiss")?.addEventListener("click", () => this.dismiss());
     this.element.addEventListener("keydown", ({ key }) => {
       if (key === "Escape") this.dismiss();
     });
+    this.welcome();
+  }
+
+  /** For whoever has not dismissed it. */
+  welcome() {
     this.show(!DISMISSED.read());
   }
 

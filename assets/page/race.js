@@ -162,6 +162,7 @@ export class Race {
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
     this.root.dataset.tone = "";
+    this.intro.show(false);
     this.root.classList.toggle("chat", Boolean(chat));
     this.find(".figures").textContent = "";
     if (this.find(".verdict").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
@@ -183,6 +184,7 @@ export class Race {
     this.begin({ run: "", prompt: "", max_new_tokens: 0 });
     this.begun = false;
     this.root.dataset.state = "idle";
+    this.intro.welcome();
     for (const pane of Object.values(this.panes)) pane.explainItself();
     this.say(this.intro.invitation);
   }

@@ -11,4 +11,5 @@ darken();
 for (const part of document.querySelectorAll(".share, .past, .slow-motion .all, .present, .presenter-keys")) part.remove();
 const read = (/** @type {string} */ id) => document.querySelector(`#${id}`)?.textContent ?? "";
 const race = new Race(document.body, { chart: Sketch, figures: JSON.parse(read("figures")) });
+race.intro.show(false);
 unpack(read("events")).then((text) => race.receive(text));

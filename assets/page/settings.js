@@ -43,7 +43,7 @@ function address(settings, tab) {
  * @param {any[]} defaults
  * @param {any[]} values
  */
-export function remember(names, defaults, values) {
+export function remember(names, defaults, ...values) {
   const address_ = linked();
   const tab = address_.get(TAB);
   const changed = current ?? Object.fromEntries(address_);
@@ -67,7 +67,7 @@ export function rememberPair(defaults, values) {
   const chosen = JSON.parse(values);
   const names = Object.keys(defaults);
   const known = chosen.target === defaults.target ? defaults : {};
-  remember(names, names.map((name) => known[name]), names.map((name) => chosen[name]));
+  remember(names, names.map((name) => known[name]), ...names.map((name) => chosen[name]));
 }
 
 /**

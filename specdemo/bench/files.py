@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from specdemo.errors import UsageError, quoted
 from specdemo.output import write_json, write_text
+from specdemo.presentation.scripts import bundle
 from specdemo.resources import ASSETS, colours
 
 _TEMPLATE = ASSETS / "report.html"
@@ -86,7 +87,7 @@ def to_html(report: Report) -> str:
         title=report.title,
         light=colours(),
         dark=colours(dark=True),
-        script=Markup((ASSETS / "page" / "sketch.js").read_text(encoding="utf-8")),
+        script=Markup(bundle("sketch.js")),
         opening=report.opening,
         plots=[(chart.title, name, _plot(chart.figure)) for name, chart in report.charts.items()],
         tables=[Table("", report.columns, report.rows), *report.more.values()],

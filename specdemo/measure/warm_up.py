@@ -86,7 +86,7 @@ def warm_up(
     sides = {side: _Side(request, least) for side, request in requests.items()}
     while unfinished := [one for one in sides.values() if not one.finished]:
         for one in unfinished:
-            yield Phase("warming up", sum(each.repetitions for each in sides.values()))
+            yield Phase("warming up", 1 + sum(each.finished for each in sides.values()), len(sides))
             one.repeat(engine, costs, stop)
             if stop():
                 return {}

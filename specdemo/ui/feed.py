@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from specdemo.analysis import conclusion, metrics
+from specdemo.analysis.predict import predict
 from specdemo.measure.side import Slice
 from specdemo.output import json_text
 from specdemo.presentation import explain, schema
@@ -21,7 +22,7 @@ from specdemo.records import SIDES, Comparison, Round, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.html.markdown import Markdown
-from specdemo.ui.html.summary import figures_html
+from specdemo.ui.html.summary import figures_html, grounds_html
 from specdemo.ui.html.thinking import Thinking
 from specdemo.ui.html.tokens import round_html
 
@@ -34,6 +35,8 @@ class Feed:
     ) -> None:
         """`chat`: the prompt is a message, which `history` precedes."""
         self.run = uuid4().hex
+        self.shown = False  # whether the page has received anything of it
+        self._phase = ""
         self._lines: list[str] = []
         self._seen = (0, 0)  # how many events there were at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
@@ -49,6 +52,7 @@ class Feed:
 
     def news(self) -> str:
         """The events since the second-to-last call."""
+        self.shown = True
         start, self._seen = self._seen[0], (self._seen[1], len(self._lines))
         return "".join(self._lines[start:])
 
@@ -77,6 +81,12 @@ class Feed:
                 return recorded(progress)
         self.add(progress)
         return self
+
+    def phase(self, words: str) -> None:
+        """Append what is going on before the first token, if that is new."""
+        if words != self._phase:
+            self._phase = words
+            self._append("phase", text=words)
 
     def fail(self, message: str) -> None:
         """Append that the run ended in an error; what was sent before stays."""
@@ -148,15 +158,35 @@ def _end(comparison: Comparison) -> dict[str, Any]:
     return {
         "headline": conclusion.headline(comparison),
         "tone": conclusion.tone(comparison),
-        "reason": explain.reason(comparison),
+        **_at_a_glance(comparison),
         "agreement": explain.agreement(comparison) if comparison.both else "",
         "identical": metrics.identical(comparison),
         "divergence": metrics.first_divergence(comparison),
-        "divergence_reason": explain.divergence_reason(comparison),
         "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
-        "doubts": [doubt.reason for doubt in warnings(comparison)],
         "made_by": explain.made_by(comparison),
         "words": [*in_words(comparison.settings).split(", "), comparison.pair.name],
         "figures": figures_html(comparison),
         "record": json_text(schema.to_json(comparison)),
     }
+
+
+def _at_a_glance(comparison: Comparison) -> dict[str, Any]:
+    """One sentence, at most one warning in a few words, and everything else, as paragraphs of HTML."""
+    evidence = conclusion.evidence(comparison)
+    first, _, rest = explain.reason(comparison).replace(evidence, "", 1).strip().partition(". ")
+    found = list(warnings(comparison))
+    grounds = [evidence, rest, *(caution.reason for caution in found), explain.divergence_reason(comparison)]
+    speedup, seconds = conclusion.speedup_of(comparison), sum(step.seconds for step in comparison.plain.rounds)
+    return {
+        "reason": f"{first.rstrip('.')}." if first else evidence,
+        "doubt": found[0].kind if found else "",
+        "why": grounds_html(grounds),
+        "ceiling": _ceiling(comparison),
+        "seconds": None if speedup is None else {"plain": seconds, "speculative": seconds / speedup.middle},
+    }
+
+
+def _ceiling(comparison: Comparison) -> str:
+    """What a perfect draft would reach on this machine at its best lookahead; empty where no draft was measured."""
+    prediction = predict(comparison.costs, 1.0) if comparison.costs is not None else None
+    return f"a perfect draft: {max(prediction.predicted):.1f}×" if prediction and prediction.predicted else ""

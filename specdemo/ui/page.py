@@ -35,7 +35,7 @@ from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
 from specdemo.ui.validation import Page
-from specdemo.ui.views import PAGE, text
+from specdemo.ui.views import PAGE, head, script
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
 
@@ -98,7 +98,7 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
         "theme": theme(),
         "css_paths": [PAGE / "style.css", PAGE / "compare.css"],
         "css": choices_css(),
-        "head": f"<script>{text('settings.js')}</script>",  # inline: needed as soon as the page loads
+        "head": head(),
         "footer_links": ["api", "settings"],
         "favicon_path": PAGE / "favicon.svg",
         "ssr_mode": False,
@@ -156,9 +156,9 @@ def _remember(
     first = [bundled_prompts(registry.default.target.prompts)[0], *start_values(registry.default).values()]
     names, start = json.dumps(list(remembered)), json.dumps(first)
     inputs = list(remembered.values())
-    js = f"(...values) => settings.remember({names}, {start}, values)"
+    js = script("settings.js", "remember", names, start)
     gr.on([component.change for component in inputs], None, inputs, js=js)
-    pair_js = f"(values) => settings.rememberPair({json.dumps(values_of(registry.default))}, values)"
+    pair_js = script("settings.js", "rememberPair", json.dumps(values_of(registry.default)))
     models.in_use.change(None, models.in_use, js=pair_js)
 
     def restored(saved: str) -> list[Any]:
@@ -171,6 +171,6 @@ def _remember(
     asked = json.dumps([*remembered, *PAIR_NAMES])
     # queued, since only then does Gradio signal the changed state that everything about the pair listens for
     queued = PRIVATE | {"queue": True}
-    begun = page.load(restored, saved, outputs, js=f"() => settings.recall({asked})", **queued)
+    begun = page.load(restored, saved, outputs, js=script("settings.js", "recall", asked), **queued)
     compare.go_on(begun)
     models.list_after(begun)

@@ -77,7 +77,7 @@ def actions(name: str, label: str) -> Actions:
 
 def results(act: Actions, run: Callable[..., Iterator[list[Any]]], inputs: list[Any], stop: Stop) -> None:
     """Make the board and the files, and connect all of it: `run` takes the inputs and yields what `reported` does."""
-    board = view(f"{act.name}.html", "new Board(element)", elem_id=f"{act.name}-board")
+    board = view("board", f"{act.name}.html", elem_id=f"{act.name}-board")
     files = gr.File(
         label="Reports: JSON, Markdown, CSV, and HTML that opens offline",
         visible=False,

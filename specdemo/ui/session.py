@@ -21,7 +21,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed, ending
-from specdemo.ui.html.messages import alert, describe, notice
+from specdemo.ui.html.messages import alert, describe, notice, phase_words
 from specdemo.ui.html.thinking import answer
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import IfLoaded, Job, WithEngine, Worker
@@ -91,8 +91,8 @@ class Sessions:
                         yield Update(None, message)
                         continue
                     if isinstance(progress, Phase):
-                        message = describe(progress)
-                        yield Update(None, message)
+                        feed.phase(phase_words(progress))
+                        yield Update(feed.news(), "")
                         continue
                     feed = feed.after(progress)
                     begun, message = True, ""
@@ -105,10 +105,11 @@ class Sessions:
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
             if not begun:
-                yield Update(None, notice("Stopped before the first token."))
+                feed.fail("Stopped before the first token.")
+                yield Update(feed.everything if feed.shown else None, notice("Stopped before the first token."))
         except SpecdemoError as error:
             feed.fail(str(error))
-            yield Update(feed.everything if begun else None, alert(error))
+            yield Update(feed.everything if feed.shown else None, alert(error))
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
         """Move the settings of this visitor's run, if there is one, from its next round on."""

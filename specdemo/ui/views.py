@@ -1,43 +1,36 @@
-"""Views that our scripts draw from the value they receive."""
+"""Views that our modules draw from the value they receive, and how Gradio's events call those modules.
+
+Nothing is global in the browser: whoever needs a module imports it, by an address relative to the page's.
+"""
 
 from typing import Any
 
 import gradio as gr
 
-from specdemo.resources import ASSETS
+from specdemo.presentation.scripts import PAGE, modules
 
-PAGE = ASSETS / "page"
-SCRIPTS = (
-    "plotly/plotly.min.js",
-    "files.js",
-    "share.js",
-    "player.js",
-    "pane.js",
-    "chart.js",
-    "race.js",
-    "past.js",
-    "anatomy.js",
-    "board.js",
-    "catalogue.js",
-)
+_MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
 
-def view(template: str, script: str, value: str = "", **options: Any) -> gr.HTML:
-    """A view; `script` makes the object that draws it, with `element` and `trigger` at hand."""
-    head = "".join(f'<script src="specdemo/{name}"></script>' for name in SCRIPTS)
+def view(name: str, template: str | None = None, *, value: str = "", options: str = "null", **layout: Any) -> gr.HTML:
+    """A view of `main.js` by its name, whose markup is in `template`; `options` is JSON for it."""
     mount = f"""
-        const mount = () => {{
-          const needed = [typeof Chart, typeof Past, typeof Race, typeof Anatomy, typeof Board, typeof Catalogue];
-          if (needed.includes("undefined")) {{
-            return setTimeout(mount, 30);
-          }}
-          const view = {script};
-          watch("value", () => view.receive(props.value));
-          view.receive(props.value);
-        }};
-        mount();
+        const widget = {{ element, trigger, props, watch }};
+        {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget, {options}));
     """
-    return gr.HTML(value, html_template=text(template), js_on_load=mount, head=head, **options)
+    return gr.HTML(value, html_template=text(template or f"{name}.html"), js_on_load=mount, **layout)
+
+
+def script(module: str, function: str, *first: str) -> str:
+    """A function of a module for an event of Gradio's, called with `first`, as JSON, and the event's values."""
+    arguments = "".join(f"{value}, " for value in first)
+    return f"async (...values) => (await {_MODULE.format(module)}).{function}({arguments}...values)"
+
+
+def head() -> str:
+    """What the page's head loads: what must hold from the first moment on, and all modules in advance."""
+    loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in modules("main.js"))
+    return f'<script type="module" src="specdemo/start.js"></script>{loaded}'
 
 
 def heading(title: str, explanation: str) -> gr.HTML:

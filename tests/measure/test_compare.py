@@ -25,7 +25,7 @@ def laps(progress: list[RaceEvent]) -> list[Slice]:
 
 def test_both_sides_warm_up_then_prefill_then_take_turns() -> None:
     progress = list(race(ScriptedEngine(), "Say", LONG))
-    assert progress[0] == Phase("warming up")
+    assert progress[0] == Phase("warming up", 1, 2)
     assert [(lap.side, len(lap.rounds)) for lap in laps(progress)[:2]] == [("plain", 1), ("speculative", 1)]
     assert isinstance(progress[-1], Comparison)
 
@@ -123,7 +123,7 @@ def test_stop_is_obeyed_within_one_round(rounds_before_stop: int) -> None:
 def test_stopped_before_the_first_token_there_is_no_comparison() -> None:
     engine = ScriptedEngine()
     progress = list(race(engine, "Say", LONG, stop=lambda: True))
-    assert progress == [Phase("warming up")]
+    assert progress == [Phase("warming up", 1, 2)]
     assert engine.requests == 0
 
 

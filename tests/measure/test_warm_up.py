@@ -75,5 +75,5 @@ def test_warming_up_ends_even_if_there_is_always_something_to_gain() -> None:
 
 def test_stopping_leaves_no_request_behind() -> None:
     engine = ScriptedEngine()
-    assert list(warm_up(engine, {"plain": REQUEST.plain}, stop=lambda: True)) == [Phase("warming up")]
+    assert list(warm_up(engine, {"plain": REQUEST.plain}, stop=lambda: True)) == [Phase("warming up", 1, 1)]
     assert engine.requests == 0

@@ -20,13 +20,18 @@ def to_json(figure: go.Figure) -> str:
     return json.dumps(figure.to_plotly_json())
 
 
+def race_figures() -> str:
+    """Both charts, by name, as a JSON object."""
+    return f'{{"clock": {clock_figure()}, "acceptance": {acceptance_figure()}}}'
+
+
 def clock_figure() -> str:
     """Committed tokens against each side's own clock, in seconds; traces: plain, speculative."""
     figure = base_figure(**_LIVE)
     for name, colour, dash in (("plain", "var(--sd-plain)", "dot"), ("speculative", "var(--sd-accepted)", "solid")):
         line = {"color": colour, "dash": dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(x=[], y=[], name=name, mode="lines", line=line, hovertemplate="%{y} tokens")
-    figure.update_xaxes(title="own clock, s", hoverformat=".3f")
+    figure.update_xaxes(title="seconds of computing", hoverformat=".3f")
     figure.update_yaxes(title="tokens")
     return to_json(figure)
 

@@ -9,7 +9,7 @@ PHASES = {
     "converting": "Converting the GGUF file, once",
     "loading": "Loading the models",
     "calibrating": "Measuring step costs",
-    "warming up": "Warming up both sides, off the clock",
+    "warming up": "Warming up",
     "prefilling": "Reading the prompt",
 }
 _PROGRESS = Markup(
@@ -19,9 +19,15 @@ _PROGRESS = Markup(
 
 def describe(phase: Phase) -> str:
     """A phase as a message."""
-    parts = f": {phase.done} of {phase.total} tokens" if phase.total else ""
+    return notice(phase_words(phase))
+
+
+def phase_words(phase: Phase) -> str:
+    """A phase in words, such as "Warming up (1 of 2) …"."""
+    of = " tokens" if phase.name == "prefilling" else ""
+    parts = f" ({phase.done} of {phase.total}{of})" if phase.total else ""
     seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
-    return notice(f"{PHASES[phase.name]}{parts} …{seconds}")
+    return f"{PHASES[phase.name]}{parts} …{seconds}"
 
 
 def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:

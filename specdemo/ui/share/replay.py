@@ -1,7 +1,8 @@
 """A run as one HTML file that replays it offline, with the page's own player, panes and style.
 
-Its charts are drawn by `sketch.js`, which knows the few kinds of traces that a race has: with all of Plotly the file
-would have 5 MB. The events of the run are compressed; its content policy forbids every request.
+Its charts are drawn by `sketch.js`, which draws the few kinds of traces that a race has: with all of Plotly the file
+would have 5 MB. All modules are bundled into one script, the events of the run are compressed, and its content policy
+forbids every request.
 """
 
 import base64
@@ -13,15 +14,15 @@ from markupsafe import Markup
 
 from specdemo.analysis.conclusion import headline
 from specdemo.presentation.explain import made_by
+from specdemo.presentation.scripts import bundle
 from specdemo.records import Comparison
 from specdemo.resources import ASSETS
 from specdemo.ui.feed import recorded
-from specdemo.ui.html.charts import acceptance_figure, clock_figure
+from specdemo.ui.html.charts import race_figures
 from specdemo.ui.html.tables import table_html
 
 PAGE = ASSETS / "page"
 _STYLES = ("style.css", "compare.css")
-_SCRIPTS = ("sketch.js", "files.js", "share.js", "player.js", "pane.js", "race.js")
 
 
 def replay(comparison: Comparison) -> bytes:
@@ -32,9 +33,8 @@ def replay(comparison: Comparison) -> bytes:
         made_by=made_by(comparison),
         styles=Markup("\n".join(map(_text, _STYLES))),
         race=Markup(_text("race.html")),
-        scripts=Markup("\n".join(map(_text, _SCRIPTS))),
-        clock=Markup(clock_figure()),
-        acceptance=Markup(acceptance_figure()),
+        script=Markup(bundle("replay.js")),
+        figures=Markup(race_figures().replace("<", "\\u003c")),
         environment=table_html(("", ""), _environment(comparison), titled=True),
         events=base64.b64encode(gzip.compress(recorded(comparison).everything.encode(), mtime=0)).decode(),
     ).encode()

@@ -24,8 +24,9 @@ from specdemo.ui.callbacks.compare import (
 )
 from specdemo.ui.controls import AT_HAND, NAMES, Control, classes, control, explanation, initially, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
-from specdemo.ui.html.charts import acceptance_figure, clock_figure
-from specdemo.ui.views import view
+from specdemo.ui.html.charts import race_figures
+from specdemo.ui.html.examples import examples_html
+from specdemo.ui.views import script, view
 
 DECODING = (
     "engine",
@@ -47,7 +48,7 @@ FIND = "Find my best setting"
 _NO_SECRET = "specdemo"  # what a browser keeps is encrypted, with a key that a restart of the server must not change
 _WHEN = (
     '<p class="round">Move it: the run follows from its next round.</p>'
-    '<p class="run">With this engine and drafter, a change counts from the next run.</p>'
+    '<p class="run">Takes effect on the next run.</p>'
 )
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
@@ -99,8 +100,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             finished = gr.State(None)
             kept = gr.BrowserState(storage_key="specdemo-chat", secret=_NO_SECRET)
         with gr.Column(elem_id="stage", min_width=0):
-            figures = f"{{ clock: {clock_figure()}, acceptance: {acceptance_figure()} }}"
-            race = view("race.html", f"withPast(new Race(element, {figures}, trigger), element)")
+            race = view("race", options=race_figures())
             _connect_share(callbacks, race, message)
     with gr.Tab("Anatomy", id=ANATOMY):
         anatomy = _anatomy(callbacks, race)
@@ -119,7 +119,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
     gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
     chat.anew.click(begun_anew, outputs=[*chat, kept], **PRIVATE)
     pair.change(kept_chat, [pair, kept], [*chat], **PRIVATE)
-    chat.anew.click(None, js="() => document.querySelector('.race').dispatchEvent(new Event('anew'))")
+    chat.anew.click(None, js=script("main.js", "anew"))
     _connect_controls(pair, controls, first)
     return tab
 
@@ -130,14 +130,7 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
     prompt = gr.Textbox(shown, label="Prompt", lines=3, max_lines=3, elem_id="prompt")
     with gr.Row(elem_id="beneath"):
         gr.HTML("<p>Enter runs · Shift+Enter: new line</p>", elem_id="keys")
-        menu = gr.Dropdown(
-            _examples(first),
-            value="",
-            label="Examples",
-            container=False,
-            filterable=False,
-            elem_id="examples",
-        )
+        menu = view("examples", value=examples_html(first), elem_id="examples")
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run", interactive=False)
         stop = gr.Button("Stop", variant="stop", elem_id="stop", visible=False)
@@ -145,9 +138,8 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
         anew = gr.Button("New chat", elem_id="anew", visible=False)
         copy = gr.Button("Copy link", elem_id="copy")
     gr.HTML("<p>A new message continues this chat; the same one again is answered anew.</p>", elem_id="goes-on")
-    copy.click(None, js="() => settings.copyLink()")
-    menu.input(None, [menu, prompt], [menu, prompt], js='(chosen, typed) => ["", chosen || typed]')
-    pair.change(lambda used: gr.update(choices=_examples(used)), pair, menu, **PRIVATE)
+    copy.click(None, js=script("settings.js", "copyLink"))
+    pair.change(examples_html, pair, menu, **PRIVATE)
     return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), anew)
 
 
@@ -170,7 +162,7 @@ def _as_code(
         copy = gr.Button("Copy as code", elem_id="copy-code", size="sm", min_width=120)
     lines = gr.Textbox(visible=False)
     asked = copy.click(callbacks.code, [flavour, pair, prompt, *controls.values()], [message, lines], **PRIVATE)
-    asked.then(None, lines, js="(lines) => settings.copyCode(lines)")
+    asked.then(None, lines, js=script("settings.js", "copyCode"))
 
 
 def applied(best: Candidate | None) -> list[Any]:
@@ -178,16 +170,11 @@ def applied(best: Candidate | None) -> list[Any]:
     return [gr.skip() if best is None else getattr(best.settings, name) for name in APPLIED]
 
 
-def _examples(pair: ModelPair) -> list[tuple[str, str]]:
-    """Prompts that suit the pair, as choices below the menu's name."""
-    return [("Examples", ""), *((text, text) for text in bundled_prompts(pair.target.prompts))]
-
-
 def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
     """The view of a run's rounds, filled by a run or by an uploaded file."""
     upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
     message = gr.HTML(elem_classes="message")
-    anatomy = view("anatomy.html", "new Anatomy(element)")
+    anatomy = view("anatomy")
     upload.upload(callbacks.open, upload, [race, message, anatomy], **PRIVATE)
     return anatomy
 
@@ -215,7 +202,7 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
     # no accordion: Gradio makes what is in a closed one only when it opens, and its values change unheard until then
     with gr.Column(elem_id="more"):
         more = gr.Button("Advanced: engine, policy, sampling", size="sm")
-        more.click(None, js="() => document.querySelector('#rail').classList.toggle('open')")
+        more.click(None, js=script("main.js", "toggleMore"))
     with gr.Column(elem_id="advanced", elem_classes="controls"):
         add(*(name for name in NAMES if name not in made))
         gr.HTML(str(Markup("<p>{}</p>").format(SAMPLING_CAVEAT)), elem_id="caveat")
@@ -260,7 +247,7 @@ def _connect_share(callbacks: Callbacks, race: gr.HTML, message: gr.HTML) -> Non
     made = gr.Textbox(visible=False)
     # in line for the engine: drawing pictures beside it would distort its clocks
     asked = race.download(callbacks.share, outputs=[message, made], **QUIET, **ENGINE)
-    asked.then(None, made, js="(made) => Share.receive(made)")
+    asked.then(None, made, js=script("main.js", "saveMade"))
 
 
 def _connect_controls(pair: gr.State, controls: dict[str, Control], first: ModelPair) -> None:

@@ -103,7 +103,7 @@ def _sweeping(first: ModelPair) -> _Sweeping:
             halt = gr.Button("Stop", variant="stop", elem_id="stop-sweep", visible=False, scale=0)
             use = gr.Button(elem_id="apply", visible=False, scale=0, min_width=260)
         message = gr.HTML(elem_id="sweep-message", elem_classes="message")
-    board = view("tune.html", "new Board(element)", elem_id="sweep-board")
+    board = view("board", "tune.html", elem_id="sweep-board")
     return _Sweeping(prompts, longest, thresholds, repeats, start, halt, use, message, board)
 
 
@@ -128,7 +128,7 @@ def _step_costs() -> _StepCosts:
             info="accepted / (accepted + rejected); above α, which also counts discarded ones; set by a sweep",
         )
         draft, growth, presets = _what_if()
-    board = view("costs.html", "new Board(element)", elem_id="costs-board")
+    board = view("board", "costs.html", elem_id="costs-board")
     return _StepCosts(measure, halt, message, alpha, draft, growth, presets, board)
 
 
