@@ -16,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
 from specdemo.models.pairs import begun, bundled_prompts
+from specdemo.presentation.scripts import PAGE
 from specdemo.records import ModelPair
 from specdemo.ui.callbacks.compare import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
@@ -35,7 +36,7 @@ from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
 from specdemo.ui.validation import Page
-from specdemo.ui.views import PAGE, head, script
+from specdemo.ui.views import head, script
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
 

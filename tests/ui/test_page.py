@@ -213,6 +213,8 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     run(page)
     comparison = downloaded(page)
     page.click(".rounds")
+    expect(page.locator(".slow-motion .saying")).to_contain_text("The draft guesses 3 tokens")
+    page.click(".slow-motion .all")
     steps = page.locator(".anatomy .step")
     expect(steps).to_have_count(len(comparison.speculative.rounds))
     for verdict in Verdict:
@@ -292,7 +294,7 @@ def test_markup_is_shown_and_never_run_and_differing_outputs_are_marked(visit: V
     page = visit(f"/?prompt={quote(evil)}&do_sample=true&seed=3&max_new_tokens=48")
     run(page)
     expect(page.locator(".agreement")).to_contain_text("outputs differ from token")
-    expect(page.locator(".divergence")).to_contain_text("does not keep the target's distribution")
+    expect(page.locator(".grounds")).to_contain_text("does not keep the target's distribution")
     for side in ("plain", "speculative"):
         expect(page.locator(f".pane.{side} .diverges")).to_have_count(1)
     for side in ("plain", "speculative"):

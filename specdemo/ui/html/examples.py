@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
@@ -32,14 +33,14 @@ def examples_html(pair: ModelPair) -> str:
     )
 
 
-def _entries(prompts: Sequence[str], measured: Mapping[str, Mapping[str, float]]) -> Markup:
+def _entries(prompts: Sequence[str], measured: Mapping[str, dict[str, Any]]) -> Markup:
     return Markup("").join(
         _ENTRY.format(prompt=prompt, measured=_MEASURED.format(measured[prompt]["speedup"]) if measured else "")
         for prompt in prompts
     )
 
 
-def _measured(pair: ModelPair) -> dict[str, dict[str, float]]:
+def _measured(pair: ModelPair) -> dict[str, dict[str, Any]]:
     """What `tests/benchmarks` found for each prompt with this pair, if it was measured."""
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}
