@@ -1,18 +1,24 @@
-"""`train-draft`: a draft for a target that has none."""
+"""`train-draft`: a draft, or a table of n-grams, for a target that has none."""
 
 import argparse
 import importlib.util
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from specdemo.cli.numbers import positive
 from specdemo.cli.options import Commands, add_models_dir, chosen_model
 from specdemo.cli.progress import show_conversion
-from specdemo.errors import FileError, UsageError
+from specdemo.errors import UsageError
 from specdemo.models.converted import folder_of
 from specdemo.models.gguf_convert import convert_models
 from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
+from specdemo.train.prompts import Prompt, read_passages, read_prompts
+from specdemo.train.request import KINDS, OBJECTIVES, VOCABULARY, Request
+from specdemo.train.table import make_table
+from specdemo.train.text import Sources
 
 INSTALL = "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 DEFAULT_MINUTES = 60.0
@@ -25,8 +31,20 @@ def add_to(commands: Commands) -> None:
     which = "a model's name, a folder or a GGUF file"
     parser.add_argument("--target", required=True, metavar="NAME|DIR|FILE", help=f"the target: {which}")
     parser.add_argument("--out", required=True, metavar="NAME", help="the draft's name among your models")
-    parser.add_argument("--kind", choices=("draft", "eagle3"), default="draft", help="default: %(default)s")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="prompts of your own, one per line")
+    parser.add_argument(
+        "--kind", choices=KINDS, default="draft", help="a table needs no PyTorch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="of people: one per line, or JSONL with prompt and source",
+    )
+    parser.add_argument(
+        "--hold-out", metavar="SOURCE", default="", help="source of --prompts that is only tested on, not trained on"
+    )
+    parser.add_argument("--passages", type=Path, metavar="FILE", help="text from which passages for tasks are taken")
+    parser.add_argument("--text", type=Path, metavar="DIR", help="text of an earlier run to begin with")
     parser.add_argument(
         "--from", dest="begin", metavar="NAME|DIR", help="an earlier draft of this command to begin from"
     )
@@ -34,7 +52,17 @@ def add_to(commands: Commands) -> None:
     budget.add_argument(
         "--minutes", type=_minutes, metavar="M", help=f"of all stages together (default: {DEFAULT_MINUTES:g})"
     )
-    budget.add_argument("--tokens", type=positive, metavar="N", help="of answers to write and learn from")
+    budget.add_argument("--tokens", type=positive, metavar="N", help="of answers to write and train on")
+    parser.add_argument(
+        "--vocabulary",
+        type=positive,
+        default=VOCABULARY,
+        metavar="N",
+        help="tokens (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default="acceptance", help="of the second half (default: %(default)s)"
+    )
     parser.add_argument("--penalty", type=_penalty, default=1.1, help="repetition penalty (default: %(default)s)")
     parser.add_argument("--threads", type=positive, metavar="N", help="default: all")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
@@ -56,14 +84,21 @@ def _penalty(text: str) -> float:
 
 
 def _train(options: argparse.Namespace) -> None:
-    check_installed()
-    prompts = read_prompts(options.prompts) if options.prompts else []
+    if options.kind != "table":
+        check_installed()
+    sources = Sources(
+        read_prompts(options.prompts) if options.prompts else (),
+        read_passages(options.passages) if options.passages else (),
+    )
+    check_source(options.hold_out, sources.prompts)
     directory: Path | None = options.models_dir
     out = models_dir(directory) / options.out
     if Path(options.out).name != options.out or options.out.startswith("."):
         raise UsageError(f"--out {options.out!r} is not a plain name; give one without slashes or a leading dot.")
     if out.exists():
         raise UsageError(f"There is {str(out)!r} already; choose another --out, or delete it.")
+    if options.text and not (options.text / "text.rows").is_file():
+        raise UsageError(f"--text {str(options.text)!r} holds no text of train-draft; name a folder with text.rows.")
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     target = chosen_model(options.target, directory)
@@ -71,20 +106,27 @@ def _train(options: argparse.Namespace) -> None:
     check_target(target)
     show_conversion(convert_models([target]))
 
-    from specdemo.train.pipeline import Run  # imports PyTorch
-    from specdemo.train.plan import Request
-
     tokens = options.tokens or 0
     request = Request(
         target=target.name,
         kind=options.kind,
         minutes=0 if tokens else options.minutes or DEFAULT_MINUTES,
         tokens=tokens,
+        vocabulary=options.vocabulary,
+        objective=options.objective,
+        hold_out=options.hold_out,
+        text=str(options.text.resolve()) if options.text else "",
         begin=str(folder_of(begin)) if begin else "",
         penalty=options.penalty,
         seed=options.seed,
     )
-    Run(request, target, out, options.threads or 0, say=_say).everything(prompts)
+    if request.kind == "table":
+        make_table(request, target, out, sources, options.threads or 0, say=_say)
+        return
+
+    from specdemo.train.pipeline import Run  # imports PyTorch
+
+    Run(request, target, out, options.threads or 0, say=_say).everything(sources)
     where = f" --models-dir {directory}" if directory is not None else ""
     print(f"Use it as: --target {options.target} --draft {options.out}{where}")
 
@@ -100,19 +142,19 @@ def check_installed() -> None:
         UsageError: it is not; the message has the command that installs it.
     """
     if importlib.util.find_spec("torch") is None:
-        raise UsageError(f"Training needs PyTorch, which nothing else here does; install it with: {INSTALL}")
+        raise UsageError(
+            "Training a draft needs PyTorch, which nothing else here does; make a table instead (--kind table), or "
+            f"install it with: {INSTALL}"
+        )
 
 
-def read_prompts(file: Path) -> list[str]:
-    """Prompts of a file, one per line.
+def check_source(hold_out: str, prompts: Sequence[Prompt]) -> None:
+    """Check that the source to hold out is one of several.
 
     Raises:
-        FileError: there is no such file, or nothing in it.
+        UsageError: it is none of them, or the only one.
     """
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"The prompts in {str(file)!r} cannot be read; name a text file.") from error
-    if not any(lines):
-        raise FileError(f"There are no prompts in {str(file)!r}; write one per line.")
-    return [line for line in lines if line]
+    sources = Counter(one.label.source for one in prompts)
+    if hold_out and (hold_out not in sources or len(sources) < 2):
+        names = ", ".join(sorted(sources)) or "none, without --prompts"
+        raise UsageError(f"--hold-out must be one of several sources of --prompts ({names}); choose another.")

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from specdemo.train.judge import Judgement
-from specdemo.train.plan import Request
+from specdemo.train.evaluate import Evaluation
+from specdemo.train.request import Request
 
 _KINDS = {
     "draft": "A small language model, for both engines.",
@@ -14,9 +14,19 @@ _KINDS = {
 }
 
 
-def card(request: Request, facts: Mapping[str, str], judgement: Judgement, measured: str) -> str:
-    """Markdown; `facts` are lines of the table by name, `measured` is a sentence about races, or empty."""
-    lengths = judgement.accepted_length
+def card(
+    request: Request, facts: Mapping[str, str], alike: Evaluation, elsewhere: Evaluation | None, measured: str
+) -> str:
+    """Markdown.
+
+    Args:
+        request: what was trained.
+        facts: lines of the first table, by name.
+        alike: figures on held-out prompts of the sources that were trained on.
+        elsewhere: figures on prompts of a source that was not; None without one.
+        measured: a sentence about races, or "".
+    """
+    lengths = alike.acceptance_length
     lines = [
         f"# A draft for {request.target}",
         "",
@@ -29,16 +39,51 @@ def card(request: Request, facts: Mapping[str, str], judgement: Judgement, measu
         "|---|---|",
         *(f"| {name} | {value} |" for name, value in facts.items()),
         "",
-        f"On {judgement.answers} greedy answers of the target ({judgement.tokens} tokens) to prompts that were held "
-        f"out, with repetition penalty {request.penalty:g} on both sides, it predicted "
-        f"**{judgement.agreement:.1%}** of the tokens.",
+        f"On {alike.answers} greedy answers of the target ({alike.tokens} tokens) to held-out prompts from the "
+        f"sources it was trained on, with repetition penalty {request.penalty:g} on both sides, it predicted "
+        f"**{alike.agreement:.1%}** of the tokens; {alike.outside:.1%} lie outside its vocabulary.",
         "",
+        *_elsewhere(request, elsewhere),
         "| lookahead | " + " | ".join(map(str, lengths)) + " |",
         "|---" * (len(lengths) + 1) + "|",
-        "| committed tokens a target pass, τ | " + " | ".join(f"{value:.2f}" for value in lengths.values()) + " |",
+        _lengths("τ on its sources", alike),
+        *([_lengths("τ on the other source", elsewhere)] if elsewhere else []),
         "",
+        "τ, the mean acceptance length, is committed tokens per target pass.",
+        "",
+        *_by_kind(alike, elsewhere),
         *([measured, ""] if measured else []),
         "Where the target writes a token outside the draft's vocabulary, the round ends. Text unlike that of the "
-        "training is predicted less often.",
+        "training is predicted less often; the other source is the better estimate for prompts of your own.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _elsewhere(request: Request, found: Evaluation | None) -> list[str]:
+    if found is None:
+        return ["It was trained on all sources of prompts; agreement on prompts of another kind is unmeasured.", ""]
+    return [
+        f"On {found.answers} answers ({found.tokens} tokens) to prompts of a source that was left out of the "
+        f"training, {request.hold_out}, it predicted **{found.agreement:.1%}**; {found.outside:.1%} lie outside its "
+        "vocabulary.",
+        "",
+    ]
+
+
+def _lengths(name: str, found: Evaluation) -> str:
+    return f"| {name} | " + " | ".join(f"{value:.2f}" for value in found.acceptance_length.values()) + " |"
+
+
+def _by_kind(alike: Evaluation, elsewhere: Evaluation | None) -> list[str]:
+    """A table of agreement by kind of task."""
+    other = elsewhere.kinds if elsewhere else {}
+
+    def cell(found: tuple[int, float] | None) -> str:
+        return "–" if found is None else f"{found[1]:.0%} of {found[0]}"
+
+    rows = [
+        f"| {kind} | {cell(alike.kinds.get(kind))} | {cell(other.get(kind))} |"
+        for kind in sorted({*alike.kinds, *other})
+    ]
+    header = ["| tokens predicted, by kind of task | its sources | other source |", "|---|---|---|"]
+    return [*header, *rows, ""]

@@ -1,32 +1,61 @@
-"""The one training loop, for targets, drafts and heads; it goes on where it was stopped.
+"""The one training loop, for targets, drafts and heads; it continues where it was stopped.
 
-AdamW with a short rise and a cosine's fall of the learning rate over a budget that is known beforehand: steps, or
-seconds of training, which are counted over all starts. Products are in bfloat16, which CPUs that have it compute ten
-times as fast; weights and sums stay in float32.
+AdamW with a short rise and a cosine's fall of the learning rate over a budget that is fixed beforehand: steps, or
+seconds of training, which are counted over all starts. At equal shares of the budget the held-out loss is measured;
+the best weights so far are kept, and training ends early once it has not fallen for a while. Products are in
+bfloat16, which CPUs that have it compute ten times as fast; weights and sums stay in float32.
 """
 
+import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 WARM_UP = 100  # steps; a tenth of all steps where that is less
-SAVE_SECONDS, TELL_SECONDS = 120.0, 150.0  # between checkpoints, and between early figures
+CHECKS, PATIENCE = 20, 5  # measurements of the held-out loss, and how many in a row may find no lower one
+SAVE_SECONDS = 120.0  # between checkpoints
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast to learn. Exactly one of `steps` and `seconds` is the budget; the other is 0."""
+    """How long and how fast to train. Exactly one of `steps` and `seconds` is the budget; the other is 0."""
 
     steps: int = 0
     seconds: float = 0
     learning_rate: float = 1e-3
     decay: float = 0.05
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the learning curve."""
+
+    step: int
+    seconds: float
+    loss: float
+    """Of the training batches since the point before."""
+
+    held_out_loss: float
+    agreement: float
+    """On held-out answers, of prompts like those trained on."""
+
+
+class Check(Protocol):
+    """What one measurement on held-out text finds."""
+
+    @property
+    def loss(self) -> float:
+        """Lower is better."""
+
+    @property
+    def agreement(self) -> float:
+        """Share of the target's tokens that are predicted."""
 
 
 @dataclass
@@ -35,10 +64,21 @@ class Progress:
 
     step: int = 0
     seconds: float = 0
+    curve: list[Point] = field(default_factory=list)
 
     def share(self, plan: Plan) -> float:
         """Of the budget that is spent."""
         return self.step / plan.steps if plan.steps else self.seconds / plan.seconds
+
+    @property
+    def best(self) -> int:
+        """Index of the point with the lowest held-out loss."""
+        return min(range(len(self.curve)), key=lambda index: self.curve[index].held_out_loss)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the held-out loss has stopped falling."""
+        return len(self.curve) - self.best > PATIENCE if self.curve else False
 
 
 def fit(
@@ -47,22 +87,23 @@ def fit(
     batches: Callable[[int], Any],
     plan: Plan,
     checkpoint: Path,
+    check: Callable[[], Check],
     say: Callable[[str], None] = print,
-    figures: Callable[[], str] = str,
-) -> None:
-    """Train in place.
+) -> list[Point]:
+    """Train in place, and leave the best weights; returns the learning curve.
 
-    `batches` gives the batch of a step, always the same one; `loss` is told the share of the training that is done.
+    `batches` gives the batch of a step, always the same one; `loss` takes the share of the training that is done.
     """
     matrices = [weights for weights in model.parameters() if weights.dim() == 2]
     others = [weights for weights in model.parameters() if weights.dim() != 2]
     groups = [{"params": matrices, "weight_decay": plan.decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=plan.learning_rate, betas=(0.9, 0.98), fused=True)
     warm_up = min(WARM_UP, plan.steps / 10) if plan.steps else WARM_UP
-    progress = _restore(model, optimizer, checkpoint)
+    store = _Store(checkpoint, model, optimizer)
+    progress = store.restore()
     model.train()
-    recent, last, saved, told = list[float](), time.monotonic(), time.monotonic(), time.monotonic()
-    while progress.share(plan) < 1:
+    recent, last, saved = list[float](), time.monotonic(), time.monotonic()
+    while progress.share(plan) < 1 and not progress.stalled:
         rate = plan.learning_rate * min(1, (progress.step + 1) / warm_up) * _fall(progress.share(plan))
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -76,46 +117,84 @@ def fit(
         recent.append(value.item())
         now = time.monotonic()
         progress.step, progress.seconds, last = progress.step + 1, progress.seconds + now - last, now
+        found = check() if progress.share(plan) * CHECKS >= len(progress.curve) + 1 else None
+        if found:
+            model.train()
+            mean = sum(recent) / len(recent)
+            progress.curve.append(Point(progress.step, progress.seconds, mean, found.loss, found.agreement))
+            if progress.best == len(progress.curve) - 1:
+                store.best()
+            recent = []
         if now - saved > SAVE_SECONDS:
-            _save(model, optimizer, progress, checkpoint)
-            saved = now
-        if now - told > TELL_SECONDS or progress.step == 5:
-            say(_line(progress, plan, recent) + "; " + figures())
-            recent, told, last = [], time.monotonic(), time.monotonic()
-    _save(model, optimizer, progress, checkpoint)
+            store.save(progress)
+            saved = time.monotonic()
+        if found:
+            say(_line(progress, plan) + f"; {found}")
+            last = time.monotonic()
+    store.save(progress)
+    if progress.stalled:
+        say(f"training ended early: the held-out loss has not fallen since step {progress.curve[progress.best].step}")
+    store.load_best()
     model.eval()
+    return progress.curve
+
+
+def write_curve(curve: list[Point], file: Path) -> None:
+    """Write the learning curve as JSON."""
+    file.write_text(json.dumps([asdict(point) for point in curve], indent=1) + "\n", encoding="utf-8")
 
 
 def _fall(share: float) -> float:
     return 0.02 + 0.49 * (1 + math.cos(math.pi * min(1, share)))
 
 
-def _line(progress: Progress, plan: Plan, recent: list[float]) -> str:
-    share = max(1e-9, progress.share(plan))
+def _line(progress: Progress, plan: Plan) -> str:
+    share, point = max(1e-9, progress.share(plan)), progress.curve[-1]
     left = progress.seconds * (1 - share) / share
-    mean = sum(recent) / len(recent)
-    return f"training: step {progress.step}, {share:.0%}, {left / 60:.0f} minutes left, loss {mean:.3f}"
+    return (
+        f"training: step {progress.step}, {share:.0%}, {left / 60:.0f} minutes left, loss {point.loss:.3f}, "
+        f"held out {point.held_out_loss:.3f}"
+    )
 
 
-def _save(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, checkpoint: Path) -> None:
-    state = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "step": progress.step,
-        "seconds": progress.seconds,
-    }
-    partial = checkpoint.with_suffix(".partial")
-    torch.save(state, partial)
-    partial.replace(checkpoint)  # whole or not at all
+class _Store:
+    """The checkpoint: weights, the best ones so far, the optimizer's state and the progress."""
 
+    def __init__(self, file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.file, self.model, self.optimizer = file, model, optimizer
+        self.weights: dict[str, Tensor] | None = None
 
-def _restore(model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Path) -> Progress:
-    if not checkpoint.exists():
-        return Progress()
-    state = torch.load(checkpoint, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return Progress(state["step"], state["seconds"])
+    def best(self) -> None:
+        """Keep the present weights as the best."""
+        self.weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def load_best(self) -> None:
+        """Return to the best weights."""
+        if self.weights is not None:
+            self.model.load_state_dict(self.weights)
+
+    def save(self, progress: Progress) -> None:
+        """Write all, or leave the file as it was."""
+        state = {
+            "model": self.model.state_dict(),
+            "best": self.weights,
+            "optimizer": self.optimizer.state_dict(),
+            "progress": asdict(progress),
+        }
+        partial = self.file.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(self.file)
+
+    def restore(self) -> Progress:
+        """Read the file, if there is one."""
+        if not self.file.exists():
+            return Progress()
+        state = torch.load(self.file, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.weights = state["best"]
+        progress = state["progress"]
+        return Progress(progress["step"], progress["seconds"], [Point(**one) for one in progress["curve"]])
 
 
 def endless(epoch: Callable[[int], list[Any]], read: Callable[[Any], Any]) -> Callable[[int], Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,14 @@ class Shape:
     layers: int
     vocabulary: int
     eps: float
+
+
+class _Rows(NamedTuple):
+    """Rows of the matrix of a product."""
+
+    product: ov.Node
+    first: int
+    last: int
 
 
 class Network:
@@ -84,6 +93,12 @@ class Network:
         """Output rows of all tokens, [vocabulary, hidden]."""
         return self.matrix(self.head)
 
+    @property
+    def vocabulary(self) -> int:
+        """Tokens of the vocabulary."""
+        size = self.model.output("logits").get_partial_shape()[2]
+        return int(size.get_length()) if size.is_static else len(self.output)
+
     @cached_property
     def norm(self) -> Array:
         """Scales of the last norm, [hidden]."""
@@ -105,12 +120,12 @@ class Network:
     def shape(self) -> Shape:
         """Sizes, from the network itself."""
         attention = self.attentions[0]
-        queries, keys = (_weight(attention.input_value(index).get_node()) for index in range(2))
+        queries, keys = (self._part(attention.input_value(index)) for index in range(2))
         head_dim = attention.get_output_partial_shape(0)[3].get_length()
         return Shape(
             hidden=self.embedding.shape[1],
-            heads=self._rows(queries) // head_dim,
-            kv_heads=self._rows(keys) // head_dim,
+            heads=(queries.last - queries.first) // head_dim,
+            kv_heads=(keys.last - keys.first) // head_dim,
             head_dim=head_dim,
             intermediate=_source(_source(self.ends[0], 1)).get_output_partial_shape(0)[2].get_length(),
             layers=len(self.ends),
@@ -118,8 +133,25 @@ class Network:
             eps=self._eps(),
         )
 
-    def _rows(self, product: ov.Node) -> int:
-        return int(product.get_output_partial_shape(0)[2].get_length())
+    def _part(self, value: ov.Output) -> "_Rows":
+        """The nearest product of matrices before a value, and the rows of it that the value depends on.
+
+        Products that read the same input may be one, with a split behind it.
+        """
+        waiting = [value]
+        for found in waiting:
+            node = found.get_node()
+            if node.get_type_name() == "MatMul":
+                return _Rows(node, 0, int(node.get_output_partial_shape(0)[2].get_length()))
+            if node.get_type_name() in ("Split", "VariadicSplit"):
+                source = _source(node)
+                product = _source(source) if source.get_type_name() == "Add" else source  # a bias
+                if product.get_type_name() == "MatMul":
+                    sizes = [output.get_partial_shape()[2].get_length() for output in node.outputs()]
+                    first = sum(sizes[: found.get_index()])
+                    return _Rows(product, first, first + sizes[found.get_index()])
+            waiting += node.input_values()
+        raise ModelError(_OTHER)
 
     def _eps(self) -> float:
         for node in _upstream(_source(self.head)):
@@ -138,18 +170,19 @@ class Network:
         attention, end = self.attentions[index], self.ends[index]
         down = _source(end, 1)
         gated = _source(down)
-        sides = [gated.input_value(side).get_node() for side in range(2)]
-        sides.sort(key=lambda side: side.get_type_name() != "Swish")
-        gate, up, middle = _weight(sides[0]), _weight(sides[1]), _source(end, 0)
-        queries, keys, values = (_weight(attention.input_value(side).get_node()) for side in range(3))
-        out = _source(middle, 1)
-        matrices = {"q": queries, "k": keys, "v": values, "o": out, "gate": gate, "up": up, "down": down}
-        apart = len({node.get_friendly_name() for node in matrices.values()}) == len(matrices)
-        products = all(node.get_type_name() == "MatMul" for node in matrices.values())
-        if sides[0].get_type_name() != "Swish" or not (apart and products):
+        sides = [gated.input_value(side) for side in range(2)]
+        sides.sort(key=lambda side: side.get_node().get_type_name() != "Swish")
+        gate, up, middle = self._part(sides[0]), self._part(sides[1]), _source(end, 0)
+        queries, keys, values = (self._part(attention.input_value(side)) for side in range(3))
+        out, last = (self._part(node.output(0)) for node in (_source(middle, 1), down))
+        parts = {"q": queries, "k": keys, "v": values, "o": out, "gate": gate, "up": up, "down": last}
+        apart = len({(part.product.get_friendly_name(), part.first) for part in parts.values()}) == len(parts)
+        products = all(node.get_type_name() == "MatMul" for node in (_source(middle, 1), down))
+        if sides[0].get_node().get_type_name() != "Swish" or not (apart and products):
             raise ModelError(_OTHER)
-        weights = {name: self.matrix(node) for name, node in matrices.items()}
-        return weights | {"input_norm": self.scales(_source(queries)), "post_norm": self.scales(_source(gate))}
+        weights = {name: self.matrix(part.product)[part.first : part.last] for name, part in parts.items()}
+        norms = {"input_norm": self.scales(_source(queries.product)), "post_norm": self.scales(_source(gate.product))}
+        return weights | norms
 
     def matrix(self, product: ov.Node) -> Array:
         """What a product multiplies with, [outputs, inputs]."""
@@ -186,11 +219,6 @@ def _upstream(node: ov.Node) -> Iterator[ov.Node]:
                 seen.add(found.get_friendly_name())
                 waiting.append(found)
                 yield found
-
-
-def _weight(node: ov.Node) -> ov.Node:
-    """The nearest product of matrices before a node."""
-    return next(one for one in (node, *_upstream(node)) if one.get_type_name() == "MatMul")
 
 
 def _reaches(node: ov.Node, name: str) -> bool:

@@ -6,13 +6,13 @@ finished draft under another name.
 
 import json
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from specdemo.decoding.table import TABLE
 from specdemo.errors import DiskError, UsageError
 from specdemo.models.converted import folder_of
 from specdemo.models.folder import inspect_folder
@@ -22,27 +22,24 @@ from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Costs, Model, ModelPair
 from specdemo.train import export
 from specdemo.train.card import card
-from specdemo.train.conversations import Conversations
-from specdemo.train.earlier import from_draft
-from specdemo.train.fit import Plan, endless, fit
-from specdemo.train.judge import Judgement, judge
-from specdemo.train.labels import Labeller, write_labels
-from specdemo.train.lessons import DraftLesson, HeadLesson, Lesson, from_target
-from specdemo.train.material import Material
+from specdemo.train.corpus import Corpus
+from specdemo.train.dataset import Dataset, Labeller, write_labels
+from specdemo.train.evaluate import Evaluation, best_lookahead, costs_of, evaluate, raced
+from specdemo.train.fit import Plan, Point, endless, fit, write_curve
 from specdemo.train.network import Ids, Network
-from specdemo.train.plan import Request, keep
-from specdemo.train.races import best_lookahead, costs_of, raced
-from specdemo.train.text import AnswerSettings, Writer, write_text
+from specdemo.train.objective import DraftLearner, HeadLearner, Learner
+from specdemo.train.request import Request, remember
+from specdemo.train.start import Start, from_draft, from_target
+from specdemo.train.table import count
+from specdemo.train.text import NO_SOURCES, TEXT_SHARE, Sources, write_corpus
 
-EPOCHS = 6  # times that a text is learnt from, where its size is the budget
+EPOCHS = 6  # passes over a text, where its size is the budget
 BATCH = 1280  # tokens; small, since on a CPU the number of steps is what is scarce
 LEARNING_RATE = 1e-3
-SHARES = {
-    "text": 0.4,
-    "labels": 0.25,
-}  # of the minutes; learning, which has the rest, soon knows a short text by heart
+LABELS_SHARE = 0.25  # of the minutes, beside the text's; training, which has the rest, soon overfits a short text
 LEAST_LAYERS = 10  # of a target that GenAI takes a head for
-JUDGED = 400  # held-out answers at the end, at most
+EVALUATED = 400  # held-out answers at the end, at most
+CURVE = "curve.json"
 
 Say = Callable[[str], None]
 
@@ -55,7 +52,7 @@ class Run:
 
         Raises:
             UsageError: another request was begun under this name, or no head can be made for this target.
-            ModelError: the target is built in a way that training does not know.
+            ModelError: training does not support the target's architecture.
         """
         self.request, self.target, self.out, self.threads, self.say = request, target, out, threads, say
         self.folder = folder_of(target)
@@ -64,10 +61,10 @@ class Run:
         layers = self.network.shape.layers
         if request.kind == "eagle3":
             self._check_head(layers)
-        self.seen = seen_layers(layers) if request.kind == "eagle3" else ()
+        self.read_layers = seen_layers(layers) if request.kind == "eagle3" else ()
         self.before = from_draft(Path(request.begin), self.network) if request.begin else None
         self.work = out.with_name(f".{out.name}.training")
-        keep(request, self.work)
+        remember(request, self.work)
         if threads:
             torch.set_num_threads(threads)
         torch.manual_seed(request.seed)
@@ -80,103 +77,122 @@ class Run:
         ends = self.network.ends
         if not all(f"layers.{layer}/" in ends[layer].get_friendly_name() for layer in seen_layers(layers)):
             raise UsageError(
-                "OpenVINO GenAI would not find this target's layers, whose names it does not know; "
+                "OpenVINO GenAI would not find this target's layers, whose names it does not recognise; "
                 "choose --kind draft, or a target that optimum-intel exported."
             )
 
-    def everything(self, prompts: Sequence[str] = ()) -> Judgement:
+    def everything(self, sources: Sources = NO_SOURCES) -> Evaluation:
         """All stages, one after the other.
 
         Raises:
             SpecdemoError: what a stage raises.
         """
-        conversations = self.text(prompts)
-        self.labels(conversations)
-        material = Material(self.work / "text", self.network, len(self.seen) + 1)
-        material.keep(self.before[1] if self.before else material.frequent(self.request.kept))
-        lesson, judgement, costs = self.training(material)
+        corpus = write_corpus(self.request, self.folder, self.work, sources, self.threads, self.say)
+        self.labels(corpus)
+        dataset = self.dataset()
+        learner, curve, costs = self.training(dataset)
+        alike, elsewhere = self.evaluations(learner, dataset)
         made = self.work / "draft"
-        self.export(lesson, material.kept, made)
-        measured = raced(self._pair(made), self.request, best_lookahead(judgement, costs)[0])
-        self.describe(made, material, judgement, measured)
+        self.export(learner, dataset.vocabulary, made)
+        write_curve(curve, made / CURVE)
+        if self.request.kind == "draft":
+            count(corpus, self.network.shape.vocabulary, self.request.hold_out)[0].save(made / TABLE)
+        measured = raced(self._pair(made), self.request, best_lookahead(elsewhere or alike, costs)[0])
+        self.describe(made, dataset, alike, elsewhere, measured)
         made.rename(self.out)
-        self.say(f"{self.out} is ready: {judgement}")
+        self.say(
+            f"{self.out} is ready: {alike}" + (f"; on {self.request.hold_out}: {elsewhere}" if elsewhere else "")
+        )
         if measured:
             self.say(measured)
         stored = sum(file.stat().st_size for file in self.work.rglob("*") if file.is_file())
         self.say(f"{self.work} holds its text and checkpoint, {in_units(stored)}; delete it once you need neither.")
-        return judgement
+        return alike
 
-    def text(self, prompts: Sequence[str] = ()) -> Conversations:
-        """The target writes, unless it has written enough."""
-        conversations = Conversations(self.work / "text")
-        done = self.work / "text.done"
-        if not done.exists():
-            writer = Writer(self.folder, AnswerSettings(penalty=self.request.penalty), self.threads)
-            clock = _Clock(self.work / "text.seconds", self.request.minutes * 60 * SHARES["text"])
-
-            def share(written: Conversations) -> float:
-                tokens = self.request.tokens
-                return written.answer_tokens / tokens if tokens else clock.share()
-
-            write_text(writer, conversations, self.request.seed, share, prompts, self.say)
-            done.touch()
-        return conversations
-
-    def labels(self, conversations: Conversations) -> None:
-        """The target reads what it wrote, and its states are kept.
+    def labels(self, corpus: Corpus) -> None:
+        """The target reads what it wrote, and its states are stored.
 
         Raises:
             DiskError: there is no room for them.
         """
-        file, row = self.work / "text" / "states.f16", (len(self.seen) + 1) * self.network.shape.hidden * 2
+        file, row = self.work / "text" / "states.f16", (len(self.read_layers) + 1) * self.network.shape.hidden * 2
         written = file.stat().st_size if file.exists() else 0
-        needed, free = conversations.tokens * row - written, shutil.disk_usage(self.work).free
+        needed, free = corpus.tokens * row - written, shutil.disk_usage(self.work).free
         if needed > free:
             raise DiskError(
-                f"What the target thinks of its text needs {in_units(needed)}, but {self.work} has only "
+                f"The target's hidden states need {in_units(needed)}, but {self.work} has only "
                 f"{in_units(free)} free; free some space and repeat the command, which continues from here."
             )
         if needed:
-            write_labels(Labeller(self.network, self.seen, self.threads), row, conversations, file, self.say)
+            write_labels(Labeller(self.network, self.read_layers, self.threads), row, corpus, file, self.say)
 
-    def training(self, material: Material) -> tuple[Lesson, Judgement, Costs | None]:
-        """Learn, with early figures."""
-        request = self.request
-        if not material.learnt or not material.held_out:
+    def dataset(self) -> Dataset:
+        """The text with its labels, and the draft's vocabulary.
+
+        Raises:
+            UsageError: there is too little text.
+        """
+        dataset = Dataset(self.work / "text", self.network, len(self.read_layers) + 1, self.request.hold_out)
+        if not dataset.train or not dataset.held_out:
             raise UsageError(
                 "The target wrote too little to learn from; choose another --out, with more --tokens or --minutes."
             )
-        lesson = self.lesson(material)
-        costs = self.costs(lesson, material.kept)
-        steps = EPOCHS * len(material.epoch(request.seed, 0, BATCH)) if request.tokens else 0
-        seconds = 0 if steps else request.minutes * 60 * (1 - sum(SHARES.values()))
+        counts = dataset.counts()
+        for size in sorted({8192, 16384, 24576, self.request.vocabulary}):
+            inside = counts[dataset.frequent(size)].sum()
+            self.say(f"vocabulary: {1 - inside / counts.sum():.1%} of the answers' tokens are outside of {size}")
+        dataset.choose(dataset.frequent(self.request.vocabulary))
+        return dataset
+
+    def training(self, dataset: Dataset) -> tuple[Learner, list[Point], Costs | None]:
+        """Train, with early figures."""
+        request = self.request
+        learner = self.learner(dataset)
+        costs = self.costs(learner, dataset.vocabulary)
+        steps = EPOCHS * len(dataset.epoch(request.seed, 0, BATCH)) if request.tokens else 0
+        seconds = 0 if steps else request.minutes * 60 * (1 - TEXT_SHARE - LABELS_SHARE)
         plan = Plan(steps=steps, seconds=seconds, learning_rate=LEARNING_RATE)
-        batches = endless(lambda epoch: material.epoch(request.seed, epoch, BATCH), material.batch)
+        batches = endless(lambda epoch: dataset.epoch(request.seed, epoch, BATCH), dataset.batch)
 
-        def figures() -> str:
-            return _figures(judge(lesson, material, request.penalty), costs)
+        def check() -> Evaluation:
+            found = evaluate(learner, dataset, dataset.held_out, request.penalty)
+            lookahead, speedup = best_lookahead(found, costs)
+            if speedup:
+                self.say(f"predicted speedup {speedup:.2f} at lookahead {lookahead}")
+            return found
 
-        fit(lesson, lesson.loss, batches, plan, self.work / "training.pt", self.say, figures)
-        judgement = judge(lesson, material, request.penalty, answers=JUDGED)
-        self.say(f"training is done: {_figures(judgement, costs)}")
-        return lesson, judgement, costs
+        curve = fit(learner, learner.loss, batches, plan, self.work / "training.pt", check, self.say)
+        return learner, curve, costs
 
-    def lesson(self, material: Material) -> Lesson:
-        """A draft that has learnt nothing yet: parts of its target, or an earlier draft."""
-        eagle3, last = self.request.kind == "eagle3", self.network.shape.layers - 1
-        chosen = (0, last) if last else (0,)
-        start = self.before[0] if self.before else from_target(self.network, material.kept, chosen)
-        if eagle3:
-            return HeadLesson(material, start, self.request.penalty, self.network.norm)
-        return DraftLesson(material, start, self.request.penalty)
+    def evaluations(self, learner: Learner, dataset: Dataset) -> tuple[Evaluation, Evaluation | None]:
+        """Figures on held-out prompts of the training's sources, and on those of the source left out."""
+        alike, elsewhere = (
+            evaluate(learner, dataset, indices, self.request.penalty, EVALUATED)
+            for indices in (dataset.held_out, dataset.elsewhere)
+        )
+        return alike, elsewhere if elsewhere.tokens else None
 
-    def costs(self, lesson: Lesson, kept: Ids) -> Costs | None:
-        """Step costs of the pair, measured once: what a draft has learnt does not change them."""
+    def learner(self, dataset: Dataset) -> Learner:
+        """An untrained draft: parts of its target, or an earlier draft with another vocabulary."""
+        start, request = self.start(dataset.vocabulary), self.request
+        if request.kind == "eagle3":
+            return HeadLearner(dataset, start, request.penalty, request.objective, self.network.norm)
+        return DraftLearner(dataset, start, request.penalty, request.objective)
+
+    def start(self, vocabulary: Ids) -> Start:
+        """Initial weights for a vocabulary."""
+        if self.before:
+            start, earlier = self.before
+            return start.grown(earlier, vocabulary, self.network)
+        last = self.network.shape.layers - 1
+        return from_target(self.network, vocabulary, (0, last) if last else (0,))
+
+    def costs(self, learner: Learner, vocabulary: Ids) -> Costs | None:
+        """Step costs of the pair, measured once: they do not depend on the weights."""
         file = self.work / "costs.json"
         if not file.exists():
             untrained = self.work / "untrained"
-            self.export(lesson, kept, untrained)
+            self.export(learner, vocabulary, untrained)
             self.say("measuring step costs")
             costs = costs_of(self._pair(untrained))
             shutil.rmtree(untrained)
@@ -189,51 +205,32 @@ class Run:
         runtime = suited(self.target).model_copy(update={"inference_num_threads": self.threads})
         return pair_of(self.target, inspect_folder(draft, draft=True), runtime=runtime)
 
-    def export(self, lesson: Lesson, kept: Ids, out: Path) -> None:
+    def export(self, learner: Learner, vocabulary: Ids, out: Path) -> None:
         """Write a draft's folder."""
-        weights = {name: value.detach().float().numpy() for name, value in lesson.model.state_dict().items()}
-        head, size, start = isinstance(lesson, HeadLesson), self.network.shape.vocabulary, lesson.learnt()
-        model = (export.head_model if head else export.draft_model)(start, weights, kept, size)
+        weights = {name: value.detach().float().numpy() for name, value in learner.model.state_dict().items()}
+        head, size, start = isinstance(learner, HeadLearner), self.network.shape.vocabulary, learner.trained()
+        model = (export.head_model if head else export.draft_model)(start, weights, vocabulary, size)
         settings = _read(self.folder / "config.json")
         described = export.config(self.network, settings, len(start.layers), eagle3=head)
         export.save(out, model, described, self.folder, tokenizer=not head)
 
-    def describe(self, made: Path, material: Material, judgement: Judgement, measured: str) -> None:
+    def describe(
+        self, made: Path, dataset: Dataset, alike: Evaluation, elsewhere: Evaluation | None, measured: str
+    ) -> None:
         """Write the draft's card into its folder."""
-        request, text = self.request, material.conversations
+        request, text = self.request, dataset.corpus
         size = sum(file.stat().st_size for file in made.iterdir())
+        budget = f"{request.minutes:g} minutes" if request.minutes else f"at most {EPOCHS} times the text"
         facts = {
             "target": request.target,
             "text": f"{len(text)} conversations, {text.answer_tokens} tokens of answers",
-            "budget": f"{request.minutes:g} minutes" if request.minutes else f"{EPOCHS} times the text",
-            **({"began as": Path(request.begin).name} if request.begin else {}),
+            "budget": f"{budget}; objective {request.objective}",
+            **({"initial weights": Path(request.begin).name} if request.begin else {}),
             "seed": str(request.seed),
-            "vocabulary": f"{len(material.kept)} tokens, those that the target's answers use most often",
+            "vocabulary": f"{len(dataset.vocabulary)} tokens, those that the target's answers use most often",
             "size": f"{in_units(size)}, matrices in int8",
         }
-        (made / "README.md").write_text(card(request, facts, judgement, measured), encoding="utf-8")
-
-
-def _figures(judgement: Judgement, costs: Costs | None) -> str:
-    """What was found, and what it would be worth on this machine."""
-    lookahead, speedup = best_lookahead(judgement, costs)
-    worth = f"; predicted speedup {speedup:.2f} at lookahead {lookahead}" if speedup else ""
-    return f"{judgement}{worth}"
-
-
-class _Clock:
-    """Seconds of a stage, counted over all starts."""
-
-    def __init__(self, file: Path, budget: float) -> None:
-        self.file, self.budget = file, budget
-        self.before = float(file.read_text()) if file.exists() else 0.0
-        self.began = time.monotonic()
-
-    def share(self) -> float:
-        """Of the budget that is spent."""
-        spent = self.before + time.monotonic() - self.began
-        self.file.write_text(f"{spent:.1f}")
-        return spent / self.budget
+        (made / "README.md").write_text(card(request, facts, alike, elsewhere, measured), encoding="utf-8")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""The target writes what its draft will learn from: questions in part, and all answers, under the settings of use.
+"""The target writes what its draft learns from: answers to people's prompts first, then to prompts of four sources.
 
-A draft has to foretell what this target says, not what is right, so no corpus serves as well as the target's own
-text. In batches of 64 a target of 135M parameters writes fifty times as fast as alone: a step's cost is reading the
-weights, and a batch shares it.
+A draft has to predict what this target says, not what is right, so no corpus serves as well as the target's own
+text, written under the settings that the pair is used with. In batches of 64 a target of 135M parameters writes
+fifty times as fast as alone: a step's cost is reading the weights, and a batch shares it.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,13 +17,21 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from specdemo.train.conversations import Conversation, Conversations
-from specdemo.train.questions import beginning, filled
+from specdemo.train.corpus import Conversation, Corpus, Label
+from specdemo.train.prompts import FOLLOW_UPS, Prompt, beginning, filled, kind_of, with_passage
+from specdemo.train.request import Request
 
 BATCH = 64  # conversations
-QUESTION, ANSWER = 96, 256  # tokens at most
-SHORTEST_QUESTION = 3  # tokens
-MARK = "\u2063question\u2063"  # stands for the user's words while the chat template is taken apart
+QUESTION, ANSWER, TURNS = 96, 256, 3  # tokens at most, and turns of a chat
+SHORTEST_QUESTION = 4  # tokens
+LONGEST_PROMPT, LONGEST_CHAT = 700, 700  # tokens; longer prompts are cut at the left, longer chats end
+ALIKE = 12  # questions that begin with the same three words, at most
+TEXT_SHARE = 0.4  # of the minutes
+SHARES = {"passages": 0.4, "patterns": 0.1}
+"""Of a batch, once the given prompts are answered; the target makes up the other prompts."""
+CHATS = 0.35
+"""Share of the conversations that go on for another turn."""
+_MARKS = ("\u2063one\u2063", "\u2063two\u2063", "\u2063three\u2063")  # stand for turns, to take the template apart
 
 
 @dataclass(frozen=True)
@@ -31,14 +40,50 @@ class AnswerSettings:
 
     penalty: float = 1.1
     temperature: float = 0.7
-    greedy: float = 0.65
+    greedy: float = 0.8
     """Share of the answers."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where prompts come from, besides patterns and the target itself."""
+
+    prompts: Sequence[Prompt] = ()
+    """Of people; each is answered once, greedily or not, before anything else is written."""
+
+    passages: Sequence[str] = ()
+    """Texts about which tasks are set; without any, the target's own answers serve."""
+
+    def given(self, index: int, seed: int) -> list[Prompt]:
+        """Prompts of people for a batch; none once all are answered."""
+        order = Random(f"{seed} prompts").sample(range(len(self.prompts)), len(self.prompts))
+        return [self.prompts[place] for place in order[index * BATCH : (index + 1) * BATCH]]
+
+
+NO_SOURCES = Sources()
+
+
+@dataclass(eq=False)
+class _Chat:
+    """A conversation while it is written."""
+
+    label: Label
+    sampled: bool
+    ids: list[int]
+    answered: list[bool] = field(default_factory=list)
+
+    def add(self, ids: list[int], answered: bool) -> None:
+        self.answered += [False] * (len(self.ids) - len(self.answered)) + [answered] * len(ids)
+        self.ids = self.ids + ids
+
+    def conversation(self) -> Conversation:
+        return Conversation(np.array(self.ids, np.int64), np.array(self.answered, bool), self.label, self.sampled)
 
 
 class Writer:
     """A target in GenAI's batching pipeline, and its chat template taken apart."""
 
-    def __init__(self, folder: Path, answers: AnswerSettings, threads: int = 0, cache: int = 2) -> None:
+    def __init__(self, folder: Path, answers: AnswerSettings, threads: int = 0, cache: int = 3) -> None:
         """Load the target; `threads` 0 leaves their number to OpenVINO, `cache` is in GB."""
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size, scheduler.max_num_seqs = cache, BATCH
@@ -51,59 +96,107 @@ class Writer:
         self.tokenizer = self.pipeline.get_tokenizer()
         self.ends = {self.tokenizer.get_eos_token_id()} | set(self.pipeline.get_config().stop_token_ids)
         self.chat = bool(self.tokenizer.chat_template)
+        self.openings: Counter[str] = Counter()  # of the prompts that the target made up
         self.before, self.after = self._turn()
+        self.between = self._between()
 
     def _turn(self) -> tuple[str, str]:
         """What the chat template puts before a user's words, system turn included, and after them."""
         if not self.chat:
             return "", ""
-        history = [{"role": "user", "content": MARK}]
-        before, _, after = self.tokenizer.apply_chat_template(history, add_generation_prompt=True).partition(MARK)
+        before, _, after = self._filled(_MARKS[:1]).partition(_MARKS[0])
         return before, after
 
-    def batch(self, index: int, seed: int, texts: list[str], prompts: Sequence[str]) -> list[Conversation]:
+    def _between(self) -> list[int]:
+        """Tokens between the end of an answer and the user's next words; none where a chat cannot go on."""
+        if not self.chat:
+            return []
+        _, _, rest = self._filled(_MARKS).partition(_MARKS[1])
+        between, found, _ = rest.partition(_MARKS[2])
+        ids = self._encode(between) if found else []
+        return ids[1:] if ids and ids[0] in self.ends else []  # else the answer's end and the template's differ
+
+    def _filled(self, turns: Sequence[str]) -> str:
+        history = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
+        return str(self.tokenizer.apply_chat_template(history, add_generation_prompt=True))
+
+    def batch(self, index: int, seed: int, texts: Sequence[str], sources: Sources) -> list[Conversation]:
         """Conversations of a batch; the same ones for the same arguments."""
         random = Random(f"{seed} {index}")
-        asked = self._questions(random, texts, prompts) if self.chat else self._openings(random, texts, prompts)
-        starts = [self._encode(self.before + question + self.after) for question in asked]
-        sampled = [random.random() >= self.answers.greedy for _ in starts]
-        answers = self._write(starts, [self._config(ANSWER, random, one, self.answers.penalty) for one in sampled])
-        rows = zip(starts, answers, sampled, strict=True)
-        return [
-            Conversation(np.array(start + answer, np.int64), len(start), drawn)
-            for start, answer, drawn in rows
-            if answer
-        ]
+        if not self.chat:
+            prompts = self._beginnings(random, texts, sources)
+        else:
+            prompts = sources.given(index, seed) or self._mixed(random, texts, sources)
+        chats = [self._chat(prompt, random) for prompt in prompts]
+        self._answer(chats, random)
+        for _ in range(TURNS - 1 if self.between else 0):
+            going = [one for one in chats if self._goes_on(one) and random.random() < CHATS]
+            chats = [one for one in chats if one not in going] + self._followed(going, random)
+        return [one.conversation() for one in chats if any(one.answered)]
 
-    def _questions(self, random: Random, texts: list[str], prompts: Sequence[str]) -> list[str]:
-        """Half from patterns, or a third where the user gave prompts; the others by the target itself."""
-        given = [random.choice(prompts) for _ in range(BATCH // 3 if prompts else 0)]
-        made = [filled(random, texts) for _ in range((BATCH - len(given)) // 2)]
-        begun = [beginning(random) for _ in range(BATCH - len(given) - len(made))]
+    def _chat(self, prompt: Prompt, random: Random) -> _Chat:
+        ids = self._encode(self.before + prompt.text + self.after)[-LONGEST_PROMPT:]
+        return _Chat(prompt.label, random.random() >= self.answers.greedy, ids)
+
+    def _answer(self, chats: Sequence[_Chat], random: Random) -> None:
+        configs = [self._config(ANSWER, random, self._temperature(one), self.answers.penalty) for one in chats]
+        for chat, ids in zip(chats, self._write([one.ids for one in chats], configs), strict=True):
+            chat.add(ids, answered=True)
+
+    def _temperature(self, chat: _Chat) -> float:
+        return self.answers.temperature if chat.sampled else 0.0
+
+    def _goes_on(self, chat: _Chat) -> bool:
+        return chat.ids[-1] in self.ends and len(chat.ids) < LONGEST_CHAT
+
+    def _followed(self, chats: list[_Chat], random: Random) -> list[_Chat]:
+        """The chats with another turn each, where the target or the list has words for the user."""
+        words = [random.choice(FOLLOW_UPS) if random.random() < 0.4 else "" for _ in chats]
+        made = self._questions([one.ids + self.between for one in chats], random, QUESTION // 2)
+        going = [(chat, given or own) for chat, given, own in zip(chats, words, made, strict=True) if given or own]
+        for chat, text in going:
+            chat.add(self.between + self._encode(text + self.after), answered=False)
+        self._answer([chat for chat, _ in going], random)
+        return chats
+
+    def _mixed(self, random: Random, texts: Sequence[str], sources: Sources) -> list[Prompt]:
+        """Tasks about passages, patterns, and questions that the target makes up: various ones only."""
+        passages = [*sources.passages, *texts]
+        found = [with_passage(random, passages) for _ in range(round(BATCH * SHARES["passages"]) if passages else 0)]
+        found += [filled(random, texts) for _ in range(round(BATCH * SHARES["patterns"]))]
+        begun = [beginning(random) for _ in range(BATCH)]
         heads = [self._encode(self.before + start) for start in begun]
-        written = self._write(heads, [self._config(QUESTION, random, True, 1.0) for _ in heads])
-        own = []
-        for start, ids in zip(begun, written, strict=True):
-            if len(ids) >= SHORTEST_QUESTION:
-                own.append((start + self.decode([one for one in ids if one not in self.ends])).strip())
-        return given + made + own
+        for start, text in zip(begun, self._questions(heads, random, QUESTION), strict=True):
+            asked = (start + text).strip()
+            if text and len(found) < BATCH and self.openings[_opening(asked)] < ALIKE:
+                self.openings[_opening(asked)] += 1
+                found.append(Prompt(asked, Label(kind_of(asked), "target")))
+        return found + [filled(random, texts) for _ in range(BATCH - len(found))]
 
-    def _openings(self, random: Random, texts: list[str], prompts: Sequence[str]) -> list[str]:
-        """Beginnings of texts, for a model that only continues: given ones, and words from what it wrote."""
-        pool = [*prompts, *texts] or ["The", "A", "In", "Once upon a time", "It was", "This", "When"]
-        return [" ".join(random.choice(pool).split()[: random.randint(1, 24)]) for _ in range(BATCH)]
+    def _questions(self, heads: Sequence[list[int]], random: Random, tokens: int) -> list[str]:
+        """A user's words after each head, sampled at temperature 1; "" where they come to no end."""
+        written = self._write(heads, [self._config(tokens, random, 1.0, 1.0) for _ in heads])
+        whole = [ids if len(ids) >= SHORTEST_QUESTION and ids[-1] in self.ends else [] for ids in written]
+        return [self.decode([one for one in ids if one not in self.ends]) for ids in whole]
 
-    def _config(self, tokens: int, random: Random, sampled: bool, penalty: float) -> genai.GenerationConfig:
+    def _beginnings(self, random: Random, texts: Sequence[str], sources: Sources) -> list[Prompt]:
+        """For a model that only continues: the first words of given texts and of what it wrote."""
+        pool = [*(one.text for one in sources.prompts), *sources.passages, *texts]
+        pool = pool or ["The", "A", "In", "Once upon a time", "It was", "This", "When"]
+        label = Label("text", "beginnings")
+        return [Prompt(" ".join(random.choice(pool).split()[: random.randint(1, 24)]), label) for _ in range(BATCH)]
+
+    def _config(self, tokens: int, random: Random, temperature: float, penalty: float) -> genai.GenerationConfig:
         config = genai.GenerationConfig()
         config.max_new_tokens, config.apply_chat_template = tokens, False
         config.stop_token_ids, config.repetition_penalty = self.ends, penalty
         config.eos_token_id = self.tokenizer.get_eos_token_id()
-        if sampled:
-            config.do_sample, config.temperature = True, self.answers.temperature
+        if temperature:
+            config.do_sample, config.temperature = True, temperature
             config.top_p, config.top_k, config.rng_seed = 0.95, 50, random.randrange(2**31)
         return config
 
-    def _write(self, starts: list[list[int]], configs: list[genai.GenerationConfig]) -> list[list[int]]:
+    def _write(self, starts: Sequence[list[int]], configs: list[genai.GenerationConfig]) -> list[list[int]]:
         """New tokens after each start, the one that ended it included."""
         tensors = [ov.Tensor(np.array([start], np.int64)) for start in starts]
         results = self.pipeline.generate(tensors, configs) if tensors else []
@@ -119,29 +212,75 @@ class Writer:
 
 def write_text(
     writer: Writer,
-    conversations: Conversations,
+    corpus: Corpus,
     seed: int,
-    share: Callable[[Conversations], float],
-    prompts: Sequence[str] = (),
+    share: Callable[[Corpus], float],
+    sources: Sources = NO_SOURCES,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Write batches until the budget is spent, of which `share` tells how much is; continues where it was stopped."""
-    began, first, before = time.monotonic(), conversations.answer_tokens, share(conversations)
-    recent = max(0, len(conversations) - 4 * BATCH)
-    texts = [_answer(writer, conversations[index]) for index in range(recent, len(conversations))]
-    while share(conversations) < 1:
-        batch = writer.batch(conversations.batches, seed, texts, prompts)
-        conversations.append(batch)
+    """Write batches until `share` of the budget is 1; continues where it was stopped."""
+    began, first, before = time.monotonic(), corpus.answer_tokens, share(corpus)
+    writer.openings.update(_opening(_prompt(writer, one)) for one in corpus if one.label.source == "target")
+    texts = [_answer(writer, corpus[index]) for index in range(max(0, len(corpus) - 4 * BATCH), len(corpus))]
+    while share(corpus) < 1:
+        batch = writer.batch(corpus.batches, seed, texts, sources)
+        corpus.append(batch)
         texts = (texts + [_answer(writer, one) for one in batch])[-4 * BATCH :]
-        tokens = conversations.answer_tokens
-        seconds, done = time.monotonic() - began, share(conversations)
+        tokens = corpus.answer_tokens
+        seconds, done = time.monotonic() - began, share(corpus)
         left = max(0.0, seconds * (1 - done) / max(1e-9, done - before))
         rate = (tokens - first) / seconds
         say(
-            f"text: {len(conversations)} conversations, {tokens} tokens of answers, {rate:.0f} a second, "
+            f"text: {len(corpus)} conversations, {tokens} tokens of answers, {rate:.0f} a second, "
             f"{left / 60:.0f} minutes left"
         )
 
 
+def _opening(text: str) -> str:
+    return " ".join(text.lower().split()[:3])
+
+
+def _prompt(writer: Writer, conversation: Conversation) -> str:
+    """The first user's words."""
+    whole = writer.tokenizer.decode(conversation.ids[: conversation.prompt].tolist(), skip_special_tokens=False)
+    return str(whole).removeprefix(writer.before).removesuffix(writer.after)
+
+
 def _answer(writer: Writer, conversation: Conversation) -> str:
-    return writer.decode(conversation.ids[conversation.prompt :].tolist())
+    return writer.decode(conversation.ids[conversation.answered].tolist())
+
+
+def write_corpus(
+    request: Request, folder: Path, work: Path, sources: Sources, threads: int, say: Callable[[str], None]
+) -> Corpus:
+    """The target writes into `work`, unless it has written enough; `folder` is the target's."""
+    corpus, done = Corpus(work / "text"), work / "text.done"
+    if done.exists():
+        return corpus
+    if request.text and not len(corpus):
+        corpus.take(Corpus(Path(request.text)), request.tokens)
+    clock = _Clock(work / "text.seconds", request.minutes * 60 * TEXT_SHARE)
+
+    def share(written: Corpus) -> float:
+        return written.answer_tokens / request.tokens if request.tokens else clock.share()
+
+    if share(corpus) < 1:
+        writer = Writer(folder, AnswerSettings(penalty=request.penalty), threads)
+        write_text(writer, corpus, request.seed, share, sources, say)
+    done.touch()
+    return corpus
+
+
+class _Clock:
+    """Seconds of a stage, counted over all starts."""
+
+    def __init__(self, file: Path, budget: float) -> None:
+        self.file, self.budget = file, budget
+        self.before = float(file.read_text()) if file.exists() else 0.0
+        self.began = time.monotonic()
+
+    def share(self) -> float:
+        """Of the budget that is spent."""
+        spent = self.before + time.monotonic() - self.began
+        self.file.write_text(f"{spent:.1f}")
+        return spent / self.budget

@@ -1,8 +1,209 @@
-"""Words and patterns that questions are made of; kinds of task that people try on a small model.
+"""What the target is asked: prompts of people, tasks about passages, patterns of words, and its own questions.
+
+A chat model was trained on both sides of a conversation, so given only the beginning of a user's turn it writes the
+question too (self-synthesis: Magpie, arXiv 2406.08464). Patterns make sure that every kind of task occurs; people's
+prompts are longer, messier and more varied, and a draft that has seen none of them predicts their answers much worse.
 
 In a pattern, `{thing}` and the like stand for a word of that list, `{number}` for a small number, `{text}` for a few
-sentences that the target wrote itself. A pattern may name a list twice; each time is a draw of its own.
+sentences of a text. A pattern may name a list twice; each time is a draw of its own.
 """
+
+import json
+import lzma
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from specdemo.errors import FileError
+from specdemo.train.corpus import Label
+
+NUMBERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 20, 24, 25, 30, 36, 40, 45, 50, 60, 75, 100, 120, 150, 250)
+SENTENCES, PASSAGE = (2, 5), (3, 10)  # of a text within a pattern, and of a passage, at least and at most
+LONGEST_TEXT = 700  # characters of a text within a pattern
+_READ, _PIECE, _LEAST = 50_000_000, 4000, 400  # characters of a file of passages, of its pieces, of the shortest
+
+
+class Prompt(NamedTuple):
+    """What a conversation begins with."""
+
+    text: str
+    label: Label
+
+
+def read_prompts(file: Path) -> list[Prompt]:
+    """Prompts of a file: JSON lines with `prompt`, `source` and `kind`, of which only the first is needed, or text.
+
+    Raises:
+        FileError: there is no such file, or nothing in it, or a line of JSON without a prompt.
+    """
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"The prompts in {str(file)!r} cannot be read; name a text file.") from error
+    if file.suffix == ".jsonl":
+        found = [_parsed(line, number, file) for number, line in enumerate(lines, 1) if line]
+    else:
+        found = [Prompt(line, Label(kind_of(line), file.name)) for line in lines if line]
+    if not found:
+        raise FileError(f"There are no prompts in {str(file)!r}; write one per line.")
+    return found
+
+
+def _parsed(line: str, number: int, file: Path) -> Prompt:
+    try:
+        row = json.loads(line)
+        text = str(row["prompt"])
+        return Prompt(text, Label(str(row.get("kind") or kind_of(text)), str(row.get("source") or file.name)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileError(
+            f'Line {number} of {str(file)!r} has no prompt; write JSON objects such as {{"prompt": "Hello"}}.'
+        ) from error
+
+
+def kind_of(text: str) -> str:
+    """Kind of task, by the words of the request: a grouping for tables, not a judgement."""
+    return next((kind for kind, words in _KINDS.items() if re.search(words, text, re.IGNORECASE)), "question")
+
+
+_KINDS = {
+    "code": r"```|\b(python|java(script)?|c\+\+|sql|html|css|bash|regex|function|script|code|algorithm|api)\b",
+    "translation": r"\btranslat|\b(in|into|to) (french|spanish|german|italian|portuguese|english)\b",
+    "summary": r"\bsummar|tl;?dr|main (idea|point)|\bkey points|\bshorten",
+    "rewriting": r"\brewrit|\bparaphras|\bcorrect|\bgrammar|\brephras|\bedit\b|\bsimplif|\bfix\b|\bmore formal",
+    "extraction": r"\bextract|\bclassif|\bidentify|\bfind (all|the)|\bwhich of\b|\bcategor|\bsentiment|\blabel\b",
+    "mathematics": r"\bhow (many|much)\b|\bcalculat|\bsolve\b|\bequation|\d+ ?[-+*/%=] ?\d+|\bprobability|\bprove\b",
+    "writing": r"\b(write|compose|draft|create|generate|make up|design)\b|\b(story|poem|essay|email|letter|post)\b",
+    "list": r"\b(list|name|give me|suggest|recommend|brainstorm|ideas?)\b",
+}
+"""Words by which a kind is recognised; the first that fits counts."""
+
+
+def filled(random: Random, texts: Sequence[str]) -> Prompt:
+    """A pattern with words in it; `{text}` is a passage of `texts`. Without any, kinds that need one are left out."""
+    kinds = [kind for kind, patterns in PATTERNS.items() if texts or not any("{text}" in one for one in patterns)]
+    kind = random.choice(kinds)
+    pattern = random.choice(PATTERNS[kind])
+
+    def word(match: re.Match[str]) -> str:
+        name = match[1]
+        if name == "number":
+            return str(random.choice(NUMBERS))
+        if name == "text":
+            return passage(random, random.choice(texts))
+        return random.choice(VOCABULARY[name])
+
+    text = re.sub(r"\{(\w+)\}", word, pattern)
+    return Prompt(re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", text), Label(kind, "patterns"))
+
+
+def with_passage(random: Random, texts: Sequence[str]) -> Prompt:
+    """A task about a passage, which stands before it or after it."""
+    kind = random.choice(list(PASSAGE_TASKS))
+    task, text = random.choice(PASSAGE_TASKS[kind]), passage(random, random.choice(texts), PASSAGE)
+    parts = (task, text) if random.random() < 0.8 else (text, task)
+    return Prompt("\n\n".join(parts), Label(kind, "passages"))
+
+
+def passage(random: Random, text: str, sentences: tuple[int, int] = SENTENCES) -> str:
+    """A few whole sentences from somewhere in a text."""
+    found = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
+    wanted = random.randint(*sentences)
+    first = random.randint(0, max(0, len(found) - wanted))
+    return " ".join(found[first : first + wanted])[: LONGEST_TEXT * sentences[1] // SENTENCES[1]]
+
+
+def read_passages(file: Path) -> list[str]:
+    """Pieces of a text file, from which passages are drawn; `.xz` is unpacked.
+
+    Raises:
+        FileError: it cannot be read, or holds less than a passage.
+    """
+    try:
+        with lzma.open(file, "rt", encoding="utf-8") if file.suffix == ".xz" else file.open(encoding="utf-8") as text:
+            lines = " ".join(text.read(_READ).split())
+    except (OSError, UnicodeDecodeError, lzma.LZMAError) as error:
+        raise FileError(f"The passages in {str(file)!r} cannot be read; name a text file.") from error
+    pieces = [lines[at : at + _PIECE] for at in range(0, len(lines), _PIECE)]
+    whole = [re.sub(r"^\S*.*?(?<=[.!?])\s+(?=\S)", "", piece, count=1) for piece in pieces]
+    found = [piece for piece in whole if len(piece) > _LEAST]
+    if not found:
+        raise FileError(f"{str(file)!r} holds less than a page of text; name a longer file.")
+    return found
+
+
+def beginning(random: Random) -> str:
+    """How a user's turn begins that the target continues; often empty."""
+    return random.choice(BEGINNINGS)
+
+
+PASSAGE_TASKS: dict[str, list[str]] = {
+    "summary": [
+        "Summarize the following text.",
+        "Summarise this passage in one sentence.",
+        "Summarize this in three sentences:",
+        "Give me the main points of this text as a list.",
+        "TL;DR of the following:",
+        "What is this passage about?",
+        "Write a short summary of the passage below.",
+        "Write a title and a one-paragraph summary for this text.",
+    ],
+    "extraction": [
+        "List all the people mentioned in this text.",
+        "Extract the names and places from the following passage.",
+        "Which sentence in this text is the most important? Quote it.",
+        "Find all the verbs in the following text.",
+        "Extract the key facts as bullet points.",
+        "Quote every sentence that contains dialogue.",
+        "Make a JSON object with the people and places in this passage.",
+    ],
+    "rewriting": [
+        "Rewrite the following text in simple words.",
+        "Rewrite this passage in modern English.",
+        "Correct the grammar and spelling of this text:",
+        "Paraphrase the text below.",
+        "Make this more formal:",
+        "Rewrite this for a ten-year-old.",
+        "Rewrite the text in the present tense.",
+        "Shorten this text to half its length.",
+        "Change this text to the first person.",
+    ],
+    "translation": [
+        "Translate the following into French.",
+        "Translate this to Spanish:",
+        "Translate the text below to German.",
+        "Please translate this passage into Italian.",
+        "Translate into Portuguese:",
+    ],
+    "question": [
+        "Answer a question about this text: who is speaking, and to whom?",
+        "Read the passage and explain how the main character feels.",
+        "What happens next? Continue the story.",
+        "Explain the difficult words in this passage.",
+        "Who is the main character here, and what do they want?",
+        "Write three questions about this text and answer them.",
+        "What is the tone of this passage? Explain your answer.",
+        "Is the following text fiction or non-fiction? Why?",
+    ],
+}
+"""What is asked about passages, by kind of task."""
+
+FOLLOW_UPS = [
+    "Can you make it shorter?",
+    "Can you explain that in simpler words?",
+    "Give me an example.",
+    "Why?",
+    "Thanks! Can you tell me more?",
+    "Rewrite it as a list.",
+    "Now translate it into Spanish.",
+    "Are you sure?",
+    "What else should I know?",
+    "Make it more formal.",
+    "Summarize your answer in one sentence.",
+    "Continue.",
+]
+"""What a user says next, where the target does not make it up."""
 
 _WORDS = {
     "thing": (
@@ -95,7 +296,7 @@ _WORDS = {
     ),
 }
 
-LISTS: dict[str, list[str]] = {
+VOCABULARY: dict[str, list[str]] = {
     kind: [word.strip() for word in words.split("|" if "|" in words else ",")] for kind, words in _WORDS.items()
 }
 

@@ -1,13 +1,17 @@
-"""What a run was asked for, kept beside what it made, so that started again it goes on and never mixes two runs."""
+"""What a run makes; stored beside what it made, so that started again it continues and never mixes two runs."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from specdemo.errors import UsageError
 
-Kind = Literal["draft", "eagle3"]
+Kind = Literal["draft", "eagle3", "table"]
+Objective = Literal["distribution", "choice", "acceptance"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+VOCABULARY = 16384  # tokens
 
 
 @dataclass(frozen=True)
@@ -17,13 +21,22 @@ class Request:
     target: str
     kind: Kind = "draft"
     minutes: float = 0
-    """Of writing, reading and learning together, over all starts."""
+    """Of writing, reading and training together, over all starts."""
 
     tokens: int = 0
-    """Tokens of answers to write; then every one is learnt from `EPOCHS` times."""
+    """Tokens of answers to write; then training passes over them at most `EPOCHS` times."""
 
-    kept: int = 8192
+    vocabulary: int = VOCABULARY
     """Tokens that the draft can write, at most."""
+
+    objective: Objective = "acceptance"
+    """Of the second half of the training; the first half matches the target's distribution."""
+
+    hold_out: str = ""
+    """Source of prompts that is only tested on; empty: none."""
+
+    text: str = ""
+    """Folder of a text to begin with, such as an earlier run's; empty: none."""
 
     begin: str = ""
     """Folder of the earlier draft from which this one begins; empty: parts of the target."""
@@ -34,8 +47,8 @@ class Request:
     seed: int = 0
 
 
-def keep(request: Request, work: Path) -> None:
-    """Write the request down, or compare it with the one that is gone on with.
+def remember(request: Request, work: Path) -> None:
+    """Write the request down, or compare it with the one that is continued.
 
     Raises:
         UsageError: another draft was begun under this name.
@@ -48,6 +61,6 @@ def keep(request: Request, work: Path) -> None:
     elif (before := json.loads(file.read_text(encoding="utf-8"))) != asdict(request):
         changed = ", ".join(name for name, value in asdict(request).items() if before.get(name) != value)
         raise UsageError(
-            f"Another draft was begun under this name, with another {changed}; "
+            f"Another draft was begun under this name, with another {changed or 'version of this program'}; "
             f"repeat its options, choose another --out, or delete {str(work)!r}."
         )

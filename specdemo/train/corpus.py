@@ -1,0 +1,169 @@
+"""The target's text on disk: token ids, and rows that say where each conversation lies.
+
+A batch's ids are written before its rows, so after a crash the rows say what is whole; what lies behind is cut off.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64]
+"""Token ids, shape (tokens,)."""
+
+Flags = npt.NDArray[np.bool_]
+"""Shape (tokens,)."""
+
+OFFSET, LENGTH, ANSWERED, LABEL, SAMPLED, BATCH = range(6)
+"""Columns of a row: first token, tokens in all, tokens of answers, label, 1 where answers were sampled, batch."""
+
+HELD_OUT, LEAST = 32, 8  # one prompt of greedy answers in 32, but at least 8, or a quarter of them
+_ANSWER = np.uint32(1 << 31)  # set in the ids that belong to answers
+
+
+class Label(NamedTuple):
+    """Where a conversation comes from."""
+
+    kind: str
+    """Of task, such as "summary"."""
+
+    source: str
+    """Of the prompt: a data set's name, or one of `prompts.SOURCES`."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A chat of one turn or more, as the target's chat template writes it, system turn included."""
+
+    ids: Ids
+    answered: Flags
+    """Which tokens the target wrote as answers."""
+
+    label: Label
+    sampled: bool = False
+
+    @classmethod
+    def of(cls, prompt: list[int], answer: list[int], label: Label, sampled: bool = False) -> "Conversation":
+        """A chat of one turn."""
+        ids = np.array(prompt + answer, np.int64)
+        return cls(ids, np.arange(len(ids)) >= len(prompt), label, sampled)
+
+    @property
+    def prompt(self) -> int:
+        """Tokens before the first answer."""
+        return int(self.answered.argmax()) if self.answered.any() else len(self.ids)
+
+    @property
+    def digest(self) -> int:
+        """Of the first prompt: one asked twice has one digest."""
+        return int.from_bytes(blake2b(self.ids[: self.prompt].astype(np.uint32).tobytes(), digest_size=8).digest())
+
+
+class Parts(NamedTuple):
+    """Indices of conversations."""
+
+    train: list[int]
+    held_out: list[int]
+    """With the prompts of the smallest digests: of every corpus the same prompts."""
+
+    elsewhere: list[int]
+    """Of a source that is only tested on."""
+
+
+class Corpus:
+    """A folder's `text.ids` (uint32), `text.rows` (uint32, six columns) and `text.labels` (JSON lines)."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a folder, or begin one; cuts off what a crash left unfinished."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._ids, self._rows, self._labels = (folder / f"text.{end}" for end in ("ids", "rows", "labels"))
+        for file in (self._ids, self._rows, self._labels):
+            file.touch()
+        data = np.fromfile(self._rows, np.uint32)
+        self.rows = data[: len(data) // (BATCH + 1) * (BATCH + 1)].reshape(-1, BATCH + 1)
+        whole = int(self.rows[-1, OFFSET] + self.rows[-1, LENGTH]) if len(self.rows) else 0
+        for file, size in ((self._ids, whole * 4), (self._rows, self.rows.nbytes)):
+            with file.open("r+b") as opened:
+                opened.truncate(size)
+        lines = self._labels.read_text(encoding="utf-8").splitlines()
+        self.labels = [Label(*json.loads(line)) for line in lines[: self._used]]
+        self._write_labels()
+
+    @property
+    def _used(self) -> int:
+        return int(self.rows[:, LABEL].max()) + 1 if len(self.rows) else 0
+
+    def _write_labels(self) -> None:
+        self._labels.write_text("".join(json.dumps(label) + "\n" for label in self.labels), encoding="utf-8")
+
+    @property
+    def batches(self) -> int:
+        """Batches that are whole."""
+        return int(self.rows[-1, BATCH]) + 1 if len(self.rows) else 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all conversations, prompts included."""
+        return int(self.rows[:, LENGTH].sum())
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of all answers."""
+        return int(self.rows[:, ANSWERED].sum())
+
+    def append(self, conversations: list[Conversation]) -> None:
+        """Add a batch."""
+        offset = int(self.rows[-1, OFFSET] + self.rows[-1, LENGTH]) if len(self.rows) else 0
+        new = [label for label in dict.fromkeys(one.label for one in conversations) if label not in self.labels]
+        if new:
+            self.labels += new
+            self._write_labels()
+        rows, batch = [], self.batches
+        with self._ids.open("ab") as sink:
+            for one in conversations:
+                sink.write((one.ids.astype(np.uint32) | _ANSWER * one.answered).astype(np.uint32).tobytes())
+                label = self.labels.index(one.label)
+                rows.append((offset, len(one.ids), int(one.answered.sum()), label, int(one.sampled), batch))
+                offset += len(one.ids)
+        added = np.array(rows, np.uint32).reshape(-1, BATCH + 1)
+        with self._rows.open("ab") as sink:
+            sink.write(added.tobytes())
+        self.rows = np.concatenate([self.rows, added])
+
+    def take(self, other: "Corpus", answer_tokens: int) -> None:
+        """Begin with another corpus' batches: all, or until there are so many tokens of answers (0: all)."""
+        for batch in range(other.batches):
+            if answer_tokens and self.answer_tokens >= answer_tokens:
+                break
+            self.append([other[index] for index in np.flatnonzero(other.rows[:, BATCH] == batch).tolist()])
+
+    def divided(self, hold_out: str = "") -> Parts:
+        """Conversations to train on and to test on; `hold_out` is a source of prompts, or ""."""
+        elsewhere = {index for index in range(len(self)) if hold_out and self.label(index).source == hold_out}
+        digests = {index: self[index].digest for index in range(len(self)) if index not in elsewhere}
+        greedy = sorted({digest for index, digest in digests.items() if not self.rows[index, SAMPLED]})
+        last = min(max(len(greedy) // HELD_OUT, LEAST), len(greedy) // 4)
+        limit = greedy[last] if greedy else -1
+        train = [index for index, digest in digests.items() if digest > limit]
+        return Parts(train, [index for index, digest in digests.items() if digest <= limit], sorted(elsewhere))
+
+    def label(self, index: int) -> Label:
+        """Label of a conversation, without reading its ids."""
+        return self.labels[int(self.rows[index, LABEL])]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Conversation:
+        offset, length, _, _, sampled, _ = (int(value) for value in self.rows[index])
+        stored = np.fromfile(self._ids, np.uint32, length, offset=offset * 4)
+        answered = stored >= _ANSWER
+        return Conversation((stored & ~_ANSWER).astype(np.int64), answered, self.label(index), bool(sampled))
+
+    def __iter__(self) -> Iterator[Conversation]:
+        return (self[index] for index in range(len(self)))

@@ -1,0 +1,183 @@
+"""How often a draft is right on answers it was not trained on, and what that is worth on this machine.
+
+Draft and target are compared as they decode: both logits under the same repetition penalty. While a chain is right,
+the draft reads what the target wrote, so one pass over a finished text gives the length of every chain.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from random import Random
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from specdemo.analysis import metrics
+from specdemo.engines import load_engine
+from specdemo.measure.race import race
+from specdemo.measure.step_costs import measure_costs
+from specdemo.records import Comparison, Costs, ModelPair
+from specdemo.settings import GenerationSettings
+from specdemo.train.dataset import Batch, Dataset
+from specdemo.train.objective import Learner
+from specdemo.train.prompts import filled
+from specdemo.train.request import Request
+
+LOOKAHEADS = range(1, 9)
+SHOWN = 4
+RACES, TOKENS = 5, 128
+OPENINGS = ("The sun was", "Once upon a time", "In the beginning", "This is", "It was the first")
+Right = npt.NDArray[np.bool_]
+"""Whether a token was predicted, [steps of a chain, tokens of answers]."""
+
+
+class Answer(NamedTuple):
+    """What a draft predicted of one conversation's answers."""
+
+    right: Right
+    loss: float
+    """Sum of −log q(the target's token), over tokens of the vocabulary."""
+
+    inside: int
+    """Tokens of the vocabulary."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures on greedy answers that were not trained on."""
+
+    answers: int
+    tokens: int
+    agreement: float
+    """Share of the target's tokens that the draft predicts as the first of a round."""
+
+    loss: float
+    """Mean −log q(the target's token), over tokens of the vocabulary, in nats."""
+
+    outside: float
+    """Share of the target's tokens outside the draft's vocabulary."""
+
+    acceptance_length: dict[int, float]
+    """Mean acceptance length τ, committed tokens a target pass, by lookahead."""
+
+    kinds: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By kind of task: tokens and agreement."""
+
+    def __str__(self) -> str:
+        length = self.acceptance_length[SHOWN]
+        return f"agreement {self.agreement:.1%}, τ {length:.2f} at lookahead {SHOWN} ({self.answers} answers)"
+
+
+def evaluate(
+    learner: Learner, dataset: Dataset, indices: Sequence[int], penalty: float, answers: int = 48, tokens: int = 4096
+) -> Evaluation:
+    """Evaluate on at most so many of the greedy answers among these conversations."""
+    found, kinds = list[Answer](), list[str]()
+    learner.eval()
+    with torch.inference_mode():
+        for group in dataset.grouped(dataset.greedy(list(indices))[:answers], tokens):
+            found += predicted(learner, dataset.batch(group), penalty)
+            kinds += [dataset.corpus.label(index).kind for index in group]
+    total = sum(one.right.shape[1] for one in found)
+    inside = sum(one.inside for one in found)
+    rights = [one.right for one in found]
+    by_kind = {
+        kind: [one for one, other in zip(rights, kinds, strict=True) if other == kind] for kind in sorted({*kinds})
+    }
+    return Evaluation(
+        answers=len(found),
+        tokens=total,
+        agreement=_agreement(rights),
+        loss=sum(one.loss for one in found) / max(1, inside),
+        outside=1 - inside / max(1, total),
+        acceptance_length={lookahead: acceptance_length(rights, lookahead) for lookahead in LOOKAHEADS},
+        kinds={kind: (sum(one.shape[1] for one in some), _agreement(some)) for kind, some in by_kind.items()},
+    )
+
+
+def _agreement(rights: Sequence[Right]) -> float:
+    return float(np.concatenate([one[0] for one in rights]).mean()) if rights else 0.0
+
+
+def predicted(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
+    """Per conversation, whether each token of the answers was predicted at each step of a chain, and the loss."""
+    steps = len(LOOKAHEADS)
+    with torch.autocast("cpu", torch.bfloat16):
+        predictions = learner.predictions(batch, steps)
+        rows = learner.rows
+        found = []
+        for place in range(len(batch.ids)):
+            where = batch.judged[place].nonzero()[:, 0]
+            repeated = torch.zeros((int(where[-1]) + 1, len(rows) + 1), dtype=torch.bool)
+            repeated[torch.arange(len(repeated)), batch.small[place, : len(repeated)]] = True
+            repeated = repeated.cummax(0).values[where, :-1]
+            wanted, shown, loss = batch.small[place, where + 1], list[Right](), 0.0
+            inside = wanted < len(rows)
+            for each in predictions:
+                if shown and each is predictions[0]:  # a draft of its own is as good at every step
+                    shown.append(shown[0])
+                    continue
+                logits = torch.nn.functional.linear(each[place, where], rows).float()
+                logits = torch.where(repeated, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+                if not shown:
+                    loss = torch.nn.functional.cross_entropy(logits[inside], wanted[inside], reduction="sum").item()
+                shown.append((logits.argmax(-1) == wanted).numpy())
+            found.append(Answer(np.stack(shown), loss, int(inside.sum())))
+    return found
+
+
+def acceptance_length(rights: list[Right], lookahead: int) -> float:
+    """Committed tokens per target pass over whole answers, at a constant lookahead."""
+    tokens = passes = 0
+    for steps in rights:
+        at, end = 0, steps.shape[1]
+        while at < end:
+            accepted = 0
+            while accepted < lookahead and at + accepted < end and steps[accepted, at + accepted]:
+                accepted += 1
+            at += accepted + 1
+            passes += 1
+        tokens += end
+    return tokens / max(1, passes)
+
+
+def costs_of(pair: ModelPair) -> Costs | None:
+    """Step costs in GenAI's engine; None where they cannot be measured."""
+    with closing(load_engine("genai", pair)) as engine:
+        return measure_costs(engine)
+
+
+def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, float | None]:
+    """The lookahead with the highest predicted speedup, τ / (γc + v(γ+1)), and that speedup; None without costs."""
+    cost = None if costs is None else metrics.draft_cost(costs)
+    if costs is None or cost is None:
+        return 4, None
+    speedups = {
+        lookahead: length / (lookahead * cost + verify)
+        for lookahead, length in evaluation.acceptance_length.items()
+        if (verify := metrics.verify_cost(costs, lookahead + 1)) is not None
+    }
+    return max(speedups.items(), key=lambda item: item[1], default=(4, None))
+
+
+def raced(pair: ModelPair, request: Request, lookahead: int) -> str:
+    """A sentence about races at a constant lookahead, under the repetition penalty."""
+    random = Random(f"{request.seed} races")
+    prompts = [filled(random, []).text for _ in range(RACES)] if pair.target.chat_template else OPENINGS
+    settings = GenerationSettings(
+        num_assistant_tokens=lookahead, max_new_tokens=TOKENS, repetition_penalty=request.penalty
+    )
+    with closing(load_engine("genai", pair)) as engine:
+        found = [one for prompt in prompts for one in race(engine, prompt, settings) if isinstance(one, Comparison)]
+    speedups = [value for one in found if (value := metrics.speedup(one)) is not None]
+    if not speedups:
+        return ""
+    identical = sum(map(metrics.identical, found))
+    return (
+        f"Raced on {len(speedups)} prompts, {TOKENS} tokens at most, at lookahead {lookahead}: "
+        f"median speedup {median(speedups):.2f} ({min(speedups):.2f} to {max(speedups):.2f}), "
+        f"output identical in {identical} of {len(found)}, on {found[0].environment.device}."
+    )
