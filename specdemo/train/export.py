@@ -16,7 +16,7 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino.op.util import Variable, VariableInfo
 
-from specdemo.models.graph import seen_layers
+from specdemo.models.graph import join_products, seen_layers
 from specdemo.train.network import Array, Ids, Network, Shape
 from specdemo.train.start import Start
 
@@ -280,6 +280,7 @@ def save(folder: Path, model: ov.Model, settings: Mapping[str, Any], target: Pat
     scratch = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
+    join_products(model)
     ov.save_model(model, scratch / "openvino_model.xml", compress_to_fp16=False)
     (scratch / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     for pattern in COPIED if tokenizer else ():
