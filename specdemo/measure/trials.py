@@ -12,7 +12,7 @@ from specdemo.errors import PairError, SettingsError
 from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.race import run_alone
 from specdemo.models.checks import check_strategy
-from specdemo.records import Comparison, Costs, ModelPair, Request, Run, Trial, Turn, Verdict
+from specdemo.records import Comparison, Costs, ModelPair, Request, Round, Run, Trial, Turn, Verdict
 from specdemo.settings import GenerationSettings
 
 _WARM_UP_ROUNDS = 6
@@ -53,20 +53,21 @@ def trials(
 ) -> Iterator[Trial | None]:
     """One trial for each of the variants, in their order, plain runs before, between and after.
 
-    In a chat, `history` holds the earlier turns. None instead of a trial where the text ended at its first token.
+    A plain run is shared by its neighbours unless they sample differently. In a chat, `history` holds the earlier
+    turns. None instead of a trial where the text ended at its first token.
     Once `stop` returns True, the unfinished trial is dropped.
 
     Raises:
         SpecdemoError: prompt or settings cannot be run, or the engine failed.
     """
-    if not variants:
-        return
-    load = OtherLoad()
-    before = run_alone(engine.decoder(Request.of(prompt, variants[0], history).plain), stop=stop)
+    load, before, asked = OtherLoad(), None, None
     for settings in variants:
         request = Request.of(prompt, settings, history)
+        if before is None or asked != request.plain:  # other sampling needs plain runs of its own
+            asked = request.plain
+            before = run_alone(engine.decoder(asked), stop=stop)
         run = run_alone(engine.decoder(request, costs), stop=stop)
-        after = run_alone(engine.decoder(request.plain), stop=stop)
+        after = run_alone(engine.decoder(asked), stop=stop)
         if "cancelled" in (before.finish_reason, run.finish_reason, after.finish_reason):
             return
         first, second = (_compared(engine, prompt, settings, plain, run) for plain in (before, after))
@@ -109,7 +110,19 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         accepted=accepted if told else None,
         judged=accepted + verdicts.count(Verdict.REJECTED) if told else None,
         other_load=other_load,
+        plain_steps=tuple(tuple(_rounded(step.seconds) for step in side.plain.rounds) for side in (before, after)),
+        round_steps=tuple(_step(step) for step in run.rounds),
     )
+
+
+def _step(step: Round) -> tuple[int, int, float]:
+    """Tokens committed, tokens proposed (-1 if unknown) and seconds."""
+    return len(step.committed), -1 if step.proposed is None else len(step.proposed), _rounded(step.seconds)
+
+
+def _rounded(seconds: float) -> float:
+    """To a tenth of a microsecond, which keeps files small."""
+    return max(round(seconds, 7), 1e-7)
 
 
 def _total(seconds: Sequence[float | None]) -> float | None:

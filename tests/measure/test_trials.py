@@ -1,0 +1,37 @@
+"""Trials on the scripted engine: the steps they keep, and when plain runs are shared."""
+
+import pytest
+
+from specdemo.engines.base import Decoder
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.trials import trials
+from specdemo.records import Costs, Request
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import Plain
+
+LONG = GenerationSettings(ignore_eos=True, max_new_tokens=41)
+
+
+def test_a_trial_keeps_every_step_of_both_sides() -> None:
+    (trial,) = trials(ScriptedEngine(), "Say", [LONG], None)
+    assert trial is not None
+    assert [len(steps) for steps in trial.plain_steps] == [40, 40]
+    assert all(seconds == pytest.approx(0.01) for steps in trial.plain_steps for seconds in steps)
+    assert sum(tokens for tokens, _, _ in trial.round_steps) == trial.run_tokens
+    assert {proposed for _, proposed, _ in trial.round_steps[:-1]} == {4}
+    assert sum(seconds for _, _, seconds in trial.round_steps) == pytest.approx(trial.run_seconds)
+
+
+def test_plain_runs_are_shared_unless_they_sample_differently() -> None:
+    plain: list[Request] = []
+
+    class Watched(ScriptedEngine):
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            if isinstance(request.strategy, Plain):
+                plain.append(request)
+            return super().decoder(request, costs)
+
+    sampled = LONG.model_copy(update={"do_sample": True})
+    longer = LONG.model_copy(update={"num_assistant_tokens": 6})
+    assert len(list(trials(Watched(), "Say", [LONG, longer, sampled], None))) == 3
+    assert [request.sampling.do_sample for request in plain] == [False, False, False, True, True]
