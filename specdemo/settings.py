@@ -231,6 +231,9 @@ class RuntimeSettings(_Settings):
     precision: Precision = Field(
         "default", title="Precision", description="inference precision; default: the device decides"
     )
+    draft_precision: Precision = Field(
+        "default", title="Draft precision", description="inference precision of the draft; default: the target's"
+    )
     kv_cache_precision: CachePrecision = Field(
         "default",
         title="KV-cache precision",

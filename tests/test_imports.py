@@ -28,7 +28,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
     {"specdemo.engines"},
     {"specdemo.measure"},
     {"specdemo.train"},
-    {"specdemo.bench"},
+    {"specdemo.experiments"},
     {"specdemo.worker"},
     {"specdemo.ui"},
     {"specdemo.cli", "specdemo.__main__"},

@@ -7,11 +7,11 @@ import gradio as gr
 import pytest
 from pydantic import BaseModel, Field
 
-from specdemo.bench.methods import available
 from specdemo.cli import main
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
-from specdemo.measure.sweep import candidates
+from specdemo.experiments.bench import available
+from specdemo.experiments.sweep import candidates
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.presentation.wording import in_words
 from specdemo.settings import GenerationSettings

@@ -18,6 +18,14 @@ FORMULAS = {
     "time_per_token": "decode seconds / tokens after the first",
     "draft_cost": "seconds of one draft step / seconds of one plain target step",
     "verify_cost": "seconds of a target pass over n tokens / seconds over one",
+    "token_acceptance": "accepted / (accepted + rejected), over judged proposals",
+    "throughput": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
+    "with as many requests running all the time",
+    "user_throughput": "tokens after a request's first / seconds since that, the median of the requests",
+    "latency": "seconds from a request's submission until its first and its last token, median / 99th percentile of "
+    "the requests",
+    "load_speedup": "speculative tokens/s / plain tokens/s of the same repeat, with the same requests",
+    "batch": "requests that a target pass advanced, on average",
 }
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from specdemo.cli import bench, code, compare, load, models, serve, sweep, train
+from specdemo.cli import code, compare, experiments, models, serve, train
 
 _LONGEST = 400
 
@@ -15,7 +15,7 @@ def build_parser() -> argparse.ArgumentParser:
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = _Parser(prog=called, description="Does speculative decoding pay off here?")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (compare, sweep, bench, load, code, models, train, serve):
+    for command in (compare, experiments, code, models, train, serve):
         command.add_to(commands)
     return parser
 

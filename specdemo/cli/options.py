@@ -50,7 +50,7 @@ def chosen_settings(options: argparse.Namespace, pair: ModelPair, **defaults: An
     Raises:
         SettingsError: one is out of its range.
     """
-    return begun(pair.target, **defaults | _chosen(options, GenerationSettings))
+    return begun(pair.target, **defaults | chosen(options, GenerationSettings))
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
@@ -165,10 +165,10 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     if options.target is None:
         if options.draft is not None:
             raise UsageError("--draft needs --target; give both.")
-        return default_pair(**_chosen(options, RuntimeSettings))
+        return default_pair(**chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [chosen_model(name, options.models_dir) for name in names]
-    runtime = RuntimeSettings.checked(**suited(models[0]).model_dump() | _chosen(options, RuntimeSettings))
+    runtime = RuntimeSettings.checked(**suited(models[0]).model_dump() | chosen(options, RuntimeSettings))
     return pair_of(*models, runtime=runtime)
 
 
@@ -195,7 +195,7 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
     Raises:
         UsageError: one has no effect.
     """
-    given = _chosen(options, GenerationSettings)
+    given = chosen(options, GenerationSettings)
     acting = frozenset[str]().union(*(effective(type(settings.strategy), settings.engine) for settings in variants))
     for name in given:
         flag = "--" + name.replace("_", "-")
@@ -251,5 +251,6 @@ def _kind(field: FieldInfo) -> dict[str, Any]:
     return {"type": annotation, "metavar": getattr(annotation, "__name__", "value").upper()}
 
 
-def _chosen(options: argparse.Namespace, settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
+def chosen(options: argparse.Namespace, settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
+    """The values of the options that were given, of one type of settings."""
     return {name: value for name, value in vars(options).items() if name in settings.model_fields}

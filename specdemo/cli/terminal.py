@@ -1,28 +1,22 @@
 """Comparisons, sweeps and benchmarks for a terminal: the page's colours, with rich."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from specdemo.analysis import conclusion, metrics
-from specdemo.analysis.predict import FORMULAS
-from specdemo.bench import files
-from specdemo.bench.files import Report
-from specdemo.bench.files import Table as Listed
-from specdemo.measure import sweep as sweeps
-from specdemo.measure.sweep import Sweep
+from specdemo.analysis import conclusion
+from specdemo.experiments.report import Report, write
+from specdemo.experiments.report import Table as Listed
 from specdemo.output import write_json
 from specdemo.presentation import explain
-from specdemo.presentation.figures import figures, milliseconds, number
+from specdemo.presentation.figures import figures
 from specdemo.presentation.pieces import PieceKind, pieces_of
 from specdemo.presentation.warnings import warnings
 from specdemo.presentation.wording import prompt_of
-from specdemo.records import Comparison, Costs, Run
+from specdemo.records import Comparison, Run
 
 STYLES: dict[PieceKind, str] = {
     "accepted": "underline green",
@@ -30,7 +24,6 @@ STYLES: dict[PieceKind, str] = {
     "own": "bold blue",
 }
 _SAME = ("target", "draft")  # in every row of a report, and in its title
-_PASSES = (2, 5, 17)  # tokens per pass: at the shortest lookahead, the default, and the longest
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -66,56 +59,28 @@ def legend(comparison: Comparison) -> Text:
     return text.append(f"  (proposals: {comparison.trace_source})", "dim")
 
 
-def print_sweep(console: Console, sweep: Sweep) -> None:
-    """A table of all settings, the recommendation, and what steps cost."""
-    columns = [
-        Column(name, overflow="fold") for name in sweeps.COLUMNS
-    ]  # a truncated figure would read as a different one
-    rows = Table(*columns, box=None, padding=(0, 1, 0, 0))
-    for row in sweeps.table(sweep):
-        rows.add_row(*row)
-    console.print(rows)
-    console.print(Text(sweep.recommendation.sentence, style="bold"))
-    for remark in sweeps.remarks(sweep):
-        console.print(Text(remark, "dim"))
-    if sweep.costs is not None:
-        console.print(Text(_steps(sweep.costs), "dim"))
-    if sweep.prediction is not None:
-        acceptance = "accepted / (accepted + rejected)"
-        formula = f"Predicted: {FORMULAS['predicted_speedup']} with these step costs and {acceptance} over all runs."
-        console.print(Text(formula, "dim"))
-
-
-def _steps(costs: Costs) -> str:
-    """What steps take, in one line."""
-    steps = f"Step costs: plain step {milliseconds(costs.plain_step)}"
-    if costs.draft_step is not None:
-        steps += f", draft step {milliseconds(costs.draft_step)}, c = {number(metrics.draft_cost(costs))}"
-    passes = {n: metrics.verify_cost(costs, n) for n in _PASSES}
-    return ", ".join([steps, *(f"v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)]) + "."
-
-
 def print_report(console: Console, report: Report) -> None:
-    """The table of a benchmark or a load run, and what else was measured."""
+    """What an experiment found: its conclusion, its tables, and what they are based on."""
     for sentence in report.opening:
-        console.print(sentence)
-    shown = [index for index, column in enumerate(report.columns) if column not in _SAME]
-    rows = [tuple(row[index] for index in shown) for row in report.rows]
-    for each in (Listed(report.title, [report.columns[index] for index in shown], rows), *report.more.values()):
-        console.print(_table(each))
+        console.print(Text(sentence))
+    for number, table in enumerate(report.tables.values()):
+        shown = [index for index, column in enumerate(table.columns) if column not in _SAME]
+        rows = [tuple(row[index] for index in shown) for row in table.rows]
+        title = table.title if number else report.title
+        console.print(_table(Listed(title, [table.columns[index] for index in shown], rows)))
     for note in report.notes:
         console.print(Text(note, "dim"))
 
 
-def tell(report: Report, headline: Mapping[str, Any], path: Path | None, *, as_json: bool) -> None:
+def print_result(report: Report, path: Path | None, *, as_json: bool) -> None:
     """Print a report, and its headline as JSON; or all of it as JSON. Write its files, if there is a path."""
     if as_json:
         write_json(report.data(), "-", indent=None)
     else:
         print_report(Console(), report)
-        write_json(headline, "-", indent=None)
+        write_json(report.headline, "-", indent=None)
     if path is not None:
-        files.write(report, path)
+        write(report, path)
 
 
 def _table(listed: Listed) -> Table:

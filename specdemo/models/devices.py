@@ -102,6 +102,12 @@ def draft_device(runtime: RuntimeSettings) -> str:
     return runtime.draft_device or runtime.device
 
 
+def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
+    """The runtime settings of the draft: the target's, unless it has a precision of its own."""
+    own = runtime.draft_precision
+    return runtime if own == "default" else runtime.model_copy(update={"precision": own})
+
+
 def device_name(device: str) -> str:
     """The device's full name, such as the processor's; the given name where OpenVINO knows no other."""
     try:

@@ -4,7 +4,7 @@ import platform
 from importlib.metadata import version
 
 from specdemo import __version__
-from specdemo.models.devices import device_name, draft_device, properties_in_use
+from specdemo.models.devices import device_name, draft_device, draft_runtime, properties_in_use
 from specdemo.records import Environment, ModelPair
 
 
@@ -12,8 +12,9 @@ def describe_environment(pair: ModelPair) -> Environment:
     """The environment in which this pair is loaded."""
     runtime = pair.runtime
     names = (runtime.device, draft_device(runtime))
-    used = {device: properties_in_use(runtime, device) for device in set(names)}
-    target, draft = (used[device] for device in names)
+    sides = [(runtime, names[0]), (draft_runtime(runtime), names[1])]
+    target = properties_in_use(*sides[0])
+    draft = target if sides[0] == sides[1] else properties_in_use(*sides[1])
     return Environment(
         specdemo=__version__,
         python=platform.python_version(),

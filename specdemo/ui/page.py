@@ -28,10 +28,9 @@ from specdemo.ui.middleware import FILE_BYTES, Readable, checks
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
-from specdemo.ui.tabs.benchmark import bench_tab
 from specdemo.ui.tabs.compare import ANATOMY, CompareTab, compare_tab
+from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
-from specdemo.ui.tabs.load import load_tab
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
@@ -132,8 +131,7 @@ def build_page(
             compare = compare_tab(callbacks, known, used, pair, stop("run"))
             connect_find(sessions, known, used, compare, stop)
             tune_tab(sessions, known, used, pair, compare, stop)
-            bench_tab(sessions, known, used, pair, stop)
-            load_tab(sessions, known, used, pair, stop)
+            experiment_tabs(sessions, known, used, pair, stop)
             models = models_tab(sessions, registry, used, header, compare, stop)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
         _remember(page, registry, known, used, header, compare, models)

@@ -12,13 +12,21 @@ from specdemo.presentation.scripts import PAGE, modules
 _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
 
-def view(name: str, template: str | None = None, *, value: str = "", options: str = "null", **layout: Any) -> gr.HTML:
-    """A view of `main.js` by its name, whose markup is in `template`; `options` is JSON for it."""
+def view(
+    name: str,
+    template: str | None = None,
+    *,
+    markup: str | None = None,
+    value: str = "",
+    options: str = "null",
+    **layout: Any,
+) -> gr.HTML:
+    """A view of `main.js` by its name, whose markup is given or in `template`; `options` is JSON for it."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget, {options}));
     """
-    return gr.HTML(value, html_template=text(template or f"{name}.html"), js_on_load=mount, **layout)
+    return gr.HTML(value, html_template=markup or text(template or f"{name}.html"), js_on_load=mount, **layout)
 
 
 def script(module: str, function: str, *first: str) -> str:

@@ -93,7 +93,9 @@ class Race:
 
 @dataclass(frozen=True)
 class WithLoader:
-    """Work with a pair in several engines, which the work loads and closes itself: `work(load, stop=…)`."""
+    """Work with a pair in several engines, which the work loads and closes itself: `work(load, stop=…)`.
+
+    `load(name)` loads this pair; `load(name, pair)` the same at other runtime settings."""
 
     pair: ModelPair
     work: Callable[..., Iterator[Any]]
@@ -102,7 +104,11 @@ class WithLoader:
         """Free what is loaded, then work."""
         engines.close()
         yield from converting(self.pair)
-        yield from self.work(lambda name: engines.factory(name, self.pair), stop=engines.stop)
+
+        def load(name: EngineName, pair: ModelPair = self.pair) -> Engine:
+            return engines.factory(name, pair)
+
+        yield from self.work(load, stop=engines.stop)
 
 
 @dataclass(frozen=True)

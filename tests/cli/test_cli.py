@@ -9,17 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from specdemo.bench.results import Bench
-from specdemo.cli import bench as bench_module
 from specdemo.cli import compare as compare_module
-from specdemo.cli import load as load_module
+from specdemo.cli import experiments as experiments_module
 from specdemo.cli import main
-from specdemo.cli import sweep as sweep_module
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
 from specdemo.engines.base import Engine
@@ -27,8 +23,11 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, UsageError
+from specdemo.experiments import bench as bench_kind
+from specdemo.experiments.bench import Bench
+from specdemo.experiments.plan import run
+from specdemo.experiments.sweep import Sweep
 from specdemo.measure.step_costs import measure_costs
-from specdemo.measure.sweep import Sweep, sweep
 from specdemo.models.pairs import BUNDLED
 from specdemo.presentation import schema
 from specdemo.progress import Progress
@@ -284,12 +283,12 @@ def test_a_benchmark_writes_its_files_and_ends_with_one_line_of_json(
 @pytest.mark.openvino
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupting(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
-        for state in sweep(*arguments, **options):
+        for state in run(*arguments, **options):
             yield state
             if state.done == 1:
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(sweep_module, "sweep", interrupting)
+    monkeypatch.setattr(experiments_module, "run", interrupting)
     before = signal.getsignal(signal.SIGINT)
     out = tmp_path / "out.json"
     options = ["--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8", "--json"]
@@ -329,13 +328,13 @@ def test_a_sweep_that_fails_keeps_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(*arguments: Any, **options: Any) -> Iterator[Progress[Sweep]]:
-        for state in sweep(*arguments, **options):
+        for state in run(*arguments, **options):
             yield state
             if state.done == 1:
                 raise EngineError
 
-    monkeypatch.setattr(sweep_module, "load_engine", scripted)
-    monkeypatch.setattr(sweep_module, "sweep", failing)
+    monkeypatch.setattr(experiments_module, "load_engine", scripted)
+    monkeypatch.setattr(experiments_module, "run", failing)
     out = tmp_path / "out.json"
     assert main([*SWEEP, "--json", str(out)]) == 1
     assert len(Sweep.model_validate_json(out.read_text()).points) == 1
@@ -344,21 +343,21 @@ def test_a_sweep_that_fails_keeps_what_is_finished(
     assert "run again" in captured.err
 
 
-@pytest.mark.parametrize("module", [sweep_module, bench_module, load_module], ids=["sweep", "bench", "load"])
+@pytest.mark.parametrize("name", ["sweep", "bench", "load"])
 def test_what_was_written_before_is_not_replaced_by_nothing(
-    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         signal.raise_signal(signal.SIGINT)
         return scripted(name, pair)
 
-    commands = {sweep_module: SWEEP, bench_module: [*BENCH, "--no-hardware"], load_module: LOAD}
-    command = [*commands[module], "--json", str(tmp_path / "out.json")]
-    monkeypatch.setattr(module, "load_engine", scripted)
+    commands = {"sweep": SWEEP, "bench": [*BENCH, "--no-hardware"], "load": LOAD}
+    command = [*commands[name], "--json", str(tmp_path / "out.json")]
+    monkeypatch.setattr(experiments_module, "load_engine", scripted)
     assert main(command) == 0
     written = {path: path.read_bytes() for path in tmp_path.iterdir()}
     capsys.readouterr()
-    monkeypatch.setattr(module, "load_engine", interrupted)
+    monkeypatch.setattr(experiments_module, "load_engine", interrupted)
     assert main(command) == 130
     assert {path: path.read_bytes() for path in written} == written
     assert capsys.readouterr().out == ""
@@ -375,7 +374,7 @@ def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
 def test_load_prints_one_object_of_json_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(load_module, "load_engine", scripted)
+    monkeypatch.setattr(experiments_module, "load_engine", scripted)
     assert main([*LOAD, "--lookaheads", "2,4", "--json", "-"]) == 0
     data = json.loads(capsys.readouterr().out)
     found = [(point["method"], point["level"]) for point in data["points"]]
@@ -383,11 +382,11 @@ def test_load_prints_one_object_of_json_and_nothing_else(
     assert len(data["headline"]["crossover"]) == 2
 
 
-def out_of_memory(result: Bench) -> Bench:
+def out_of_memory(result: Bench, *, stop: Callable[[], bool]) -> Bench:
     raise EngineError("The process that measured memory ended; choose smaller models.")
 
 
-def interrupted(result: Bench) -> Bench:
+def interrupted(result: Bench, *, stop: Callable[[], bool]) -> Bench:
     signal.raise_signal(signal.SIGINT)
     return result
 
@@ -396,15 +395,15 @@ def interrupted(result: Bench) -> Bench:
     ("ends", "code", "complaint"), [(out_of_memory, 1, "choose smaller models"), (interrupted, 130, "")]
 )
 def test_a_benchmark_stands_whatever_becomes_of_memory_and_bandwidth(
-    ends: Callable[[Bench], Bench],
+    ends: Callable[..., Bench],
     code: int,
     complaint: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(bench_module, "load_engine", scripted)
-    monkeypatch.setattr(bench_module, "with_hardware", ends)
+    monkeypatch.setattr(experiments_module, "load_engine", scripted)
+    monkeypatch.setattr(bench_kind, "with_hardware", ends)
     out = tmp_path / "out.json"
     assert main([*BENCH, "--json", str(out)]) == code
     captured = capsys.readouterr()
@@ -412,7 +411,9 @@ def test_a_benchmark_stands_whatever_becomes_of_memory_and_bandwidth(
     assert headline["complete"] is True
     assert complaint in captured.err
     assert headline == {"schema": 2, **json.loads(out.read_text())["headline"]}
-    monkeypatch.setattr(bench_module, "load_engine", lambda name, pair: pytest.fail("all rows are in the journal"))
+    monkeypatch.setattr(
+        experiments_module, "load_engine", lambda name, pair: pytest.fail("all rows are in the checkpoint")
+    )
     assert main([*BENCH, "--json", str(out), "--no-hardware"]) == 0
     assert not list(tmp_path.glob("*.jsonl"))
 
@@ -425,7 +426,7 @@ def test_a_benchmark_that_fails_shows_what_is_finished(
             raise EngineError
         return ScriptedEngine()
 
-    monkeypatch.setattr(bench_module, "load_engine", fails_in_traced)
+    monkeypatch.setattr(experiments_module, "load_engine", fails_in_traced)
     assert main([*BENCH, "--methods", "genai lookup, traced auto"]) == 1
     captured = capsys.readouterr()
     headline = json.loads(captured.out.splitlines()[-1])
@@ -440,7 +441,7 @@ def test_a_benchmark_that_fails_shows_what_is_finished(
         (("sweep", "x", "--lookaheads", "0-3"), "greater than or equal to 1, got 0"),
         (("sweep", "x", "--lookaheads", "none", "--thresholds", "none"), "There is nothing to try"),
         (("load", "--levels", "1,x"), "'1,x' is not a list of numbers"),
-        (("load", "--levels", "0"), "Requests in flight are from 1 to 256"),
+        (("load", "--levels", "0"), "Concurrent requests are from 1 to 256"),
         (("load", "--engine", "traced"), "The traced engine serves one request at a time"),
         (("bench", "--prompts", "/nowhere.jsonl"), "Cannot read 'nowhere.jsonl'"),
         (("bench", "--methods", "genai auto"), "There is no method 'genai auto'"),

@@ -12,14 +12,14 @@ import httpx
 import pytest
 
 from specdemo.analysis import metrics
-from specdemo.bench.methods import available
 from specdemo.cli import main
 from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.errors import PromptError, SettingsError
+from specdemo.experiments.bench import available
+from specdemo.experiments.sweep import candidates, sweep
 from specdemo.measure.load import Prompted, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import contexts_task, measure_costs
-from specdemo.measure.sweep import candidates, sweep
 from specdemo.models.pairs import begun
 from specdemo.records import Comparison, Request, Server, Servers
 from tests.support import gguf_files

@@ -20,19 +20,26 @@ from PIL import ImageColor
 from playwright.sync_api import BrowserContext, expect
 
 from specdemo.analysis.intervals import Interval
-from specdemo.bench import files, report
-from specdemo.bench.charts import charts
-from specdemo.bench.conclusion import conclusion, opening
-from specdemo.bench.journal import Journal
-from specdemo.bench.methods import available
-from specdemo.bench.plan import BenchPlan
-from specdemo.bench.results import ALL, Bench, Cell, cells, headline
-from specdemo.bench.run import bench, with_hardware
-from specdemo.bench.suites import Task
 from specdemo.cli.signals import on_interrupt
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
+from specdemo.experiments import bench as report
+from specdemo.experiments import report as files
+from specdemo.experiments.bench import (
+    Bench,
+    BenchPlan,
+    available,
+    charts,
+    conclusion,
+    headline,
+    opening,
+    with_hardware,
+)
+from specdemo.experiments.checkpoint import Checkpoint
+from specdemo.experiments.plan import run as bench
+from specdemo.experiments.suites import Task
+from specdemo.experiments.trials import ALL, Cell, cells
 from specdemo.measure.hardware import Bound, measure_bandwidth, measure_memory
 from specdemo.models.graph import pass_bytes
 from specdemo.models.pairs import bundled_pair
@@ -52,17 +59,17 @@ def load(name: EngineName) -> ScriptedEngine:
 
 
 def run(
-    journal: Journal | None = None,
+    checkpoint: Checkpoint | None = None,
     load: Callable[[EngineName], Engine] = load,
     stop: Callable[[], bool] = lambda: False,
     **options: Any,
 ) -> list[Bench]:
     plan = BenchPlan(PAIR, TASKS, SETTINGS, **{"methods": METHODS, "repeats": 3, **options})
-    return [state.found for state in bench(load, plan, journal=journal, stop=stop)]
+    return [state.found for state in bench(plan, load, checkpoint=checkpoint, stop=stop)]
 
 
 def test_every_method_runs_on_every_prompt_in_every_repeat() -> None:
-    states = list(bench(load, BenchPlan(PAIR, TASKS, SETTINGS, METHODS)))
+    states = list(bench(BenchPlan(PAIR, TASKS, SETTINGS, METHODS), load))
     result = states[-1].found
     assert result.complete
     assert {(row.engine, row.method, row.prompt, row.repeat) for row in result.rows} == {
@@ -96,15 +103,15 @@ def test_outputs_that_differ_are_told_wherever_a_speedup_is() -> None:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "run.rows.jsonl")
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return Checkpoint(tmp_path / "run.rows.jsonl")
 
 
-def test_a_stopped_run_goes_on_where_it_was(journal: Journal) -> None:
+def test_a_stopped_run_goes_on_where_it_was(checkpoint: Checkpoint) -> None:
     asked = count()
-    stopped = run(journal, stop=lambda: next(asked) > 1500)[-1]
+    stopped = run(checkpoint, stop=lambda: next(asked) > 1500)[-1]
     assert 0 < len(stopped.rows) < 48
-    resumed = run(journal)
+    resumed = run(checkpoint)
     assert resumed[0].rows == stopped.rows
     assert resumed[-1].complete
     assert len({(row.engine, row.method, row.prompt, row.repeat) for row in resumed[-1].rows}) == 48
@@ -114,18 +121,18 @@ def test_a_stopped_run_goes_on_where_it_was(journal: Journal) -> None:
         loaded.append(name)
         return load(name)
 
-    assert run(journal, load=watched)[-1].rows == resumed[-1].rows
+    assert run(checkpoint, load=watched)[-1].rows == resumed[-1].rows
     assert not loaded  # nothing is left to do
-    assert set(run(journal)[-1].engines) == {"genai", "traced"}
-    assert len(run(journal, repeats=4)[-1].rows) == 64
+    assert set(run(checkpoint)[-1].engines) == {"genai", "traced"}
+    assert len(run(checkpoint, repeats=4)[-1].rows) == 64
 
 
-def test_a_crash_loses_no_finished_row(journal: Journal) -> None:
+def test_a_crash_loses_no_finished_row(checkpoint: Checkpoint) -> None:
     with pytest.raises(EngineError):
-        run(journal, load=lambda name: ScriptedEngine(fails_at=None if name == "genai" else 30))
-    with journal.path.open("a") as file:
+        run(checkpoint, load=lambda name: ScriptedEngine(fails_at=None if name == "genai" else 30))
+    with checkpoint.path.open("a") as file:
         file.write('{"row": {"engine": "tra')  # cut short
-    finished = run(journal)
+    finished = run(checkpoint)
     assert len(finished[0].rows) == 24
     assert finished[-1].complete
 
@@ -145,41 +152,43 @@ THREADS = PAIR.model_copy(update={"runtime": RuntimeSettings(inference_num_threa
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_journal_of_something_else_is_not_mixed_in(
-    changed: tuple[Any, ...], difference: str, journal: Journal
+def test_a_checkpoint_of_something_else_is_not_mixed_in(
+    changed: tuple[Any, ...], difference: str, checkpoint: Checkpoint
 ) -> None:
     pair, tasks, settings, methods = changed
-    run(journal, repeats=1)
+    run(checkpoint, repeats=1)
     with pytest.raises(FileError, match=difference):
-        list(bench(load, BenchPlan(pair, tasks, settings, methods, repeats=1), journal=journal))
+        list(bench(BenchPlan(pair, tasks, settings, methods, repeats=1), load, checkpoint=checkpoint))
 
 
-def test_a_damaged_journal_is_told(journal: Journal) -> None:
-    run(journal, repeats=1)
-    head, *rows = journal.path.read_text().splitlines(keepends=True)
-    journal.path.write_text("".join([head, *rows, "{}x\n"]))
+def test_a_damaged_checkpoint_is_told(checkpoint: Checkpoint) -> None:
+    run(checkpoint, repeats=1)
+    head, *rows = checkpoint.path.read_text().splitlines(keepends=True)
+    checkpoint.path.write_text("".join([head, *rows, "{}x\n"]))
     with pytest.raises(FileError, match=r"Line \d+ of .* is damaged"):
-        run(journal)
-    journal.path.write_text("".join(["{}\n", *rows]))
+        run(checkpoint)
+    checkpoint.path.write_text("".join(["{}\n", *rows]))
     with pytest.raises(FileError, match="with a header from another version; choose another output path"):
-        run(journal)
+        run(checkpoint)
 
 
-def test_the_order_of_methods_does_not_matter_to_a_journal(journal: Journal) -> None:
-    before = run(journal, repeats=1)[-1]
-    again = run(journal, repeats=1, methods=METHODS[::-1])
+def test_the_order_of_methods_does_not_matter_to_a_checkpoint(checkpoint: Checkpoint) -> None:
+    before = run(checkpoint, repeats=1)[-1]
+    again = run(checkpoint, repeats=1, methods=METHODS[::-1])
     assert again[0].rows == before.rows
     assert [cell.method for cell in cells(again[0])] != [cell.method for cell in cells(before)]
 
 
-def test_a_journal_takes_no_rows_of_other_weights_under_the_same_name(journal: Journal, tmp_path: Path) -> None:
+def test_rows_of_other_weights_under_the_same_name_are_not_mixed_in(checkpoint: Checkpoint, tmp_path: Path) -> None:
     weights = tmp_path / "model" / "openvino_model.bin"
     weights.parent.mkdir()
     pair = PAIR.model_copy(update={"target": PAIR.target.model_copy(update={"path": weights.parent})})
 
     def resumed(seed: int) -> list[Bench]:
         weights.write_bytes(Random(seed).randbytes(2**22))
-        return [s.found for s in bench(load, BenchPlan(pair, TASKS, SETTINGS, METHODS, repeats=1), journal=journal)]
+        return [
+            s.found for s in bench(BenchPlan(pair, TASKS, SETTINGS, METHODS, repeats=1), load, checkpoint=checkpoint)
+        ]
 
     rows = resumed(0)[-1].rows
     (weights.parent / "README.md").write_text("A model.")
@@ -188,11 +197,13 @@ def test_a_journal_takes_no_rows_of_other_weights_under_the_same_name(journal: J
         resumed(1)
 
 
-def test_a_journal_keeps_names_that_hold_ends_of_lines(journal: Journal) -> None:
+def test_a_checkpoint_keeps_names_that_hold_ends_of_lines(checkpoint: Checkpoint) -> None:
     task = Task(name="one\u2028two\u2029\x85", task="tales\n", prompt="Say")
 
     def resumed() -> list[Bench]:
-        return [s.found for s in bench(load, BenchPlan(PAIR, [task], SETTINGS, METHODS, repeats=1), journal=journal)]
+        return [
+            s.found for s in bench(BenchPlan(PAIR, [task], SETTINGS, METHODS, repeats=1), load, checkpoint=checkpoint)
+        ]
 
     rows = resumed()[-1].rows
     assert {row.prompt for row in rows} == {task.name}
@@ -201,7 +212,7 @@ def test_a_journal_keeps_names_that_hold_ends_of_lines(journal: Journal) -> None
 
 def test_methods_are_those_that_engine_and_pair_can() -> None:
     alone = PAIR.model_copy(update={"draft": None})
-    assert list(available(alone, SETTINGS)) == ["genai lookup", "traced lookup"]
+    assert list(available(alone, SETTINGS)) == ["genai lookup", "traced lookup", "traced suffix"]
     assert {"traced auto", "traced heuristic", "genai confidence"} < set(available(PAIR, SETTINGS))
     assert not {"genai auto", "genai heuristic"} & set(available(PAIR, SETTINGS))
     with pytest.raises(SettingsError, match="There is no method 'genai auto'"):
@@ -218,7 +229,7 @@ def test_methods_are_those_that_the_pair_can() -> None:
 
 def test_a_prompt_that_cannot_be_run_keeps_nobody_from_running() -> None:
     tasks = [*TASKS, Task(name="void", task="songs", prompt=" ")]
-    result = list(bench(load, BenchPlan(PAIR, tasks, SETTINGS, METHODS, repeats=1)))[-1].found
+    result = list(bench(BenchPlan(PAIR, tasks, SETTINGS, METHODS, repeats=1), load))[-1].found
     assert result.complete
     assert {row.prompt for row in result.rows if row.problem} == {"void"}
     assert all("empty" in row.problem for row in result.rows if row.problem)
@@ -236,20 +247,20 @@ def test_pipelines_of_another_drafter_are_warm_before_they_are_timed() -> None:
                 drafters.append("lookup" if isinstance(request.strategy, Lookup) else "model")
             return super().decoder(request, costs)
 
-    list(bench(lambda _: Watched(), BenchPlan(PAIR, TASKS, SETTINGS, METHODS[:2], repeats=3)))
+    list(bench(BenchPlan(PAIR, TASKS, SETTINGS, METHODS[:2], repeats=3), lambda _: Watched()))
     runs = [(drafter, len(list(group))) for drafter, group in groupby(drafters)]
     assert runs == [("model", 1 + 12), ("lookup", 1 + 12)]
 
 
-def test_rows_of_other_versions_are_not_mixed_in(journal: Journal) -> None:
+def test_rows_of_other_versions_are_not_mixed_in(checkpoint: Checkpoint) -> None:
     def upgraded(name: EngineName) -> ScriptedEngine:
         engine = load(name)
         engine.environment = engine.environment.model_copy(update={"openvino": "2099.0"})
         return engine
 
-    run(journal, repeats=1)
+    run(checkpoint, repeats=1)
     with pytest.raises(FileError, match="other versions"):
-        run(journal, load=upgraded, repeats=2)
+        run(checkpoint, load=upgraded, repeats=2)
 
 
 def test_a_method_named_twice_runs_once() -> None:
@@ -259,7 +270,7 @@ def test_a_method_named_twice_runs_once() -> None:
 
 def test_reports_agree_with_the_table(tmp_path: Path) -> None:
     result = run()[-1]
-    written = files.write(report.report_of(result), tmp_path / "run.json")
+    written = files.write(result.report(), tmp_path / "run.json")
     assert [file.suffix for file in written] == [".json", ".md", ".csv", ".html"]
     data = json.loads(written[0].read_text())
     assert [Cell.model_validate(cell) for cell in data["table"]] == cells(result)
@@ -286,7 +297,7 @@ def test_json_that_the_report_would_overwrite_is_refused(name: str) -> None:
 
 
 def test_the_html_report_loads_nothing() -> None:
-    text = files.to_html(report.report_of(run(repeats=1)[-1]))
+    text = files.to_html(run(repeats=1)[-1].report())
     assert not re.search(r"https?://|src=|@import|url\(", text)
     assert len(text) < 2**18
 
@@ -297,7 +308,7 @@ def test_reports_begin_with_conclusion_date_machine_and_settings() -> None:
     assert best.startswith("No clear winner: any of traced constant, traced auto. For traced constant: 2.10×")
     assert "outputs identical" in best
     assert machine.startswith(f"Measured on {result.date} on scripted")
-    markdown, html = files.to_markdown(report.report_of(result)), files.to_html(report.report_of(result))
+    markdown, html = files.to_markdown(result.report()), files.to_html(result.report())
     assert markdown.index(best) < markdown.index("| target |")
     assert html.index("No clear winner") < html.index("<table>")
     assert "4 prompts, 3 repeats; methods: genai constant" in settings
@@ -326,8 +337,8 @@ def test_a_conclusion_may_be_that_there_is_none() -> None:
 @pytest.mark.parametrize("name", ["tales", "<!--<script>", "</script><b>"])
 def test_the_html_report_opens_offline_in_light_and_dark(name: str, browser: BrowserContext, tmp_path: Path) -> None:
     tasks = [Task(name="1", task=name, prompt="Say")]
-    result = [state.found for state in bench(load, BenchPlan(PAIR, tasks, SETTINGS, METHODS[:2], repeats=1))][-1]
-    (_, _, _, file) = files.write(report.report_of(result), tmp_path / "run.json")
+    result = [state.found for state in bench(BenchPlan(PAIR, tasks, SETTINGS, METHODS[:2], repeats=1), load)][-1]
+    (_, _, _, file) = files.write(result.report(), tmp_path / "run.json")
     page = browser.new_page()
     complaints: list[str] = []
     asked: list[str] = []
@@ -444,7 +455,7 @@ def test_a_method_that_lacks_its_step_costs_is_left_out() -> None:
 def test_where_nothing_could_run_nothing_is_called_identical() -> None:
     ends = SETTINGS.model_copy(update={"ignore_eos": False})
     silent = ScriptedEngine(words=("",))
-    *_, last = bench(lambda name: silent, BenchPlan(PAIR, TASKS, ends, METHODS[:1], repeats=1))
+    *_, last = bench(BenchPlan(PAIR, TASKS, ends, METHODS[:1], repeats=1), lambda name: silent)
     assert last.found.complete
     assert cells(last.found) == []
     assert "identical" not in charts(last.found)["speedup"].title

@@ -13,20 +13,33 @@ from typing import Any
 import pytest
 
 from specdemo.analysis.intervals import Interval
-from specdemo.bench import files
-from specdemo.bench.journal import Journal
-from specdemo.bench.load import run as load_runs
-from specdemo.bench.load.conclusion import best, conclusion, crossovers, fastest_words, opening
-from specdemo.bench.load.plan import LoadPlan
-from specdemo.bench.load.report import COLUMNS, headline, report_of
-from specdemo.bench.load.results import PLAIN, Load, LoadLine, Percentiles, Point
-from specdemo.bench.load.run import load_run
-from specdemo.bench.load.schedule import schedule
-from specdemo.bench.suites import Task
 from specdemo.engines.batch import Arrival
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, PairError, SettingsError
+from specdemo.experiments import load as load_runs
+from specdemo.experiments import report as files
+from specdemo.experiments.checkpoint import Checkpoint
+from specdemo.experiments.load import LoadPlan
+from specdemo.experiments.load_result import (
+    COLUMNS,
+    PLAIN,
+    Load,
+    LoadRow,
+    Percentiles,
+    Point,
+    best,
+    conclusion,
+    crossovers,
+    fastest_words,
+    headline,
+    opening,
+    report_of,
+    schedule,
+)
+from specdemo.experiments.plan import run as load_run
+from specdemo.experiments.plan import run_with_extras
+from specdemo.experiments.suites import Task
 from specdemo.measure.load import Prompted, decode_at_once, serve, shuffled
 from specdemo.progress import Progress
 from specdemo.records import Request, Server, Servers
@@ -48,12 +61,12 @@ def engine(name: EngineName = "genai", **options: Any) -> ScriptedEngine:
 
 def states(
     load: Callable[[EngineName], ScriptedEngine] = engine,
-    journal: Journal | None = None,
+    checkpoint: Checkpoint | None = None,
     stop: Callable[[], bool] = lambda: False,
     **options: Any,
 ) -> list[Progress[Load]]:
     plan = LoadPlan(PAIR, TASKS, SETTINGS, **{"levels": LEVELS, "repeats": 2, **options})
-    return list(load_run(load, plan, journal=journal, stop=stop))
+    return list(load_run(plan, load, checkpoint=checkpoint, stop=stop))
 
 
 def run(**options: Any) -> Load:
@@ -192,20 +205,20 @@ def test_outputs_that_change_under_load_are_counted() -> None:
     by_method = {(point.method, point.level): point for point in result.points}
     assert by_method[PLAIN, 2].identical == by_method[PLAIN, 2].requests
     assert by_method["lookahead 4", 2].identical == 0
-    (row,) = (row for row in report_of(result).rows if row[:2] == ("2", "lookahead 4"))
+    (row,) = (row for row in report_of(result).tables["table"].rows if row[:2] == ("2", "lookahead 4"))
     assert row[COLUMNS.index("outputs")] == "0 of 4"
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "load.rows.jsonl")
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return Checkpoint(tmp_path / "load.rows.jsonl")
 
 
-def test_a_stopped_run_goes_on_in_the_orders_it_would_have_had(journal: Journal) -> None:
+def test_a_stopped_run_goes_on_in_the_orders_it_would_have_had(checkpoint: Checkpoint) -> None:
     asked = count()
-    whole, cut = run(), run(journal=journal, stop=lambda: next(asked) > 300)
+    whole, cut = run(), run(checkpoint=checkpoint, stop=lambda: next(asked) > 300)
     assert 0 < len(cut.rows) < 8
-    resumed = run(journal=journal)
+    resumed = run(checkpoint=checkpoint)
     assert resumed.complete
     measured = [[row.key for row in each.rows] for each in (whole, cut, resumed)]
     assert measured[0] == measured[2]
@@ -213,26 +226,26 @@ def test_a_stopped_run_goes_on_in_the_orders_it_would_have_had(journal: Journal)
     seconds = [[row.block.seconds for row in each.rows] for each in (whole, resumed)]
     assert seconds[0] == pytest.approx(seconds[1])
     loads: list[str] = []
-    assert run(journal=journal, load=loads.append).complete  # nothing is left to load an engine for
+    assert run(checkpoint=checkpoint, load=loads.append).complete  # nothing is left to load an engine for
     assert loads == []
 
 
-def test_rows_of_another_run_are_not_mixed_in(journal: Journal) -> None:
-    run(journal=journal, repeats=1)
-    with pytest.raises(FileError, match="other numbers of requests in flight"):
-        run(journal=journal, levels=(1, 2))
+def test_rows_of_another_run_are_not_mixed_in(checkpoint: Checkpoint) -> None:
+    run(checkpoint=checkpoint, repeats=1)
+    with pytest.raises(FileError, match="other numbers of concurrent requests"):
+        run(checkpoint=checkpoint, levels=(1, 2))
     with pytest.raises(FileError, match="other numbers of requests per block"):
-        run(journal=journal, requests=20)
+        run(checkpoint=checkpoint, requests=20)
     with pytest.raises(FileError, match="other methods"):
-        run(journal=journal, lookaheads=(2, 4))
+        run(checkpoint=checkpoint, lookaheads=(2, 4))
     with pytest.raises(FileError, match="with another random order;"):
-        run(journal=journal, seed=1)
+        run(checkpoint=checkpoint, seed=1)
 
 
-def test_rows_of_other_servers_are_not_mixed_in(journal: Journal) -> None:
-    def opened(**servers: Any) -> list[LoadLine]:
+def test_rows_of_other_servers_are_not_mixed_in(checkpoint: Checkpoint) -> None:
+    def opened(**servers: Any) -> list[LoadRow]:
         pair = PAIR.model_copy(update={"servers": Servers(**servers)})
-        return journal.open(LoadPlan(pair, TASKS, SETTINGS, LEVELS).header, LoadLine)
+        return checkpoint.open(LoadPlan(pair, TASKS, SETTINGS, LEVELS).header, LoadRow).rows
 
     one, other = Server(url="http://127.0.0.1:8080"), Server(url="http://127.0.0.1:8081")
     assert opened(plain=one, speculative=other) == opened(plain=one, speculative=other) == []
@@ -240,18 +253,18 @@ def test_rows_of_other_servers_are_not_mixed_in(journal: Journal) -> None:
     for sides in ((other, one), (one, None), (one, named)):
         with pytest.raises(FileError, match="a run with other servers;"):
             opened(plain=sides[0], speculative=sides[1])
-    assert "127.0.0.1" not in journal.path.read_text()
+    assert "127.0.0.1" not in checkpoint.path.read_text()
 
 
-def test_a_crash_loses_no_finished_block(journal: Journal) -> None:
+def test_a_crash_loses_no_finished_block(checkpoint: Checkpoint) -> None:
     failing = count()
 
     def load(name: EngineName) -> ScriptedEngine:
         return engine(fails_at=30 if next(failing) == 0 else None)
 
     with pytest.raises(EngineError):
-        run(journal=journal, load=load)
-    assert run(journal=journal, load=load).complete
+        run(checkpoint=checkpoint, load=load)
+    assert run(checkpoint=checkpoint, load=load).complete
 
 
 @pytest.mark.parametrize(
@@ -269,13 +282,13 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_loaded(
 ) -> None:
     settings = GenerationSettings.checked(**dict(SETTINGS) | changes)
     with pytest.raises(SettingsError, match=message):
-        next(load_run(pytest.fail, LoadPlan(PAIR, TASKS, settings, levels)))
+        next(load_run(LoadPlan(PAIR, TASKS, settings, levels), pytest.fail))
 
 
 def test_a_pair_that_cannot_be_decoded_so_is_refused_before_anything_is_loaded() -> None:
     alone = PAIR.model_copy(update={"draft": None})
     with pytest.raises(PairError, match="draft"):
-        next(load_run(pytest.fail, LoadPlan(alone, TASKS, SETTINGS)))
+        next(load_run(LoadPlan(alone, TASKS, SETTINGS), pytest.fail))
 
 
 def test_only_a_constant_lookahead_can_be_varied() -> None:
@@ -365,7 +378,7 @@ def test_the_best_lookahead_by_load_names_its_rivals() -> None:
 def test_the_fastest_ways_are_told_by_ranges_of_levels() -> None:
     found = [point(1, 1.8), point(2, 1.5), point(4, 0.9), point(4, 1.2, method="lookahead 2"), point(8, 0.7)]
     assert fastest_words(best(found)) == (
-        "Fastest, by the medians: lookahead 4 with 1 to 2 in flight, lookahead 2 with 4, plain with 8."
+        "Fastest, by the medians: lookahead 4 with 1 to 2 at once, lookahead 2 with 4, plain with 8."
     )
 
 
@@ -392,10 +405,10 @@ def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
     ]
     markdown, html = paths[1].read_text(), paths[3].read_text()
     for text in (markdown, html):
-        assert "Fastest by requests in flight" in text
+        assert "Fastest by concurrency" in text
         assert "at most 41 tokens" in text
-    positions = report_of(result).more["positions"]
-    assert positions.columns == ("in flight", "method", "1", "2", "3", "4")
+    positions = report_of(result).tables["positions"]
+    assert positions.columns == ("concurrency", "method", "1", "2", "3", "4")
     assert [row[4:] == ("", "") for row in positions.rows] == [True, False] * 2  # at lookaheads 2 and 4
     charts = report_of(result).charts
     assert [trace.name for trace in charts["latency"].figure.data] == [PLAIN, "lookahead 2", "lookahead 4"]
@@ -409,12 +422,12 @@ def test_an_unfinished_run_says_so_and_shows_nothing_false() -> None:
     unknown = last.found.model_copy(update={"rows": [row for row in last.found.rows if row.block.level == 4]})
     assert [each["identical"] for each in headline(unknown)["speedups"].values()] == [None]
     assert all(each["identical"] for each in headline(last.found)["speedups"].values())
-    assert report_of(begun.found).rows == []
+    assert report_of(begun.found).tables["table"].rows == []
     assert next(opening(begun.found)) == "Nothing could be compared yet."
     complete = report_of(last.found)
     cut = last.found.model_copy(update={"rows": last.found.rows[:1]})
-    assert len(complete.rows) == 4
-    assert len(report_of(cut).rows) == 1
+    assert len(complete.tables["table"].rows) == 4
+    assert len(report_of(cut).tables["table"].rows) == 1
     assert "Unfinished: 1 of 4 blocks." in report_of(cut).notes
     assert "speedup" not in report_of(cut).charts
 
@@ -428,16 +441,16 @@ def test_memory_is_measured_with_the_most_requests_in_flight(monkeypatch: pytest
 
     monkeypatch.setattr(load_runs, "measure_memory", measured)
     plan = LoadPlan(PAIR, TASKS, SETTINGS, LEVELS, repeats=1)
-    last = list(load_runs.load_and_memory(engine, plan, stop=lambda: False))
+    last = list(run_with_extras(plan, engine))
     assert asked == [("plain", 4), ("speculative", 4)]
-    assert (last[-2].doing, last[-1].found.complete) == ("memory", True)
+    assert (last[-2].doing, last[-1].found.complete) == ("memory and bandwidth", True)
 
 
 @pytest.mark.openvino
 def test_requests_in_flight_decode_as_they_do_alone(engine: GenAIEngine) -> None:
     tasks = [Task(name=prompt, task="tales", prompt=prompt) for prompt in PROMPTS]
     settings = SETTINGS.model_copy(update={"max_new_tokens": 24})
-    *_, last = load_run(lambda name: engine, LoadPlan(engine.pair, tasks, settings, levels=(3,), repeats=1))
+    *_, last = load_run(LoadPlan(engine.pair, tasks, settings, levels=(3,), repeats=1), lambda name: engine)
     found = {(point.method, point.level): point for point in last.found.points}
     for (method, level), each in found.items():
         assert each.identical == each.requests

@@ -10,9 +10,8 @@ from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import PromptError, SettingsError
-from specdemo.measure.recommend import Candidate, Point, recommend
+from specdemo.experiments.sweep import FRESH, Candidate, Point, Sweep, candidates, recommend, sweep
 from specdemo.measure.step_costs import measure_costs
-from specdemo.measure.sweep import FRESH, Sweep, candidates, sweep
 from specdemo.measure.trials import trials
 from specdemo.progress import Progress
 from specdemo.records import Costs, ModelPair, Request

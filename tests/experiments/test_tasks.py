@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
-from specdemo.bench import suites
-from specdemo.bench.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.errors import FileError
+from specdemo.experiments import suites
+from specdemo.experiments.suites import Task, bundled_tasks, limited, read_tasks
 from specdemo.records import Prompts
 
 

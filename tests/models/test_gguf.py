@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdemo.bench.methods import available
 from specdemo.cli import main
 from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
+from specdemo.experiments.bench import available
 from specdemo.models.checks import check_pair
 from specdemo.models.converted import awaits_conversion, converted_folder, file_digest, folder_of
 from specdemo.models.gguf import inspect_gguf, read_header

@@ -6,8 +6,7 @@ import pytest
 
 from specdemo.analysis.intervals import Interval
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.recommend import Candidate, Point, recommend
-from specdemo.measure.sweep import Sweep, candidates
+from specdemo.experiments.sweep import Candidate, Point, Sweep, candidates, recommend
 from specdemo.settings import GenerationSettings
 from specdemo.ui.tabs.find import outcome, with_present
 

@@ -51,7 +51,7 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit: Visit) -> None:
     found = rows(page, "sweep-board")
     assert [row[0] for row in found] == tried
     assert [row[-2:] for row in found] == [["identical", "3"]] * len(tried)
-    expect(page.locator("#sweep-board [data-place=recommendation]")).to_contain_text("identical")
+    expect(page.locator("#sweep-board [data-place=opening]")).to_contain_text("identical")
     assert points(page, "sweep-board", "speedup") == [MAX_LOOKAHEAD, MAX_LOOKAHEAD, 2]
 
     open_tab(page, "Compare")
@@ -81,7 +81,7 @@ def swept(page: Page, whose: str) -> list[str]:
     """Sweep; the headings of what is then shown."""
     open_tab(page, "Tune")
     page.click("#sweep")
-    expect(page.locator("#sweep-board [data-place=caption]")).to_contain_text(whose)
+    expect(page.locator("#sweep-board [data-place=opening]")).to_contain_text(whose)
     expect(page.locator("#sweep")).to_have_text("Sweep")
     return page.locator("#sweep-board h2:visible").all_text_contents()
 
@@ -96,9 +96,9 @@ def choose_engine(page: Page, name: str) -> None:
 def test_a_board_shows_one_sweep_and_says_whose_it_is(visit: Visit) -> None:
     page = visit(SHORT)
     lookaheads, others = ["Speedup by lookahead"], ["Thresholds and policies"]
-    rest = ["Acceptance", "Where the time goes", "Every setting"]
+    rest = ["Acceptance", "Where the time goes", "Every setting", "About these figures"]
     assert swept(page, "story-pair on scripted: draft model, traced engine") == [
-        "Recommendation",
+        "Conclusion",
         *lookaheads,
         *others,
         *rest,
@@ -117,7 +117,7 @@ def test_a_board_shows_one_sweep_and_says_whose_it_is(visit: Visit) -> None:
     choose_engine(page, "genai")
     open_tab(page, "Tune")
     page.uncheck("#thresholds input")
-    assert swept(page, "story-pair on scripted: draft model, GenAI engine") == ["Recommendation", *lookaheads, *rest]
+    assert swept(page, "story-pair on scripted: draft model, GenAI engine") == ["Conclusion", *lookaheads, *rest]
     expect(page.locator("#apply")).to_have_text("Use lookahead 7 in Compare")
     expect(page.locator("#costs-board [data-place=caption]")).to_have_text("story-pair · GenAI engine")
 
@@ -186,7 +186,7 @@ def test_a_benchmark_and_its_reports(visit: Visit, tmp_path: Path) -> None:
     page.click("#run-bench")
     expect(page.locator("#bench-reports")).to_be_visible()
     expect(page.locator("#run-bench")).to_have_text("Run the benchmark")
-    found = rows(page, "bench-board")
+    found = rows(page, "bench-board [data-place=table]")
     methods = {(row[3], row[4]) for row in found}
     assert methods == {("genai", "constant"), ("traced", "constant"), ("traced", "auto")}
     assert {row[6] for row in found} == {"identical"}

@@ -15,27 +15,26 @@ from rich.console import Console
 
 from specdemo.analysis import metrics
 from specdemo.analysis.predict import AS_MEASURED, Imagined
-from specdemo.bench import run as bench_run
-from specdemo.bench.plan import BenchPlan
-from specdemo.bench.report import report_of
-from specdemo.bench.run import bench, bench_and_hardware
-from specdemo.bench.suites import Task
-from specdemo.cli.terminal import print_sweep
+from specdemo.cli.terminal import print_report
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
+from specdemo.experiments import bench as bench_run
+from specdemo.experiments.bench import KIND, BenchPlan
+from specdemo.experiments.plan import run as bench
+from specdemo.experiments.plan import run_with_extras
+from specdemo.experiments.suites import Task
+from specdemo.experiments.sweep import Sweep, candidates, sweep
 from specdemo.measure.hardware import Bound, MemoryUse
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
-from specdemo.measure.sweep import Sweep, candidates, sweep
 from specdemo.presentation import figures
 from specdemo.progress import Phase, Progress
 from specdemo.records import Costs, StepCosts
 from specdemo.settings import GenerationSettings
-from specdemo.ui.boards.report import report_board
+from specdemo.ui.boards.report import result_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
-from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.callbacks.tune import after_sweep, begun
 from specdemo.ui.jobs import measured
-from specdemo.ui.tabs.benchmark import Callbacks
+from specdemo.ui.tabs.experiments import Callbacks
 from specdemo.worker import WithEngine
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
@@ -61,8 +60,8 @@ def known(**changes: object) -> KnownCosts:
 
 def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
     sweep_ = swept()[-1].found
-    shown = json.loads(sweep_board(sweep_))
-    assert sweep_.recommendation.sentence in shown["html"]["recommendation"]
+    shown = json.loads(result_board(sweep_))
+    assert sweep_.recommendation.sentence in shown["html"]["opening"]
     predicted, textbook, dots = shown["charts"]["speedup"]["data"]
     assert (predicted["name"], textbook["name"], dots["name"]) == ("predicted", "textbook, v = 1", "measured")
     measured_points = [point for point in sweep_.points if point.candidate.kind == "lookahead"]
@@ -76,7 +75,7 @@ def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
 
 
 def test_a_sweep_that_has_only_begun_shows_nothing_false() -> None:
-    shown = json.loads(sweep_board(swept()[0].found))
+    shown = json.loads(result_board(swept()[0].found))
     assert shown == {"html": {}, "charts": {}, "whole": True}  # so the page empties what an earlier sweep showed
 
 
@@ -89,11 +88,11 @@ def test_a_sweep_board_leaves_out_what_was_not_measured_and_names_what_was() -> 
     ]
     settings = genai.settings.model_copy(update={"engine": "genai", "drafter": "lookup"})
     changed = {"points": tuple(points), "settings": settings, "prediction": None}
-    shown = json.loads(sweep_board(genai.model_copy(update=changed)))
+    shown = json.loads(result_board(genai.model_copy(update=changed)))
     assert set(shown["charts"]) == {"speedup", "acceptance"}
     assert [trace["name"] for trace in shown["charts"]["speedup"]["data"]] == ["measured"]
-    assert f"{ENGINE.pair.name} on scripted: prompt lookup, GenAI engine" in shown["html"]["caption"]
-    traced = json.loads(sweep_board(genai))["html"]["caption"]
+    assert f"{ENGINE.pair.name} on scripted: prompt lookup, GenAI engine" in shown["html"]["opening"]
+    traced = json.loads(result_board(genai))["html"]["opening"]
     assert f"{ENGINE.pair.name} on scripted: draft model, traced engine" in traced
 
 
@@ -102,7 +101,7 @@ def test_a_policys_speedup_comes_with_whether_outputs_were_identical() -> None:
     differing = [
         point.model_copy(update={"identical": point.candidate.name != "policy auto"}) for point in sweep_.points
     ]
-    (bars,) = json.loads(sweep_board(sweep_.model_copy(update={"points": tuple(differing)})))["charts"]["policies"][
+    (bars,) = json.loads(result_board(sweep_.model_copy(update={"points": tuple(differing)})))["charts"]["policies"][
         "data"
     ]
     assert "%{text}" in bars["hovertemplate"]
@@ -211,20 +210,20 @@ def test_the_terminal_tells_what_steps_cost_and_explains_predictions_only_where_
 
 def printed(sweep_: Sweep) -> str:
     console = Console(file=StringIO(), width=400)
-    print_sweep(console, sweep_)
+    print_report(console, sweep_.report())
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
 
 def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
     tasks = [Task(name="one", task="tales", prompt="Say"), Task(name="two", task="<b>", prompt="Say more")]
-    states = list(bench(lambda name: ENGINE, BenchPlan(ENGINE.pair, tasks, SETTINGS, ["traced constant"], repeats=2)))
+    states = list(bench(BenchPlan(ENGINE.pair, tasks, SETTINGS, ["traced constant"], repeats=2), lambda name: ENGINE))
     assert isinstance(states[-1], Progress)
-    shown = json.loads(report_board(report_of(states[-1].found)))
+    shown = json.loads(result_board(states[-1].found))
     assert "identical" in shown["html"]["table"]
     assert "&lt;b&gt;" in shown["html"]["table"]
     assert shown["charts"]["speedup"]["data"][0]["name"] == "traced constant"
-    assert json.loads(report_board(None)) == {"html": {}, "charts": {}, "whole": True}
+    assert json.loads(result_board(None)) == {"html": {}, "charts": {}, "whole": True}
 
 
 class Sessions:
@@ -271,10 +270,10 @@ def loads(name: str) -> ScriptedEngine:
 
 def benchmarked(error: EngineError | None = None) -> list[list[Any]]:
     """Every update of message, board, reports, start and stop."""
-    states = list(bench(loads, BenchPlan(ENGINE.pair, [TASK], SETTINGS, ["traced constant"], repeats=2)))
+    states = list(bench(BenchPlan(ENGINE.pair, [TASK], SETTINGS, ["traced constant"], repeats=2), loads))
     visitor = SimpleNamespace(session_hash="visitor")
-    callbacks = Callbacks(Sessions(*states, error=error))  # type: ignore[arg-type]
-    return list(callbacks.bench(visitor, True, ENGINE.pair, None, ["traced constant"], 1, 2, 40, False))  # type: ignore[arg-type]
+    callbacks = Callbacks(Sessions(*states, error=error), KIND)  # type: ignore[arg-type]
+    return list(callbacks.measure(visitor, True, ENGINE.pair, None, 1, 2, 40, False, ["traced constant"]))  # type: ignore[arg-type]
 
 
 def test_memory_that_cannot_be_measured_is_told_beside_the_finished_figures() -> None:
@@ -291,8 +290,8 @@ def test_nothing_of_a_benchmark_stays_but_the_latest_unfinished_rows(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     benchmarked()
-    assert not list(tmp_path.rglob("specdemo-benchmark*"))  # Gradio has its own copy by now
-    (folder,) = tmp_path.rglob("benchmarks")
+    assert not list(tmp_path.rglob("specdemo-bench*"))  # Gradio has its own copy by now
+    (folder,) = tmp_path.rglob("experiments/bench")
     for number in range(60):
         (folder / f"{number}.rows.jsonl").touch()
         os.utime(folder / f"{number}.rows.jsonl", (number, number))
@@ -313,7 +312,7 @@ def test_memory_is_measured_after_the_rows_until_a_stop(to_its_end: bool, monkey
     stopped: list[bool] = []
     states = []
     plan = BenchPlan(ENGINE.pair, [TASK], SETTINGS, ["traced constant"], repeats=1)
-    for state in bench_and_hardware(loads, plan, stop=lambda: bool(stopped)):
+    for state in run_with_extras(plan, loads, stop=lambda: bool(stopped)):
         states.append(state)
         if not to_its_end and state.doing == "memory and bandwidth":
             stopped.append(True)

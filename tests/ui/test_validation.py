@@ -19,9 +19,9 @@ from specdemo.ui.callbacks.models import _name
 from specdemo.ui.middleware import Readable
 from specdemo.ui.page import build_page
 from specdemo.ui.registry import Registry
-from specdemo.ui.reports import suite_name
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions
+from specdemo.ui.tabs.experiments import suite_name
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import Worker
 

@@ -12,7 +12,7 @@ from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.genai.config import Kind
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.converted import folder_of
-from specdemo.models.devices import check_devices, check_head_device, draft_device, properties
+from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
 from specdemo.models.pairs import require_draft
 from specdemo.records import ModelPair
 from specdemo.runtime.language_model import LanguageModel
@@ -60,7 +60,7 @@ class Pipelines:
         """The draft outside GenAI, to replay what it proposed."""
         if self._draft_model is None:
             path, device = folder_of(require_draft(self.pair)), self._draft_device
-            self._draft_model = LanguageModel(path, device, properties(self.pair.runtime, device))
+            self._draft_model = LanguageModel(path, device, properties(draft_runtime(self.pair.runtime), device))
         return self._draft_model
 
     def clear(self) -> None:
@@ -72,7 +72,8 @@ class Pipelines:
         target, device, runtime = self.pair.target, self._device, self.pair.runtime
         options: dict[str, Any] = dict(properties(runtime, device))
         if kind == "model":
-            draft, draft_options = folder_of(require_draft(self.pair)), properties(runtime, self._draft_device)
+            draft = folder_of(require_draft(self.pair))
+            draft_options = properties(draft_runtime(runtime), self._draft_device)
             options["draft_model"] = openvino_genai.draft_model(draft, self._draft_device, **draft_options)
         elif kind == "lookup":
             options["prompt_lookup"] = True

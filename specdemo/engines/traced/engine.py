@@ -18,7 +18,7 @@ from specdemo.engines.traced.drafters import BothDrafter, Drafter, ModelDrafter,
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.converted import folder_of
-from specdemo.models.devices import check_devices, draft_device, properties
+from specdemo.models.devices import check_devices, draft_device, draft_runtime, properties
 from specdemo.models.environment import describe_environment
 from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request
 from specdemo.runtime.eagle import HeadModel, show_states
@@ -62,9 +62,10 @@ class TracedEngine:
         self._draft_tokenizer: Tokenizer | None = None
         if pair.draft is not None and pair.eagle3:
             folder, device = folder_of(pair.draft), draft_device(pair.runtime)
-            self._head = HeadModel(folder, device, properties(pair.runtime, device), self._target.vocabulary)
+            options = properties(draft_runtime(pair.runtime), device)
+            self._head = HeadModel(folder, device, options, self._target.vocabulary)
         elif pair.draft is not None:
-            self._draft = _load(pair.draft, pair.runtime, draft_device(pair.runtime))
+            self._draft = _load(pair.draft, draft_runtime(pair.runtime), draft_device(pair.runtime))
             self._draft_tokenizer = _own_tokenizer(self._tokenizer, pair.draft)
             self.pair = pair.model_copy(update={"translated": self._draft_tokenizer is not None})
         self.environment = describe_environment(pair)

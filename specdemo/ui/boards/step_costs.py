@@ -8,11 +8,12 @@ from markupsafe import Markup
 
 from specdemo.analysis import metrics
 from specdemo.analysis.predict import AS_MEASURED, FORMULAS, Imagined, predict
+from specdemo.experiments.sweep import curves
 from specdemo.presentation.figures import number, percent
 from specdemo.presentation.plotting import base_figure, plain_line
 from specdemo.records import Costs, ModelPair, Spread
-from specdemo.strategies import EngineName
-from specdemo.ui.boards.sweep import board, caption, curves
+from specdemo.strategies import ENGINES, EngineName
+from specdemo.ui.boards.report import board
 from specdemo.ui.html.tables import table_html
 
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
@@ -21,6 +22,11 @@ _BANDWIDTH = (
     "arithmetic of more tokens takes as long as before."
 )
 _STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
+
+
+def caption(pair: ModelPair, engine: EngineName) -> str:
+    """What a board's figures are about."""
+    return str(Markup("<p>{}</p>").format(f"{pair.name} · {ENGINES[engine].words}"))
 
 
 class KnownCosts(NamedTuple):

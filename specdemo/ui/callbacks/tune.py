@@ -8,14 +8,14 @@ import gradio as gr
 
 from specdemo.analysis.predict import AS_MEASURED, Imagined
 from specdemo.errors import SpecdemoError
+from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.measure.step_costs import contexts_task
-from specdemo.measure.sweep import LOOKAHEADS, THRESHOLDS, Sweep, candidates, sweep
 from specdemo.models.pairs import bundled_prompts
 from specdemo.progress import Progress
 from specdemo.records import Costs, ModelPair, Prompts
+from specdemo.ui.boards.report import board as board_of
+from specdemo.ui.boards.report import result_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
-from specdemo.ui.boards.sweep import board as board_of
-from specdemo.ui.boards.sweep import sweep_board
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.html.messages import alert, notice
@@ -79,7 +79,7 @@ class Callbacks:
             str(request.session_hash),
             "sweep",
             WithEngine(settings.engine, pair, work),
-            lambda progress: sweep_board(progress.found),
+            lambda progress: result_board(progress.found),
         ):
             state = update.state
             yield [*_Swept(update.message, update.board), *busy]

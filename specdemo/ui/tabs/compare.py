@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 from markupsafe import Markup
 
-from specdemo.measure.recommend import Candidate
+from specdemo.experiments.sweep import Candidate
 from specdemo.models.pairs import bundled_prompts
 from specdemo.presentation.code import FLAVOURS
 from specdemo.presentation.explain import SAMPLING_CAVEAT

@@ -7,13 +7,16 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from specdemo.analysis.predict import WHAT_IFS
-from specdemo.measure.sweep import LOOKAHEADS, REPEATS
+from specdemo.experiments.sweep import LOOKAHEADS, REPEATS
 from specdemo.records import ModelPair
+from specdemo.ui.boards.report import report_template
 from specdemo.ui.callbacks.tune import ALPHA, COSTS, SWEEP, Callbacks, all_costs, begun, examples, predicted
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, applied
 from specdemo.ui.views import heading, view
+
+CHARTS = ("speedup", "policies", "acceptance", "shares")
 
 
 class _Sweeping(NamedTuple):
@@ -103,7 +106,7 @@ def _sweeping(first: ModelPair) -> _Sweeping:
             halt = gr.Button("Stop", variant="stop", elem_id="stop-sweep", visible=False, scale=0)
             use = gr.Button(elem_id="apply", visible=False, scale=0, min_width=260)
         message = gr.HTML(elem_id="sweep-message", elem_classes="message")
-    board = view("board", "tune.html", elem_id="sweep-board")
+    board = view("board", markup=report_template(CHARTS, ("table",)), elem_id="sweep-board")
     return _Sweeping(prompts, longest, thresholds, repeats, start, halt, use, message, board)
 
 

@@ -10,15 +10,14 @@ from typing import Any
 
 import psutil
 
-from specdemo.bench.journal import Journal
-from specdemo.bench.plan import BenchPlan
-from specdemo.bench.results import JournalLine
-from specdemo.bench.run import bench
-from specdemo.bench.suites import bundled_tasks
 from specdemo.engines import load_engine
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
+from specdemo.experiments.bench import BenchPlan
+from specdemo.experiments.checkpoint import Checkpoint
+from specdemo.experiments.plan import run as bench
+from specdemo.experiments.suites import bundled_tasks
 from specdemo.measure.side import Slice
 from specdemo.models.pairs import bundled_pair
 from specdemo.progress import Phase, Progress
@@ -69,22 +68,23 @@ def _breaks(worker: Worker, moment: str) -> bool:
 
 
 def killed_benchmarks(times: int, folder: Path) -> Tally:
-    """Kill a benchmark's engine again and again: finished rows are in its journal, and the last run completes it."""
+    """Kill a benchmark's engine again and again: finished rows are in its checkpoint; the last run completes it."""
     tasks, methods = bundled_tasks("base")[:3], ["traced constant", "traced heuristic"]
-    plan = BenchPlan(_PAIR, tasks, GenerationSettings(engine="traced", max_new_tokens=8), methods, 2 + times)
-    journal, tally = Journal(folder / "killed"), Tally(tried=times + 1)
-    work = partial(bench, plan=plan, journal=journal)
+    settings = GenerationSettings(engine="traced", max_new_tokens=8)
+    plan = BenchPlan(_PAIR, tasks, settings, methods, repeats=2 + times)
+    checkpoint, tally = Checkpoint(folder / "killed"), Tally(tried=times + 1)
+    work = partial(bench, plan, checkpoint=checkpoint)
     for number in range(times + 1):
         worker = Worker(load)
         try:
             seen, ended = _rows(worker, work, kill=number < times)
         finally:
             worker.close()
-        kept = [line for line in journal.open(plan.header, JournalLine) if line.row is not None]
+        kept = checkpoint.open(plan.header, plan.row).rows
         tally.lost_rows += max(seen - len(kept), 0)
         tally.answered += ended
         tally.refused += not ended
-    journal.delete()
+    checkpoint.delete()
     return tally
 
 

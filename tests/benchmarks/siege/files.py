@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from specdemo.bench.journal import Journal
-from specdemo.bench.plan import BenchPlan
-from specdemo.bench.results import JournalLine
-from specdemo.bench.run import bench
-from specdemo.bench.suites import bundled_tasks, read_tasks
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SpecdemoError
+from specdemo.experiments.bench import BenchPlan
+from specdemo.experiments.checkpoint import Checkpoint
+from specdemo.experiments.plan import run as bench
+from specdemo.experiments.suites import bundled_tasks, read_tasks
 from specdemo.measure.race import race
 from specdemo.presentation import schema
 from specdemo.records import Comparison
@@ -34,7 +33,7 @@ _MARK = "\x02"  # stands in a text for what is put there as it is
 
 
 def mutated(files: int, seed: int, folder: Path) -> Tally:
-    """So many damaged files: comparisons, journals of benchmarks, and prompts, in turn."""
+    """So many damaged files: comparisons, checkpoints of benchmarks, and prompts, in turn."""
     draw, tally = random.Random(seed), Tally()
     for number in range(files):
         make, read = _KINDS[number % len(_KINDS)]
@@ -105,23 +104,23 @@ def _prompts(folder: Path) -> list[Any]:
     ]
 
 
-def _journal(folder: Path) -> list[Any]:
-    """The lines of a whole journal, as a benchmark wrote them."""
-    journal = Journal(folder / "journal")
-    for _ in bench(lambda _: ScriptedEngine(), _PLAN, journal=journal):
+def _checkpoint(folder: Path) -> list[Any]:
+    """The lines of a whole checkpoint, as a benchmark wrote them."""
+    checkpoint = Checkpoint(folder / "checkpoint")
+    for _ in bench(_PLAN, lambda _: ScriptedEngine(), checkpoint=checkpoint):
         pass
-    lines = [json.loads(line) for line in journal.path.read_text(encoding="utf-8").splitlines()]
-    journal.delete()
+    lines = [json.loads(line) for line in checkpoint.path.read_text(encoding="utf-8").splitlines()]
+    checkpoint.delete()
     return lines
 
 
-def _read_journal(path: Path) -> None:
-    Journal(path).open(_PLAN.header, JournalLine)
+def _read_checkpoint(path: Path) -> None:
+    Checkpoint(path).open(_PLAN.header, _PLAN.row)
 
 
 _KINDS: tuple[tuple[Callable[[Path], list[Any]], Callable[[Path], object]], ...] = (
     (_comparison, lambda path: opened(path.read_bytes())),
     (_prompts, read_tasks),
     (_comparison, lambda path: opened(path.read_bytes())),
-    (_journal, _read_journal),
+    (_checkpoint, _read_checkpoint),
 )

@@ -1,1 +1,0 @@
-"""The benchmark: suites of tasks, every decoding strategy, and the reports."""

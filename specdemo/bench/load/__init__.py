@@ -1,1 +1,0 @@
-"""Load: how plain and speculative decoding compare with several requests in flight."""

@@ -1,0 +1,10 @@
+"""Experiments: a plan whose rows resume, a result with intervals, a conclusion and a report; every kind of them.
+
+`KINDS` are those that page and terminal offer in the same way. The sweep is one more, which page and terminal offer
+for prompts that are typed.
+"""
+
+from specdemo.experiments import bench, load, precision, temperature
+from specdemo.experiments.kind import Kind as Kind
+
+KINDS: tuple[Kind, ...] = (bench.KIND, load.KIND, temperature.KIND, precision.KIND)

@@ -1,0 +1,279 @@
+"""Load: plain and speculative decoding of the same requests, with more and more of them at once.
+
+In every repeat all numbers of concurrent requests come in another order, and with each of them all strategies one
+after the other, in an order that is reversed in every second repeat, so that drift of the machine favours none. A row
+is one block. A speculative block is compared with the plain one of the same repeat and concurrency.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from random import Random
+from typing import Any, ClassVar, NamedTuple
+
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
+from specdemo.engines.batch import BatchEngine
+from specdemo.errors import SettingsError
+from specdemo.experiments.checkpoint import EngineFacts, Header, Row
+from specdemo.experiments.kind import Kind, Option, Range
+from specdemo.experiments.load_result import PLAIN, Load, LoadHeader, LoadRow
+from specdemo.experiments.plan import Plan, Session, Stop, never
+from specdemo.measure.hardware import Loader, measure_memory
+from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffled
+from specdemo.models.checks import check_strategy, compared
+from specdemo.models.pairs import begun
+from specdemo.records import SIDES, Costs, ModelPair, Request
+from specdemo.records.load import MOST_IN_FLIGHT, Block
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import CONCURRENT
+
+LEVELS = (1, 2, 4, 8, 16, 32)
+LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8)
+REPEATS = 6
+_FIRST_LEVELS = 4  # on the page, the lowest ones: eight at once takes a minute or two
+_WARM_UP_TOKENS = 8
+
+
+class Step(NamedTuple):
+    """A block to measure."""
+
+    repeat: int
+    level: int
+    method: str
+
+
+@dataclass(frozen=True)
+class LoadPlan(Plan[Step, LoadRow, Load]):
+    """Blocks of every task, with each number of concurrent requests (`levels`), in each repeat.
+
+    One request at a time is always among the levels, to compare outputs with. Several `lookaheads` are compared with
+    each other. A block serves at least twice as many requests as run at once, and at least `requests`.
+    """
+
+    repeats: int = field(default=REPEATS, kw_only=True)
+    levels: Sequence[int] = LEVELS
+    lookaheads: Sequence[int] = ()
+    requests: int = 0
+
+    row: ClassVar[type[Row]] = LoadRow
+    calibrates: ClassVar[bool] = False
+
+    @cached_property
+    def variants(self) -> dict[str, GenerationSettings]:
+        """The speculative strategies to compare, by name: these settings', or one for each lookahead.
+
+        Raises:
+            SettingsError: a lookahead is out of its range, or has no effect with these settings.
+        """
+        if self.lookaheads and not has_lookahead(self.settings):
+            raise SettingsError(
+                "Only a constant policy has a lookahead to vary; choose that, or leave lookaheads out."
+            )
+        tried = [
+            GenerationSettings.checked(**dict(self.settings) | {"num_assistant_tokens": lookahead})
+            for lookahead in self.lookaheads
+        ]
+        return {each.strategy.words: each for each in tried or [self.settings]}
+
+    @cached_property
+    def header(self) -> LoadHeader:
+        """What rows of this run have in common.
+
+        Raises:
+            SettingsError: as `variants`.
+            LoadError: a model is not converted yet.
+        """
+        common = Header.of(self.pair, self.settings, (PLAIN, *self.variants), self.tasks)
+        levels = tuple(sorted({1, *self.levels}))
+        return LoadHeader(**dict(common), levels=levels, requests=self.requests, seed=self.seed)
+
+    def check(self) -> None:
+        """Check that several requests can be served at once, with outputs to compare.
+
+        Raises:
+            PairError, SettingsError: they cannot.
+            LoadError: a model's tokenizer cannot be loaded.
+        """
+        if self.settings.engine not in CONCURRENT:
+            raise SettingsError(
+                f"The {self.settings.engine} engine serves one request at a time; choose the {CONCURRENT[0]} engine."
+            )
+        if self.settings.do_sample:
+            raise SettingsError("Outputs under load are compared, so decoding must be greedy; switch sampling off.")
+        if not self.levels or min(self.levels) < 1 or max(self.levels) > MOST_IN_FLIGHT:
+            raise SettingsError(f"Concurrent requests are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
+        models = compared(self.pair)
+        for each in self.variants.values():
+            check_strategy(models, each.engine, each.strategy, each.sampling)
+
+    def covers(self, row: LoadRow) -> bool:
+        """Whether the row is of one of the repeats."""
+        return row.repeat < self.repeats
+
+    def missing(self, rows: Sequence[LoadRow]) -> list[Session[Step]]:
+        """The blocks that are left, in the order in which to measure them."""
+        finished = {row.key for row in rows}
+        left = [step for step in self.order() if step not in finished]
+        return [Session(self.settings.engine, self.settings.engine, self.pair, left)] if left else []
+
+    def order(self) -> Iterator[Step]:
+        """All blocks, in the order in which to measure them."""
+        header = self.header
+        methods = Random(self.seed).sample(header.methods, len(header.methods))
+        for repeat in range(self.repeats):
+            for level in Random(f"{self.seed} {repeat}").sample(header.levels, len(header.levels)):
+                for method in methods if repeat % 2 else reversed(methods):
+                    yield Step(repeat, level, method)
+
+    def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[Step], stop: Stop) -> Iterator[LoadRow]:
+        """Serve the blocks, each kind after a warm-up; the unfinished one is dropped once `stop` returns True.
+
+        Raises:
+            SettingsError: the engine serves one request at a time.
+        """
+        server, warm = _Server(able(engine), self, stop), set[tuple[str, int]]()
+        for step in steps:
+            if (step.method, step.level) not in warm and not server.warm_up(step):
+                return
+            warm.add((step.method, step.level))
+            block = server.block(step)
+            if block is None:
+                return
+            yield LoadRow(method=step.method, repeat=step.repeat, block=block)
+
+    def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[LoadRow]) -> Load:
+        """The run with these rows."""
+        known = next(iter(facts.values()), None)
+        return Load(
+            header=self.header,
+            variants=self.variants,
+            tasks=tuple(self.tasks),
+            date=self.today,
+            repeats=self.repeats,
+            environment=known.environment if known is not None else None,
+            rows=tuple(rows),
+        )
+
+    def extras(self, found: Load, stop: Stop) -> Load:
+        """With memory use."""
+        return with_memory(found, stop=stop)
+
+
+def has_lookahead(settings: GenerationSettings) -> bool:
+    """Whether these settings decode with a lookahead that can be varied."""
+    return "num_assistant_tokens" in settings.strategy.parameters()
+
+
+def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], bool] = never) -> Load:
+    """The same with the memory that each side takes at the highest concurrency, in processes of their own.
+
+    Once `stop` returns True, the result is unchanged.
+
+    Raises:
+        SpecdemoError: a model cannot be loaded, or a child process died.
+    """
+    if result.header.pair.target.server is not None:  # nothing of it is on this machine
+        return result
+    level, prompt = max(result.header.levels), result.tasks[0].prompt
+    settings, work = next(iter(result.variants.values())), partial(decode_at_once, level=level)
+    uses = [
+        measure_memory(result.header.pair, prompt, settings, side, load, stop, work=work, at_once=level)
+        for side in SIDES
+    ]
+    return result if stop() else result.model_copy(update={"memory": tuple(filter(None, uses))})
+
+
+class _Server:
+    """Serves blocks, each of which has the same requests on all sides."""
+
+    def __init__(self, engine: BatchEngine, plan: LoadPlan, stop: Stop) -> None:
+        self._engine = engine
+        self._prompts = {task.name: task.prompt for task in plan.tasks}
+        self._plain = Request.of("", plan.settings).plain
+        self._requests = {name: Request.of("", each) for name, each in plan.variants.items()}
+        self._least = max(plan.requests, len(plan.tasks))
+        self._seed = plan.seed
+        self._stop = stop
+
+    def warm_up(self, step: Step) -> bool:
+        """A few tokens of as many requests: the first passes of a shape compile kernels. False if stopped."""
+        request = self._requests.get(step.method, self._plain)
+        short = replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
+        return self._serve(step, short, step.level) is not None
+
+    def block(self, step: Step) -> Block | None:
+        """One block; None if stopped."""
+        return self._serve(step, self._requests.get(step.method, self._plain), max(self._least, 2 * step.level))
+
+    def _serve(self, step: Step, request: Request, number: int) -> Block | None:
+        names = shuffled(list(self._prompts), f"{self._seed} {step.repeat} {step.level}")
+        requests = (Prompted(name, replace(request, prompt=self._prompts[name])) for name in names)
+        with closing(self._engine.batch(request.strategy)) as batch:
+            return serve(batch, requests, step.level, number, self._stop)
+
+
+def _begins(pair: ModelPair, **chosen: Any) -> GenerationSettings:
+    """The settings that the pair begins with, on an engine that serves several requests at once."""
+    here = {} if pair.target.server is not None else {"engine": CONCURRENT[0], "policy": "constant"}
+    return begun(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
+
+
+def _lookaheads(pair: ModelPair) -> tuple[int, ...]:
+    return LOOKAHEADS if has_lookahead(_begins(pair)) else ()
+
+
+def _first_lookahead(pair: ModelPair) -> list[int]:
+    begins = _begins(pair).num_assistant_tokens
+    return [min(LOOKAHEADS, key=lambda lookahead: abs(lookahead - begins))]
+
+
+KIND = Kind(
+    name="load",
+    tab="Load",
+    title="Several requests at once",
+    explanation="The same requests, decoded plainly and speculatively with more and more of them at once: "
+    "speculation gains less the larger the batch, and at some size it costs throughput. A stopped run keeps its "
+    "finished blocks and resumes from there.",
+    help="measure how the speedup changes with several requests at once",
+    start="Measure under load",
+    plan=LoadPlan,
+    options=(
+        Option(
+            "levels",
+            "Concurrency",
+            "requests at once; 1 is always measured",
+            "integers",
+            LEVELS,
+            aliases=("concurrency",),
+            choices=lambda pair: LEVELS,
+            first=lambda pair: LEVELS[:_FIRST_LEVELS],
+        ),
+        Option(
+            "lookaheads",
+            "Lookaheads",
+            "several to compare, such as 2,4,6",
+            "integers",
+            (),
+            choices=_lookaheads,
+            first=_first_lookahead,
+        ),
+        Option(
+            "requests",
+            "Requests",
+            "at least N in each block (default: every prompt, and twice the concurrency)",
+            "count",
+            0,
+        ),
+    ),
+    begin=_begins,
+    without=("do_sample", "temperature", "top_p", "top_k", "seed", "alternatives", "kv_cache", "sequential"),
+    extras="memory",
+    prompts=Range(32, 8),
+    repeats=Range(12, REPEATS),
+    tokens=Range(256, 64),
+    limit=8,
+    charts=("latency", "speedup"),
+    tables=("best", "table", "positions"),
+)

@@ -1,0 +1,251 @@
+"""An experiment: a plan whose steps are measured one row at a time, and a result that follows from the rows.
+
+A kind of experiment says what its steps are and how one is measured; everything else is here. `run` loads what a step
+needs, once for all steps that need the same; keeps finished rows in a checkpoint, so that a run that was stopped or
+crashed resumes; and yields the result so far after every row. `trials.TrialPlan` is the base of the kinds whose rows
+are speculative runs between plain ones.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
+
+from specdemo.engines.base import Engine
+from specdemo.errors import FileError
+from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row, Saved
+from specdemo.experiments.report import Report
+from specdemo.experiments.suites import Task
+from specdemo.measure.step_costs import measure_costs
+from specdemo.progress import Progress
+from specdemo.records import Costs, Environment, ModelPair, Record
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import EngineName
+
+S = TypeVar("S")
+R = TypeVar("R", bound=Row)
+Load = Callable[..., Engine]
+"""Loads an engine by its name, with the plan's pair, or with another one that is given, too."""
+Stop = Callable[[], bool]
+
+
+def never() -> bool:
+    """Stop of a run that nothing stops."""
+    return False
+
+
+class Result(Record):
+    """What an experiment found so far: plain data, from which tables, charts and conclusions follow."""
+
+    @property
+    @abstractmethod
+    def total(self) -> int:
+        """Number of rows when it is complete."""
+
+    @property
+    @abstractmethod
+    def measured(self) -> bool:
+        """Whether there is any row."""
+
+    @property
+    @abstractmethod
+    def complete(self) -> bool:
+        """Whether everything was measured."""
+
+    @abstractmethod
+    def report(self) -> Report:
+        """The result in words, tables and charts."""
+
+
+F = TypeVar("F", bound=Result)
+
+
+class Loaded(NamedTuple):
+    """An engine that is loaded already, with its step costs; it stays loaded."""
+
+    engine: Engine
+    costs: Costs | None
+
+
+@dataclass(frozen=True)
+class Session(Generic[S]):
+    """Steps that need the same engine and pair; what is found out about them is kept under `name`."""
+
+    name: str
+    engine: EngineName
+    pair: ModelPair
+    steps: Sequence[S]
+
+
+@dataclass(frozen=True)
+class Plan(ABC, Generic[S, R, F]):
+    """What to measure, on which prompts, `repeats` times. `seed` is that of all orders."""
+
+    pair: ModelPair
+    tasks: Sequence[Task]
+    settings: GenerationSettings
+    repeats: int = field(default=3, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+
+    row: ClassVar[type[Row]]
+    """The type of its rows, `R`."""
+    calibrates: ClassVar[bool] = True
+    """Whether step costs are measured when an engine is loaded."""
+
+    @property
+    @abstractmethod
+    def header(self) -> Header:
+        """What rows of this experiment have in common.
+
+        Raises:
+            SpecdemoError: something in the plan does not fit the pair.
+        """
+
+    def check(self) -> None:
+        """Check what can be checked before anything is loaded.
+
+        Raises:
+            SpecdemoError: it cannot be measured.
+        """
+
+    def fitted(self, engine: Engine, costs: Costs | None) -> Self:
+        """The plan without what a loaded engine cannot do."""
+        return self
+
+    @abstractmethod
+    def missing(self, rows: Sequence[R]) -> Sequence[Session[S]]:
+        """Steps to measure besides these rows. What comes last may depend on what was found."""
+
+    @abstractmethod
+    def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[S], stop: Stop) -> Iterator[R]:
+        """Measure the steps; yield each finished row.
+
+        Raises:
+            SpecdemoError: a step cannot be run, or the engine failed.
+        """
+
+    @abstractmethod
+    def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[R]) -> F:
+        """The result with these rows."""
+
+    def extras(self, found: F, stop: Stop) -> F:
+        """The complete result with what is measured apart from its rows, such as memory."""
+        return found
+
+    @property
+    def today(self) -> str:
+        """The date of a result: of its beginning or, after an interruption, of its going on."""
+        return datetime.now(UTC).date().isoformat()
+
+    def saved(self, checkpoint: Checkpoint | None) -> Saved[R]:
+        """What a checkpoint holds of this experiment.
+
+        Raises:
+            FileError: it holds a different one, or cannot be read.
+        """
+        return Saved({}, []) if checkpoint is None else cast(Saved[R], checkpoint.open(self.header, self.row))
+
+    def covers(self, row: R) -> bool:
+        """Whether a row of a checkpoint belongs to this plan, which may have fewer repeats."""
+        return True
+
+
+def run(
+    plan: Plan[S, R, F],
+    load: Load | None = None,
+    *,
+    loaded: Loaded | None = None,
+    checkpoint: Checkpoint | None = None,
+    stop: Stop = never,
+) -> Iterator[Progress[F]]:
+    """Measure what the checkpoint does not hold yet; yield a state first, and after every row.
+
+    Either `load` makes the engines, which are closed again, or one is `loaded`. Once `stop` returns True, finished
+    rows stand.
+
+    Raises:
+        FileError: the checkpoint holds a different experiment, or one from another machine.
+        SpecdemoError: the plan does not fit the pair, or an engine failed.
+    """
+    plan.check()
+    if loaded is not None:
+        plan = plan.fitted(*loaded)
+    facts, earlier = plan.saved(checkpoint)
+    rows: dict[Hashable, R] = {row.key: row for row in earlier if plan.covers(row)}
+    found, new, spent = plan.result(facts, list(rows.values())), 0, 0.0
+
+    def progress(doing: str, left: float | None = None) -> Progress[F]:
+        return Progress(len(rows), found.total, left, found, doing)
+
+    yield progress("starting")
+    while sessions := plan.missing(list(rows.values())):
+        session, before = sessions[0], len(rows)
+        if stop():
+            return
+        if loaded is None:
+            yield progress(f"loading {session.name}")
+        with _opened(plan, session, load, loaded) as engine:
+            if session.name in facts:
+                check_environment(facts[session.name].environment, engine.environment)
+            costs = _costs(plan, engine, loaded, stop)
+            if stop():
+                return
+            facts[session.name] = EngineFacts(environment=engine.environment, costs=costs)
+            if checkpoint is not None:
+                checkpoint.add_facts(session.name, facts[session.name])
+            steps = session.steps
+            while steps and not stop():
+                began, at = perf_counter(), len(rows)
+                for row in plan.measure(engine, costs, steps, stop):
+                    rows[row.key] = row
+                    if checkpoint is not None:
+                        checkpoint.add(row)
+                    found = plan.result(facts, list(rows.values()))
+                    new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
+                    yield progress(row.doing, spent / new * (found.total - len(rows)))
+                left = plan.missing(list(rows.values())) if len(rows) > at else ()
+                steps = next((each.steps for each in left if each.name == session.name), ())
+        if stop() or len(rows) == before:
+            return
+
+
+def run_with_extras(
+    plan: Plan[S, R, F], load: Load, *, checkpoint: Checkpoint | None = None, stop: Stop = never
+) -> Iterator[Progress[F]]:
+    """`run`, and the plan's extras once every row is there."""
+    last = None
+    for last in run(plan, load, checkpoint=checkpoint, stop=stop):
+        yield last
+    if last is not None and last.found.complete:
+        yield replace(last, doing="memory and bandwidth", seconds_left=None)
+        yield replace(last, found=plan.extras(last.found, stop))
+
+
+def check_environment(earlier: Environment, here: Environment) -> None:
+    """Check that a run goes on where it was begun.
+
+    Raises:
+        FileError: its rows so far were measured elsewhere.
+    """
+    if earlier != here:
+        raise FileError(
+            "The rows so far were measured with other versions or settings of OpenVINO; choose another "
+            "output path, or delete the file that ends in .rows.jsonl."
+        )
+
+
+def _opened(plan: Plan[Any, Any, Any], session: Session[Any], load: Load | None, loaded: Loaded | None) -> Any:
+    if loaded is not None:
+        return nullcontext(loaded.engine)
+    assert load is not None, "one of both is given"
+    same = session.pair is plan.pair
+    return closing(load(session.engine) if same else load(session.engine, session.pair))
+
+
+def _costs(plan: Plan[Any, Any, Any], engine: Engine, loaded: Loaded | None, stop: Stop) -> Costs | None:
+    if loaded is not None:
+        return loaded.costs
+    return measure_costs(engine, stop=stop) if plan.calibrates else None

@@ -1,0 +1,220 @@
+"""Reports, the same for every experiment: on the page's boards, in the terminal, and as files.
+
+Files are Markdown, CSV, JSON, and one small HTML file that opens offline, light or dark.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+from jinja2 import Environment as Jinja
+from jinja2 import StrictUndefined
+from markupsafe import Markup
+
+from specdemo.analysis.intervals import Interval
+from specdemo.errors import UsageError, quoted
+from specdemo.measure.hardware import MEBIBYTE, MemoryUse, draft_extra
+from specdemo.output import write_json, write_text
+from specdemo.presentation.plotting import base_figure, colour, plain_line
+from specdemo.presentation.scripts import bundle
+from specdemo.records import Environment
+from specdemo.resources import ASSETS, colours
+
+_TEMPLATE = ASSETS / "report.html"
+_BESIDE = (".md", ".csv", ".html")
+
+
+class Chart(NamedTuple):
+    """A figure with its title, and a sentence on how to read it."""
+
+    title: str
+    figure: go.Figure
+    remark: str = ""
+
+
+class Table(NamedTuple):
+    """A table of texts."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, ...]]
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an experiment found, for every kind of file, for the page and for the terminal.
+
+    `opening` are the sentences above the first table, the conclusion first; `notes` those below the last one. `data`
+    makes everything measured and derived, JSON-serialisable, of which `headline` are the main figures; `figures` are
+    the first table's rows unrounded, all with the same keys. Charts and tables have names, by which a page finds
+    places for them.
+    """
+
+    title: str
+    opening: Sequence[str]
+    charts: Mapping[str, Chart]
+    tables: Mapping[str, Table]
+    notes: Sequence[str]
+    data: Callable[[], Mapping[str, Any]]
+    headline: Mapping[str, Any]
+    figures: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+
+
+def to_markdown(report: Report) -> str:
+    """The tables, and what else was measured, in sentences."""
+    lines: list[str] = []
+    for number, table in enumerate(report.tables.values()):
+        lines += [*([f"## {table.title}", ""] if number else []), *_markdown(table), ""]
+    begin = "\n\n".join(report.opening)
+    return "\n".join([f"# {report.title}", "", begin, "", *lines, *report.notes]) + "\n"
+
+
+def _markdown(table: Table) -> Iterator[str]:
+    yield "| " + " | ".join(table.columns) + " |"
+    yield "|---" * len(table.columns) + "|"
+    for row in table.rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def to_csv(report: Report) -> str:
+    """The first table's figures unrounded, one row per line."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(report.figures[0]) if report.figures else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(report.figures)
+    return out.getvalue()
+
+
+def to_html(report: Report) -> str:
+    """One self-contained file with plots, tables and notes."""
+    page = Jinja(autoescape=True, undefined=StrictUndefined).from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    return page.render(
+        title=report.title,
+        light=colours(),
+        dark=colours(dark=True),
+        script=Markup(bundle("sketch.js")),
+        opening=report.opening,
+        plots=[(chart.title, name, _plot(chart.figure), chart.remark) for name, chart in report.charts.items()],
+        tables=report.tables.values(),
+        notes=filter(None, report.notes),
+    )
+
+
+def _plot(figure: go.Figure) -> Markup:
+    """A figure as JSON that may stand in a script."""
+    return Markup(json.dumps(figure.to_plotly_json()).replace("<", "\\u003c"))
+
+
+def write(report: Report, path: Path) -> list[Path]:
+    """Write all four files, the JSON at this path, the others `beside` it; return their paths.
+
+    Raises:
+        SpecdemoError: one cannot be written.
+    """
+    write_json(report.data(), path, indent=1)
+    texts = {".md": to_markdown(report), ".csv": to_csv(report), ".html": to_html(report)}
+    for ending, text in texts.items():
+        write_text(text, beside(path, ending))
+    return [path, *(beside(path, ending) for ending in texts)]
+
+
+def beside(path: Path, ending: str) -> Path:
+    """The path of a file that accompanies the JSON at `path`: `.json` is replaced by another ending, or one is added.
+
+    Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file.
+
+    Raises:
+        UsageError: the JSON's name is that of another kind of file written beside it.
+    """
+    if path.suffix.lower() in _BESIDE:
+        raise UsageError(
+            f"A file like {quoted(path.name)} is written beside the JSON; choose a path that ends in .json."
+        )
+    return path.with_name(path.name.removesuffix(".json") + ending)
+
+
+# What the kinds' reports have in common.
+
+
+def times(number: int, noun: str) -> str:
+    """A count with its noun, such as "1 prompt" or "3 prompts"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def measured_on(date: str, environment: Environment | None) -> Iterator[str]:
+    """When it was measured, and on what."""
+    if environment is None:
+        return
+    threads = "" if environment.threads is None else f", {times(environment.threads, 'thread')}"
+    version = "" if environment.served else f", with OpenVINO GenAI {environment.openvino_genai}"
+    yield f"Measured{f' on {date}' if date else ''} on {environment.device}{threads}{version}."
+
+
+def memory_notes(uses: Sequence[MemoryUse]) -> Iterator[str]:
+    """What each side takes, and how much more speculation does."""
+    for use in uses:
+        yield (
+            f"Memory, {use.engine} {use.side}{f', {use.at_once} requests at once' if use.at_once > 1 else ''}: "
+            f"{use.resident / MEBIBYTE:.0f} MiB resident, peak {use.peak / MEBIBYTE:.0f} MiB, beyond its size before "
+            "loading, in a separate process that loads only what this side decodes with."
+        )
+    for engine in dict.fromkeys(use.engine for use in uses):
+        extra = draft_extra(uses, engine, "resident")
+        if extra is not None:
+            yield (
+                f"Speculation takes {extra / MEBIBYTE:.0f} MiB more resident memory than plain decoding with "
+                f"{engine}; each process holds the target once."
+            )
+
+
+class Line(NamedTuple):
+    """Points of one line of a chart: where, an interval at each, and what is shown on hover."""
+
+    name: str
+    x: Sequence[Any]
+    y: Sequence[Interval]
+    hover: Sequence[str] = ()
+
+
+def whiskers(values: Sequence[Interval], **style: Any) -> dict[str, Any] | None:
+    """Error bars from intervals; none while one of them has too few runs.
+
+    Bars of no height would claim that there is no uncertainty.
+    """
+    if not values or not all(value.known for value in values):
+        return None
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [(value.high or 0) - value.middle for value in values],
+        "arrayminus": [value.middle - (value.low or 0) for value in values],
+        "thickness": 1.5,
+        **style,
+    }
+
+
+def speedup_lines(lines: Sequence[Line], x_title: str, *, y_title: str = "speedup", plain: bool = True) -> go.Figure:
+    """Intervals over an axis, one line for each of `lines`, with a line where plain decoding is."""
+    figure = base_figure(hovermode="closest", showlegend=len(lines) > 1)
+    for number, line in enumerate(lines):
+        figure.add_scatter(
+            x=list(line.x),
+            y=[value.middle for value in line.y],
+            text=list(line.hover or map(str, line.y)),
+            name=line.name,
+            mode="lines+markers",
+            line={"color": colour(number)},
+            error_y=whiskers(line.y, color=colour(number)),
+            hovertemplate="%{x}: %{text}",
+        )
+    figure.update_xaxes(title=x_title)
+    figure.update_yaxes(title=y_title)
+    if plain:
+        plain_line(figure)
+    return figure

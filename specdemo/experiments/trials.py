@@ -1,0 +1,286 @@
+"""Experiments whose rows are trials: one speculative run between two plain ones, for every variant and prompt."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
+from random import Random
+from statistics import fmean, stdev
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from specdemo.analysis.intervals import Summary, summarise
+from specdemo.engines.base import Engine
+from specdemo.errors import PromptError
+from specdemo.experiments.checkpoint import EngineFacts, Header, Row
+from specdemo.experiments.plan import Plan, Result, Session, Stop
+from specdemo.experiments.suites import Task
+from specdemo.measure.race import WARM_UP_PROMPT
+from specdemo.measure.trials import can_run, rehearse, trials
+from specdemo.records import Costs, ModelPair, Trial
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import EngineName
+
+ALL = "all tasks"
+_NO_COSTS = "It needs step costs, which are unknown for this pair."
+_NO_TEXT = "The text ended at its first token."
+
+
+class TrialRow(Row):
+    """One trial: which method on which engine, which prompt, which repeat. Without a `trial`, `problem` says why."""
+
+    engine: EngineName
+    method: str
+    task: str
+    prompt: str
+    repeat: int
+    trial: Trial | None
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Engine and method."""
+        return f"{self.engine} {self.method}"
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Engine and method, prompt, and repeat."""
+        return self.name, self.prompt, self.repeat
+
+    @property
+    def doing(self) -> str:
+        """The engine and the prompt."""
+        return f"{self.engine}: {self.prompt}"
+
+
+class Group(NamedTuple):
+    """Runs that share their plain neighbours: a prompt in one repeat, and the variants to run, in their order.
+
+    Groups of another `drafter` come later: GenAI keeps one kind of speculative pipeline, and a new one starts cold.
+    """
+
+    drafter: str
+    repeat: int
+    task: Task
+    order: Sequence[str]
+
+
+class TrialResult(Result):
+    """A result of trials, finished or not; `engines` are the facts about each engine that ran."""
+
+    header: Header
+    tasks: tuple[Task, ...]
+    date: str = ""  # on which it began or, after an interruption, went on
+    repeats: int
+    engines: dict[str, EngineFacts]
+    rows: tuple[TrialRow, ...]
+
+    @property
+    def total(self) -> int:
+        """Number of rows."""
+        return len(self.tasks) * self.repeats * len(self.header.methods)
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is any row."""
+        return bool(self.rows)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every method ran on every prompt in every repeat."""
+        return len(self.rows) == self.total
+
+
+F = TypeVar("F", bound=Result)
+
+
+@dataclass(frozen=True)
+class TrialPlan(Plan[Group, TrialRow, F]):
+    """Every prompt with each of the `variants`, in each repeat, in an order that is shuffled each time.
+
+    A variant's name is its engine's and its method's, such as "traced auto".
+    """
+
+    row: ClassVar[type[Row]] = TrialRow
+
+    @property
+    @abstractmethod
+    def variants(self) -> Mapping[str, GenerationSettings]:
+        """The settings to compare, by name.
+
+        Raises:
+            SpecdemoError: one does not fit the pair.
+        """
+
+    def pair_of(self, variant: str) -> ModelPair:
+        """The pair as a variant needs it: another runtime setting means another one to load."""
+        return self.pair
+
+    def session_of(self, variant: str) -> str:
+        """The name under which facts about a variant's engine are kept."""
+        return self.variants[variant].engine
+
+    def settings_of(self, variant: str, repeat: int) -> GenerationSettings:
+        """A variant's settings in a repeat."""
+        return self.variants[variant]
+
+    @cached_property
+    def header(self) -> Header:
+        """What rows of this experiment have in common."""
+        return Header.of(self.pair, self.settings, tuple(self.variants), self.tasks)
+
+    def common(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> dict[str, Any]:
+        """The fields that results of trials share."""
+        return {
+            "header": self.header,
+            "tasks": tuple(self.tasks),
+            "date": self.today,
+            "repeats": self.repeats,
+            "engines": dict(facts),
+            "rows": tuple(rows),
+        }
+
+    def covers(self, row: TrialRow) -> bool:
+        """Whether the row is of one of the repeats."""
+        return row.repeat < self.repeats
+
+    def missing(self, rows: Sequence[TrialRow]) -> list[Session[Group]]:
+        """What is left to run, for each engine that has something left."""
+        return self.sessions({row.key for row in rows}, range(self.repeats), list(self.variants))
+
+    def sessions(
+        self, finished: set[tuple[str, str, int]], repeats: Sequence[int], variants: Sequence[str]
+    ) -> list[Session[Group]]:
+        """The groups that remain of these repeats and variants; the orders do not depend on what is finished."""
+        found = []
+        for name in dict.fromkeys(map(self.session_of, variants)):
+            mine = [variant for variant in variants if self.session_of(variant) == name]
+            groups = [
+                Group(drafter, repeat, task, left)
+                for drafter in dict.fromkeys(self.variants[variant].drafter for variant in mine)
+                for repeat, task, order in self._orders(name, drafter, repeats, mine)
+                if (left := [each for each in order if (each, task.name, repeat) not in finished])
+            ]
+            if groups:
+                engine = self.variants[mine[0]].engine
+                found.append(Session(name, engine, self.pair_of(mine[0]), groups))
+        return found
+
+    def _orders(
+        self, session: str, drafter: str, repeats: Sequence[int], variants: Sequence[str]
+    ) -> Iterator[tuple[int, Task, list[str]]]:
+        mine = sorted(variant for variant in variants if self.variants[variant].drafter == drafter)
+        for repeat in repeats:
+            random = Random(f"{self.seed} {session} {drafter} {repeat}")
+            for task in random.sample(self.tasks, len(self.tasks)):
+                yield repeat, task, random.sample(mine, len(mine))
+
+    def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[Group], stop: Stop) -> Iterator[TrialRow]:
+        """Run the groups, after a rehearsal of what each drafter will run."""
+        for _, same in groupby(steps, attrgetter("drafter")):
+            groups = list(same)
+            used = sorted({variant for group in groups for variant in group.order})
+            able = {variant for variant in used if can_run(engine.pair, self.variants[variant], costs)}
+            rehearsed = [self.variants[variant] for variant in used if variant in able]
+            rehearse(engine, WARM_UP_PROMPT, rehearsed, costs, stop)
+            for group in groups:
+                yield from self._tried(engine, costs, group, able, stop)
+                if stop():
+                    return
+
+    def _tried(
+        self, engine: Engine, costs: Costs | None, group: Group, able: set[str], stop: Stop
+    ) -> Iterator[TrialRow]:
+        """A row for each variant of a group, with its trial or with why it has none."""
+        ran, done, task = [variant for variant in group.order if variant in able], 0, group.task
+
+        def row(variant: str, trial: Trial | None, problem: str | None) -> TrialRow:
+            engine_name, _, method = variant.partition(" ")
+            return TrialRow(
+                engine=engine_name,
+                method=method,
+                task=task.task,
+                prompt=task.name,
+                repeat=group.repeat,
+                trial=trial,
+                problem=problem,
+            )
+
+        yield from (row(variant, None, _NO_COSTS) for variant in group.order if variant not in able)
+        settings = [self.settings_of(variant, group.repeat) for variant in ran]
+        try:
+            for trial in trials(engine, task.prompt, settings, costs, stop):
+                done += 1
+                yield row(ran[done - 1], trial, None if trial is not None else _NO_TEXT)
+        except PromptError as error:
+            yield from (row(variant, None, str(error)) for variant in ran[done:])
+
+
+class Cell(Summary):
+    """The results of one method on one kind of task.
+
+    `mean` and `deviation`, a sample standard deviation, are over the repeats, each of which contributes the plain
+    seconds of all its trials / the speculative ones. `deviation` is None for a single repeat. Tokens per second are
+    those of the speculative runs and of their plain neighbours.
+    """
+
+    engine: EngineName
+    method: str
+    task: str
+    mean: float
+    deviation: float | None
+    repeats: int
+    identical_runs: int
+    runs: int
+    tokens_per_second: float
+    plain_tokens_per_second: float
+
+    @property
+    def name(self) -> str:
+        """Engine and method."""
+        return f"{self.engine} {self.method}"
+
+
+def cell_of(task: str, rows: Sequence[TrialRow]) -> Cell | None:
+    """The rows of one method, summarised; None if none has a trial."""
+    done = [(row.repeat, row.trial) for row in rows if row.trial is not None]
+    if not done:
+        return None
+    ran, each = [trial for _, trial in done], []
+    for repeat in sorted({repeat for repeat, _ in done}):
+        mine = [trial for number, trial in done if number == repeat]
+        each.append(sum(trial.plain_seconds for trial in mine) / sum(trial.seconds for trial in mine))
+    return Cell(
+        **summarise(ran).model_dump(),
+        engine=rows[0].engine,
+        method=rows[0].method,
+        task=task,
+        mean=fmean(each),
+        deviation=stdev(each) if len(each) > 1 else None,
+        repeats=len(each),
+        identical_runs=sum(trial.identical for trial in ran),
+        runs=len(ran),
+        tokens_per_second=sum(trial.tokens for trial in ran) / sum(trial.seconds for trial in ran),
+        plain_tokens_per_second=sum(trial.tokens for trial in ran) / sum(trial.plain_seconds for trial in ran),
+    )
+
+
+def cells(result: TrialResult) -> list[Cell]:
+    """Every method on every kind of task, then on all; those without a trial are left out."""
+    rows: dict[tuple[str, str], list[TrialRow]] = {}
+    for row in result.rows:
+        for kind in (row.task, ALL):
+            rows.setdefault((row.name, kind), []).append(row)
+    tasks = [*dict.fromkeys(task.task for task in result.tasks), ALL]
+    asked = ((name, task) for name in result.header.methods for task in tasks)
+    return [cell for name, task in asked if (cell := cell_of(task, rows.get((name, task), []))) is not None]
+
+
+def problems(result: TrialResult) -> dict[str, list[TrialRow]]:
+    """Rows without a trial, which tables lack, by the reason."""
+    found: dict[str, list[TrialRow]] = {}
+    for row in result.rows:
+        if row.problem is not None:
+            found.setdefault(row.problem, []).append(row)
+    return found

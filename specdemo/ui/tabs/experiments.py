@@ -1,0 +1,220 @@
+"""The tabs of experiments: what can be chosen, a board that grows while one runs, and its reports to download."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from specdemo.errors import SpecdemoError
+from specdemo.experiments import KINDS
+from specdemo.experiments.checkpoint import Checkpoint, Header
+from specdemo.experiments.kind import Kind, Option
+from specdemo.experiments.plan import run, run_with_extras
+from specdemo.experiments.report import write
+from specdemo.experiments.suites import chosen_tasks
+from specdemo.models.places import own_cache, writable
+from specdemo.progress import Progress
+from specdemo.records import ModelPair
+from specdemo.ui.boards.report import report_template, result_board
+from specdemo.ui.callbacks import check_known
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
+from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.jobs import measured, working
+from specdemo.ui.session import Sessions
+from specdemo.ui.views import heading, view
+from specdemo.worker import WithLoader
+
+_SUITE = Markup(
+    "<p>Prompts: {}. Your own file holds one JSON object per line, in the format of Spec-Bench, SPEED-Bench or "
+    "HumanEval, or <code>{{&quot;prompt&quot;: …}}</code>.</p>"
+)
+_CHECKPOINTS = 50  # of runs that were not finished; older ones are deleted
+_EXTRAS = {
+    "hardware": ("Memory and bandwidth", "loads each engine again, in separate processes"),
+    "memory": ("Memory", "loads each side again, in a separate process"),
+}
+
+
+class Callbacks:
+    """What the button that starts an experiment calls: widget values in, updates out."""
+
+    def __init__(self, sessions: Sessions, kind: Kind) -> None:
+        self._sessions, self._kind = sessions, kind
+
+    def measure(
+        self,
+        request: gr.Request,
+        known: bool,
+        pair: ModelPair,
+        file: str | None,
+        limit: int,
+        repeats: int,
+        tokens: int,
+        extras: bool,
+        *values: Any,
+    ) -> Iterator[list[Any]]:
+        """Measure; updates of message, board, files and buttons."""
+        check_known(known)
+        kind, idle = self._kind, working(self._kind.start, busy=False)
+        options = [option for option in kind.options if option.choices is not None]
+        try:
+            chosen = {option.name: given(option, pair, value) for option, value in zip(options, values, strict=True)}
+            empty = [option.title.lower() for option in options if chosen[option.name] == []]
+            if empty:
+                message = notice(f"Choose at least one of {' and '.join(empty)}.")
+                yield [message, gr.skip(), gr.skip(), *idle]
+                return
+            settings = kind.begin(pair, max_new_tokens=int(tokens))
+            tasks = chosen_tasks(Path(file) if file else None, pair.target.prompts, int(limit))
+            plan = kind.plan(pair, tasks, settings, repeats=int(repeats), **chosen)
+            plan.check()
+            checkpoint = checkpoint_of(plan.header, kind.name)
+        except SpecdemoError as error:
+            yield [alert(error), gr.skip(), gr.skip(), *idle]
+            return
+        work = partial(run_with_extras if extras else run, plan, checkpoint=checkpoint)
+        visitor, job = str(request.session_hash), WithLoader(pair, work)
+        busy = working(kind.start, busy=True)
+        yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
+        state = None
+        for update in measured(
+            self._sessions, visitor, kind.name, job, lambda progress: result_board(progress.found)
+        ):
+            state = update.state
+            yield [update.message, update.board, gr.skip(), *busy]
+        if state is None or not state.found.measured:
+            yield [gr.skip(), gr.skip(), gr.skip(), *idle]
+            return
+        try:
+            with TemporaryDirectory() as folder:
+                paths = write(state.found.report(), Path(folder) / f"specdemo-{kind.name}.json")
+                if state.found.complete:
+                    checkpoint.delete()
+                files = gr.update(value=list(map(str, paths)), visible=True)
+                yield [gr.skip(), gr.skip(), files, *idle]  # Gradio copies them before it asks for more
+        except SpecdemoError as error:
+            yield [alert(error), gr.skip(), gr.skip(), *idle]
+
+
+def _shown(progress: Progress[Any]) -> str:
+    return result_board(progress.found)
+
+
+def given(option: Option, pair: ModelPair, values: Sequence[str]) -> list[Any]:
+    """The values that were ticked, as the plan takes them, in the order in which they are offered."""
+    offered = option.choices(pair) if option.choices is not None else ()
+    return [value for value in offered if str(value) in values] or ([] if offered else list(option.default))
+
+
+def checkpoint_of(header: Header, folder: str) -> Checkpoint:
+    """Where finished rows of this run are kept until it is complete, so that it can resume.
+
+    Raises:
+        SpecdemoError: nothing can be written there.
+    """
+    place = writable(own_cache() / "experiments" / folder, "Finished rows")
+    for old in sorted(place.glob("*.rows.jsonl"), key=_changed, reverse=True)[_CHECKPOINTS:]:
+        old.unlink(missing_ok=True)
+    header = header.model_copy(
+        update={"methods": tuple(sorted(header.methods))}
+    )  # in whichever order they were ticked
+    return Checkpoint(place / f"{hashlib.sha256(header.model_dump_json().encode()).hexdigest()[:16]}.rows.jsonl")
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # finished meanwhile
+        return 0
+
+
+def experiment_tabs(
+    sessions: Sessions, known: gr.State, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]
+) -> None:
+    """The tabs' contents: one for each kind, or for several that share a label."""
+    for label, kinds in groupby(KINDS, lambda kind: kind.tab):
+        with gr.Tab(label):
+            for kind in kinds:
+                experiment(kind, sessions, known, pair, first, stop)
+
+
+def experiment(
+    kind: Kind,
+    sessions: Sessions,
+    known: gr.State,
+    pair: gr.State,
+    first: ModelPair,
+    stop: Callable[[str], Stop],
+) -> None:
+    """The widgets of one kind, its board and its files."""
+    name = kind.name
+    with gr.Column(elem_classes="sheet", elem_id=name):
+        heading(kind.title, kind.explanation)
+        options = [option for option in kind.options if option.choices is not None]
+        with gr.Row(elem_classes="controls"):
+            groups = [gr.CheckboxGroup(elem_id=option.name, **_offered(option, first)) for option in options]
+        with gr.Row(elem_classes="controls"):
+            numbers = _amounts(kind)
+            title, info = _EXTRAS.get(kind.extras or "", ("", ""))
+            extras = gr.Checkbox(
+                False, label=title, info=info, elem_id=f"{name}-extras", visible=kind.extras is not None
+            )
+        with gr.Row(elem_classes="actions"):
+            start = gr.Button(kind.start, variant="primary", elem_id=f"run-{name}", scale=0, min_width=200)
+            halt = gr.Button("Stop", variant="stop", elem_id=f"stop-{name}", visible=False, scale=0)
+            file = gr.UploadButton(
+                "Your own prompts", file_types=[".jsonl", ".json"], elem_id=f"{name}-suite", scale=0, min_width=220
+            )
+        suite = gr.HTML(suite_name(None), elem_id=f"{name}-suite-name")
+        message = gr.HTML(elem_id=f"{name}-message", elem_classes="message")
+    board = view("board", markup=report_template(kind.charts, kind.tables), elem_id=f"{name}-board")
+    files = gr.File(
+        label="Reports: JSON, Markdown, CSV, and HTML that opens offline", visible=False, elem_id=f"{name}-reports"
+    )
+    file.upload(suite_name, file, suite, **PRIVATE)
+    inputs = [known, pair, file, *numbers, extras, *groups]
+    outputs = [message, board, files, start, halt]
+    start.click(Callbacks(sessions, kind).measure, inputs, outputs, **QUIET, **ENGINE)
+    halt.click(stop(name), **PRIVATE)
+    if groups:
+        pair.change(lambda used: [gr.update(**_offered(option, used)) for option in options], pair, groups, **PRIVATE)
+
+
+def _offered(option: Option, pair: ModelPair) -> Mapping[str, Any]:
+    choices = option.choices(pair) if option.choices is not None else ()
+    first = option.first(pair) if option.first is not None else choices
+    return {
+        "choices": list(map(str, choices)),
+        "value": list(map(str, first)),
+        "label": option.title,
+        "info": option.help,
+        "visible": bool(choices),
+    }
+
+
+def _amounts(kind: Kind) -> list[gr.Slider]:
+    """Sliders for numbers of prompts, repeats and new tokens."""
+    name = kind.name
+    return [
+        gr.Slider(
+            1,
+            *kind.prompts,
+            step=1,
+            label="Prompts",
+            info="at most, taken from all tasks in turn",
+            elem_id=f"{name}-limit",
+        ),
+        gr.Slider(1, *kind.repeats, step=1, label="Repeats", info=kind.why, elem_id=f"{name}-repeats"),
+        gr.Slider(8, *kind.tokens, step=8, label="New tokens", info="of each run, at most", elem_id=f"{name}-tokens"),
+    ]
+
+
+def suite_name(path: str | None) -> str:
+    """Whose prompts are used."""
+    return str(_SUITE.format(Path(path).name if path else "the bundled suite"))
