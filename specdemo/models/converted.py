@@ -7,9 +7,10 @@ weights, so that a copy or a renamed file is not converted again.
 import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
-from specdemo.errors import LoadError
+from specdemo.errors import LoadError, SpecdemoError
 from specdemo.models.places import own_cache, writable
 from specdemo.models.weights import WeightsChoice, remembered_choice
 from specdemo.records import Model
@@ -105,10 +106,11 @@ def file_digest(path: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     record = _record_of(path)
     if record is not None:
-        writable(record.parent, "What is known of models")
-        with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False, encoding="ascii") as written:
-            written.write(digest)
-        Path(written.name).replace(record)
+        with suppress(OSError, SpecdemoError):  # without a cache it is computed again
+            writable(record.parent, "Digests of models")
+            with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False, encoding="ascii") as written:
+                written.write(digest)
+            Path(written.name).replace(record)
     return digest
 
 

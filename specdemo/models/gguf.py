@@ -19,7 +19,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specdemo.errors import GGUFError, quoted
+from specdemo.errors import GGUFError, ModelError, quoted
 from specdemo.models.folder import inspect_folder
 from specdemo.records import Model
 
@@ -319,9 +319,16 @@ def inspect_model(path: Path) -> Model:
     """Describe the model in a folder of OpenVINO IR, or in a GGUF file.
 
     Raises:
-        ModelError: it cannot be used.
+        ModelError: it cannot be used. Nothing else: one file must not stop a listing or a start.
     """
-    return inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
+    try:
+        return inspect_gguf(path) if path.is_file() else inspect_folder(path, draft=True)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{quoted(path.name)} cannot be read ({type(error).__name__}); choose another model, or delete this one."
+        ) from error
 
 
 def describe(path: Path, size: int) -> Model:

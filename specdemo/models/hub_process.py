@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, NamedTuple
 
-from specdemo.errors import AccessError, DiskError, FetchError, MissingError, NetworkError, quoted
+from specdemo.errors import AccessError, DiskError, FetchError, MissingError, ModelError, NetworkError, quoted
 from specdemo.models.memory import in_units
 
 WEIGHTS = "openvino_model.bin"
@@ -74,6 +74,21 @@ def partial_of(blobs: Path, file: RemoteFile) -> Path:
     return blobs / f"{file.etag}.incomplete"
 
 
+def quarantine(link: Path, reason: str) -> None:
+    """Delete a file of the cache that must not be used; why stays in its place, so that it is not fetched again."""
+    content = link.resolve()
+    refusal = _refusal_of(content)
+    link.unlink(missing_ok=True)
+    content.unlink(missing_ok=True)
+    if content.parent.name == "blobs":
+        refusal.write_text(reason, encoding="utf-8")
+
+
+def _refusal_of(content: Path) -> Path:
+    """Where it is kept why a content of the cache is refused."""
+    return content.with_name(f"{content.name}.refused")
+
+
 def fetch(
     repository: str, gguf: str | None, revision: str, cache: Path, free: int
 ) -> Iterator[Plan | Started | Path]:
@@ -83,9 +98,12 @@ def fetch(
 
     Raises:
         FetchError: whatever went wrong.
+        ModelError: it was fetched before, and refused.
     """
     try:
         yield from _fetch(repository, gguf, revision, cache, free)
+    except ModelError:
+        raise
     except Exception as error:
         raise _explained(error, repository) from error
 
@@ -102,12 +120,15 @@ def _fetch(
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
     assert info.sha is not None, "the Hub tells the commit of every revision"
     blobs = storage_of(repository, cache) / "blobs"
-    files = []
+    files: list[RemoteFile] = []
     for sibling in info.siblings or ():
         if not any(fnmatch.fnmatch(sibling.rfilename, pattern) for pattern in ([gguf] if gguf else NEEDED)):
             continue
         etag = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
         assert etag is not None, "asked for with the files' metadata"
+        refusal = _refusal_of(blobs / etag)
+        if refusal.is_file():
+            raise ModelError(refusal.read_text(encoding="utf-8", errors="replace"))
         here = [path.stat().st_size for path in (blobs / etag, blobs / f"{etag}.incomplete") if path.is_file()]
         files.append(RemoteFile(sibling.rfilename, sibling.size or 0, etag, here[0] if here else 0))
     if not any(file.name == gguf or (gguf is None and file.name.endswith(WEIGHTS)) for file in files):

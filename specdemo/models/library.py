@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from specdemo.errors import FolderError, ModelError, UnknownNameError, quoted
+from specdemo.input import is_text
 from specdemo.models.catalogue import Entry, catalogue, suggestion
-from specdemo.models.discovery import found_files, gguf_files
+from specdemo.models.discovery import found_files, gguf_files, listed
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_gguf, inspect_model
@@ -38,13 +39,13 @@ def library(directory: Path | None = None) -> Library:
     Raises:
         FolderError: the directory that was named does not exist.
     """
-    offered = [
-        _named(path, source.name)
+    offered, _ = _usable(
+        (source.name, path)
         for entry in catalogue()
         for source in entry.sources
         if source.name is not None and (path := local_folder(source)) is not None
-    ]
-    cached = [_named(folder, repository) for repository, folder in cached_folders().items()]
+    )
+    cached, _ = _usable(cached_folders().items())
     named = directory or os.environ.get(MODELS_VARIABLE)
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
     mine = {model.path and model.path.resolve() for model in (*offered, *own)}
@@ -126,12 +127,16 @@ def _holds_gguf(folder: Path) -> bool:
 
 
 def _folders(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [path for path in listed(directory) if path.is_dir() and not path.name.startswith(".")]
 
 
 def _usable(candidates: Iterable[tuple[str, Path]]) -> tuple[list[Model], list[Unusable]]:
     models, unusable = [], []
     for name, path in candidates:
+        if not is_text(name):
+            shown = name.encode(errors="replace").decode()
+            unusable.append(Unusable(name=shown, reason=f"The name of {shown!r} is not valid text; rename it."))
+            continue
         try:
             models.append(_named(path, name))
         except ModelError as error:

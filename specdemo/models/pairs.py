@@ -6,9 +6,11 @@ from typing import Any
 
 from specdemo.errors import FolderError, PairError
 from specdemo.models.catalogue import Beginning, catalogue, find
+from specdemo.models.converted import conversions, is_converted
 from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
+from specdemo.models.places import is_writable
 from specdemo.records import Model, ModelPair, Prompts
 from specdemo.resources import ASSETS
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -66,7 +68,8 @@ def begun(target: Model, **chosen: Any) -> GenerationSettings:
 def default_pair(**runtime: Any) -> ModelPair:
     """The default pair: the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
 
-    Pairs that are not on this machine are skipped; a GGUF file may not be converted yet.
+    Pairs that are not on this machine are skipped, and those that would have to be converted where nothing can be
+    written; a GGUF file may not be converted yet.
 
     Raises:
         UnknownNameError: the catalogue has no pair of the name in SPECDEMO_PAIR.
@@ -76,11 +79,13 @@ def default_pair(**runtime: Any) -> ModelPair:
     paths = [local_folder(source) for source in entry.sources]
     if None in paths or entry.target.name is None:
         return bundled_pair(**runtime)
-    models = (
+    models = [
         inspect_model(path).model_copy(update={"name": source.name})
         for source, path in zip(entry.sources, paths, strict=True)
         if path is not None
-    )
+    ]
+    if not all(map(is_converted, models)) and not is_writable(conversions()):
+        return bundled_pair(**runtime)
     return _begun(*models, runtime=runtime)
 
 

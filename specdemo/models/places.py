@@ -54,6 +54,14 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
         ) from error
 
 
+def is_writable(folder: Path) -> bool:
+    """Whether something can be kept in a folder, which is made if there is none yet."""
+    try:
+        return writable(folder, "Files") == folder
+    except SpecdemoError:
+        return False
+
+
 def expanded(path: str) -> Path:
     """A path from the environment, or from another program's settings."""
     return Path(os.path.expandvars(path)).expanduser()

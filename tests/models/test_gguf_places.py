@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli import main
-from specdemo.errors import FetchError, MissingError, NetworkError
+from specdemo.errors import FetchError, GGUFError, MissingError, ModelError, NetworkError
+from specdemo.models import download as downloads
 from specdemo.models import pairs
 from specdemo.models.catalogue import Entry, Source, find
 from specdemo.models.discovery import found_files
@@ -19,7 +20,7 @@ from specdemo.models.library import find_model, library
 from specdemo.models.packages import download_package
 from specdemo.models.pairs import BUNDLED, beginning, bundled_models, default_pair, suited
 from specdemo.progress import Progress
-from tests.support import gguf_files
+from tests.support import gguf_files, mutants
 from tests.support.hub import COMMIT, Hub
 
 NAME = "tiny/story-GGUF"
@@ -168,6 +169,28 @@ def test_a_file_that_was_cut_is_resumed(hub: Hub, file: Path) -> None:
     assert last(download(f"{NAME}:tiny.gguf", revision=COMMIT)).found is not None
     assert len(hub.ranges) == 1
     assert hub.served["tiny.gguf"] < file.stat().st_size + 300_000
+
+
+def test_a_download_that_is_refused_is_not_kept_nor_repeated(hub: Hub, home: Path) -> None:
+    content = mutants.SEEDS["split.count is a text"]
+    (hub.repositories[NAME] / "bad.gguf").write_bytes(content)
+    for kind in (GGUFError, ModelError):
+        with pytest.raises(kind, match=r"'bad.gguf' is damaged: split.count is '2'"):
+            list(download(f"{NAME}:bad.gguf"))
+    assert hub.served["bad.gguf"] == len(content), "the second attempt fetched nothing"
+    kept = [path for path in (home / "hub").rglob("*") if path.is_file() and path.read_bytes() == content]
+    assert not kept
+    assert [model.name for model in library().models if NAME in model.name] == []
+    assert last(download(f"{NAME}:tiny.gguf")).found is not None
+
+
+def test_a_download_that_cannot_be_read_within_limits_is_not_kept(
+    hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "_INSPECTION_SECONDS", -1.0)
+    with pytest.raises(ModelError, match=r"'tiny.gguf' could not be read within limits and was deleted"):
+        list(download(f"{NAME}:tiny.gguf"))
+    assert not [path for path in (home / "hub").rglob("tiny.gguf") if path.exists()]
 
 
 def test_a_repository_whose_files_are_to_be_named(hub: Hub) -> None:

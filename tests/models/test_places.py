@@ -1,23 +1,48 @@
 """Folders of this machine that cannot be written."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
+from specdemo.cli import main
 from specdemo.errors import SpecdemoError
+from specdemo.models.converted import file_digest
 from specdemo.models.devices import properties
+from specdemo.models.library import library
 from specdemo.models.places import writable
 from specdemo.settings import RuntimeSettings
 
 
-def test_an_unwritable_cache_of_compiled_models_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache where nothing can be written."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(SpecdemoError, match="Compiled models cannot be saved in ") as refused:
-        properties(RuntimeSettings(), "CPU")
-    assert "file/specdemo/compiled" in str(refused.value)
-    assert str(refused.value).endswith("a writable folder, or switch the compiled-model cache off.")
-    assert "CACHE_DIR" not in properties(RuntimeSettings(model_cache=False), "CPU")
+    return tmp_path / "file"
+
+
+def test_compiled_models_are_not_cached_where_nothing_can_be_written(
+    no_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        assert "CACHE_DIR" not in properties(RuntimeSettings(), "CPU")
+    (record,) = caplog.records
+    assert f"{no_cache}/specdemo/compiled" in record.getMessage()
+    assert record.getMessage().endswith("set XDG_CACHE_HOME to a writable folder.")
+    with pytest.raises(SpecdemoError, match="Rows cannot be saved in "):
+        writable(no_cache / "rows", "Rows")
+
+
+@pytest.mark.openvino
+def test_the_bundled_pair_starts_without_a_cache(no_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "The old king", "--max-new-tokens", "8", "--json", "-"]) == 0
+    assert '"story-pair"' in capfd.readouterr().out
+
+
+def test_digests_need_no_cache(no_cache: Path) -> None:
+    assert file_digest(no_cache) == hashlib.sha256(b"").hexdigest()
+    assert library().models
 
 
 def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:

@@ -1,0 +1,116 @@
+"""Files that anyone may have written: whatever is in them, reading one ends in a model or in a `GGUFError`."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from hypothesis import example, given
+
+from specdemo.errors import GGUFError, ModelError
+from specdemo.models import gguf
+from specdemo.models.gguf import describe, inspect_gguf, inspect_model, read_header
+from specdemo.models.gguf_network import configuration, ends
+from specdemo.models.library import library
+from tests.support import mutants
+
+EACH = pytest.mark.parametrize("content", mutants.SEEDS.values(), ids=mutants.SEEDS)
+
+
+def read(content: bytes) -> None:
+    """Read a file of this content to the end, as a listing and a conversion do."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "mutant.gguf"
+        file.write_bytes(content)
+        try:
+            model = describe(file, len(content))
+            header = read_header(file)
+            json.dumps([configuration(header), ends(header), json.loads(model.model_dump_json())], allow_nan=False)
+        except GGUFError as error:
+            said = str(error)
+        else:
+            return
+    assert len(said) < 1000
+    assert said.endswith(".")
+
+
+def test_the_valid_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "valid.gguf"
+    file.write_bytes(mutants.header())
+    model = inspect_gguf(file)
+    assert (model.architecture, model.context_length, model.vocabulary) == ("llama", 512, 4)
+
+
+@EACH
+def test_a_mutant_is_refused(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "mutant.gguf"
+    file.write_bytes(content)
+    with pytest.raises(GGUFError, match=r"^'mutant.gguf' .*(download|choose|join|rename)"):
+        inspect_gguf(file)
+
+
+@given(content=mutants.files())
+@example(content=mutants.header())
+def test_any_file_is_read_or_refused(content: bytes) -> None:
+    read(content)
+
+
+def test_many_bytes_of_nothing_are_refused_at_once(tmp_path: Path) -> None:
+    """96 MB of zeros, which would be four million tensors without names, dimensions or weights."""
+    file = tmp_path / "zeros.gguf"
+    with file.open("wb") as stream:
+        stream.write(mutants.header((), (), tensors=4_000_000)[:24])
+        stream.truncate(96 * 2**20)
+    began = perf_counter()
+    with pytest.raises(GGUFError, match="claims 4000000 tensors"):
+        inspect_gguf(file)
+    assert perf_counter() - began < 1
+
+
+def test_a_refusal_is_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mutant.gguf"
+    file.write_bytes(mutants.SEEDS["no tensors"])
+    with pytest.raises(GGUFError) as first:
+        inspect_gguf(file)
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf, "read_header", None)
+        with pytest.raises(GGUFError) as second:
+            inspect_gguf(file)
+    assert str(first.value) == str(second.value)
+    file.write_bytes(mutants.header())
+    assert inspect_gguf(file).vocabulary == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(GGUFError, match="not a readable GGUF file"):
+        read_header(tmp_path / "pipe.gguf")
+
+
+def test_no_file_stops_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    models = tmp_path / "models"
+    models.mkdir()
+    for place, content in enumerate(mutants.SEEDS.values()):
+        (models / f"{place}.gguf").write_bytes(content)
+    (models / "good.gguf").write_bytes(mutants.header())
+    (models / os.fsdecode(b"\xff.gguf")).write_bytes(mutants.header())
+    (models / "dangling.gguf").symlink_to(tmp_path / "nothing")
+    found = library(models)
+    assert "good.gguf" in [model.name for model in found.models]
+    assert len(found.unusable) == len(mutants.SEEDS) + 2
+    assert json.loads(found.model_dump_json())
+
+
+def test_a_mistake_of_the_reader_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "good.gguf").write_bytes(mutants.header())
+
+    def fails(path: Path) -> None:
+        raise TypeError(path)
+
+    monkeypatch.setattr(gguf, "inspect_gguf", fails)
+    with pytest.raises(ModelError, match=r"'good.gguf' cannot be read \(TypeError\); choose another model"):
+        inspect_model(tmp_path / "good.gguf")

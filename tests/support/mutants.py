@@ -1,0 +1,178 @@
+"""GGUF headers as an attacker would write them: valid ones, changed entry by entry or byte by byte."""
+
+import math
+import struct
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, FLOAT64 = 4, 5, 6, 7, 8, 9, 10, 12
+FORMS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    11: "<q",
+    UINT32: "<I",
+    INT32: "<i",
+    FLOAT32: "<f",
+    BOOL: "<B",
+    UINT64: "<Q",
+    FLOAT64: "<d",
+}
+Entry = tuple[str, int, Any]
+"""A key, the number of its type, and its value; of an array, (type, length, bytes)."""
+Row = tuple[str, tuple[int, ...], int, int]
+"""A tensor: its name, shape, the number of its type, its offset."""
+
+ENTRIES: tuple[Entry, ...] = (
+    ("general.architecture", STRING, "llama"),
+    ("general.alignment", UINT32, 32),
+    ("split.count", UINT32, 1),
+    ("llama.context_length", UINT32, 512),
+    ("llama.embedding_length", UINT32, 32),
+    ("llama.attention.head_count", UINT32, 4),
+    ("llama.attention.head_count_kv", UINT32, 2),
+    ("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5),
+    ("llama.rope.freq_base", FLOAT32, 1e4),
+    ("tokenizer.ggml.eos_token_id", UINT32, 2),
+    ("tokenizer.chat_template", STRING, "{{ messages }}"),
+    ("tokenizer.ggml.tokens", ARRAY, (STRING, 1, struct.pack("<Q", 1) + b"a")),
+)
+ROWS: tuple[Row, ...] = (("token_embd.weight", (32, 4), 0, 0), ("output_norm.weight", (32,), 0, 512))
+DATA = bytes(1024)
+
+
+def header(
+    entries: tuple[Entry, ...] = ENTRIES,
+    rows: tuple[Row, ...] = ROWS,
+    *,
+    version: int = 3,
+    tensors: int | None = None,
+    count: int | None = None,
+) -> bytes:
+    """A file's bytes; `tensors` and `count` are what it claims of its rows and entries, if not the truth."""
+    parts = [b"GGUF", struct.pack("<IQQ", version, _or(tensors, len(rows)), _or(count, len(entries)))]
+    for key, kind, value in entries:
+        parts += [_text(key), struct.pack("<I", kind), _value(kind, value)]
+    for name, shape, kind, offset in rows:
+        parts += [_text(name), struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)]
+    whole = b"".join(parts)
+    return whole + bytes(-len(whole) % 32) + DATA
+
+
+def with_entry(key: str, kind: int, value: Any) -> bytes:
+    """The valid file with one value changed."""
+    return header((*(entry for entry in ENTRIES if entry[0] != key), (key, kind, value)))
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    """A valid file with entries, rows or bytes changed, cut or repeated."""
+    entries = [draw(_entries(entry)) for entry in ENTRIES]
+    rows = [draw(_rows(row)) for row in ROWS]
+    few = st.integers(0, 2**64 - 1) | st.integers(0, 40)
+    claimed = draw(st.none() | few), draw(st.none() | few)
+    content = bytearray(header(tuple(entries), tuple(rows), tensors=claimed[0], count=claimed[1]))
+    for _ in range(draw(st.integers(0, 4))):
+        place = draw(st.integers(4, len(content) - 1))
+        content[place : place + draw(st.integers(0, 8))] = draw(st.binary(max_size=8))
+    return bytes(content[: draw(st.integers(0, len(content)) | st.just(len(content)))])
+
+
+def _entries(entry: Entry) -> st.SearchStrategy[Entry]:
+    key = entry[0]
+    numbers = st.sampled_from(sorted(FORMS)).flatmap(
+        lambda kind: st.tuples(st.just(key), st.just(kind), _number(kind))
+    )
+    texts = st.tuples(st.just(key), st.just(STRING), st.text(max_size=20))
+    length = st.integers(0, 3) | st.integers(0, 2**64 - 1)
+    arrays = st.tuples(st.just(key), st.just(ARRAY), st.tuples(st.integers(0, 20), length, st.binary(max_size=40)))
+    return st.just(entry) | st.just(entry) | numbers | texts | arrays
+
+
+def _rows(row: Row) -> st.SearchStrategy[Row]:
+    size = st.sampled_from([0, 1, 31, 32, 33, 256, 2**32, 2**63, 2**64 - 1])
+    shapes = st.lists(size, max_size=6).map(tuple)
+    offsets = st.sampled_from([0, 31, 512, 2**63, 2**64 - 1])
+    changed = st.tuples(st.just(row[0]), shapes, st.integers(0, 45), offsets)
+    return st.just(row) | st.just(row) | changed
+
+
+def _number(kind: int) -> st.SearchStrategy[Any]:
+    if kind in (FLOAT32, FLOAT64):
+        return st.floats(width=32)
+    bits = 8 * struct.calcsize(FORMS[kind])
+    if FORMS[kind][1].islower():
+        return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return st.integers(0, 2**bits - 1)
+
+
+def _or(given: int | None, otherwise: int) -> int:
+    return otherwise if given is None else given
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack("<Q", len(encoded)) + encoded
+
+
+def _value(kind: int, value: Any) -> bytes:
+    if kind == STRING:
+        return _text(value)
+    if kind == ARRAY:
+        inner, length, content = value
+        return struct.pack("<IQ", inner, length) + bytes(content)
+    if kind not in FORMS:
+        return bytes(value)
+    return struct.pack(FORMS[kind], value)
+
+
+SEEDS = {
+    "split.count is a text": with_entry("split.count", STRING, "2"),
+    "split.count is an array": with_entry("split.count", ARRAY, (UINT32, 1, bytes(4))),
+    "alignment is a text": with_entry("general.alignment", STRING, "32"),
+    "alignment is 0": with_entry("general.alignment", UINT32, 0),
+    "alignment is odd": with_entry("general.alignment", UINT32, 33),
+    "alignment is NaN": with_entry("general.alignment", FLOAT32, math.nan),
+    "alignment is infinite": with_entry("general.alignment", FLOAT64, math.inf),
+    "alignment is huge": with_entry("general.alignment", UINT64, 2**63),
+    "architecture is a number": with_entry("general.architecture", UINT32, 7),
+    "architecture is long": with_entry("general.architecture", STRING, "x" * 100_000),
+    "context is a text": with_entry("llama.context_length", STRING, "many"),
+    "context is negative": with_entry("llama.context_length", INT32, -1),
+    "context is huge": with_entry("llama.context_length", UINT64, 2**64 - 1),
+    "context is infinite": with_entry("llama.context_length", FLOAT64, math.inf),
+    "an entry comes twice": header((*ENTRIES, ENTRIES[0])),
+    "an unknown kind": with_entry("llama.rope.freq_base", 99, b""),
+    "arrays of arrays": with_entry("tokenizer.ggml.tokens", ARRAY, (ARRAY, 2**60, b"")),
+    "more strings than bytes": with_entry("tokenizer.ggml.tokens", ARRAY, (STRING, 2**60, b"")),
+    "more numbers than bytes": with_entry("tokenizer.ggml.tokens", ARRAY, (UINT64, 2**62, b"")),
+    "a string longer than the file": header()[:24] + struct.pack("<Q", 2**63) + header()[32:],
+    "more tensors than bytes": header(tensors=2**60),
+    "more entries than bytes": header(count=2**60),
+    "no dimensions": header(rows=(("token_embd.weight", (), 0, 0),)),
+    "many dimensions": header(rows=(("token_embd.weight", (1,) * 1000, 0, 0),)),
+    "a row of nothing": header(rows=(("token_embd.weight", (0, 4), 0, 0),)),
+    "numbers of over 4,300 digits": header(rows=(("token_embd.weight", (2**64 - 1,) * 250, 0, 0),)),
+    "huge dimensions": header(rows=(("token_embd.weight", (2**64 - 1,) * 4, 0, 0),)),
+    "an offset beyond the end": header(rows=(("token_embd.weight", (32, 4), 0, 2**64 - 1),)),
+    "tensors that overlap": header(rows=tuple((f"blk.{i}.weight", (32, 4), 0, 0) for i in range(20))),
+    "half a block": header(rows=(("token_embd.weight", (33, 4), 8, 0),)),
+    "no tensors": header(rows=()),
+}
+"""Files that once brought the page down, or their neighbours."""
+
+
+def mutants(count: int, seed: int = 0) -> Iterator[bytes]:
+    """So many files, the same for the same seed: those above first, then bytes of them changed at random."""
+    random, known = Random(seed), [header(), *SEEDS.values()]
+    for place in range(count):
+        content = bytearray(known[place % len(known)])
+        if place >= len(known):
+            for _ in range(random.randrange(1, 6)):
+                at = random.randrange(4, len(content))
+                content[at : at + random.randrange(9)] = random.randbytes(random.randrange(9))
+        yield bytes(content)
