@@ -19,6 +19,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo.resources",
         "specdemo.settings",
         "specdemo.strategies",
+        "specdemo.telemetry",
     },
     {"specdemo.decoding"},
     {"specdemo.analysis"},

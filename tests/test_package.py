@@ -1,15 +1,25 @@
 """What an installed package holds."""
 
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from hatchling.builders.wheel import WheelBuilder
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 
 import specdemo
+from tests.test_imports import ONLY_IN
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = {"screenshots", "export.py"}
+TEXTS = [
+    path
+    for pattern in ("*.*", ".ci/*", ".github/**/*.yml", "docs/*", "assets/*.*", "specdemo/**/*.py")
+    for path in ROOT.glob(pattern)
+    if path.is_file()
+]
 
 
 def files_of(folder: str) -> set[Path]:
@@ -29,3 +39,34 @@ def test_version_and_dependencies_are_written_once() -> None:
     listed = (ROOT / "requirements.txt").read_text().split()
     assert project.version == specdemo.__version__
     assert len(project.core.dependencies) == len(listed)
+
+
+def fresh(code: str) -> str:
+    """What a new Python prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+
+def test_importing_specdemo_changes_nothing_in_the_process() -> None:
+    listed = "print({name.partition('.')[0] for name in set(sys.modules) - before})"
+    assert fresh(f"import sys; before = set(sys.modules); import specdemo; {listed}") == "{'specdemo'}\n"
+
+
+@pytest.mark.parametrize("package", sorted(ONLY_IN["openvino"]))
+def test_openvino_starts_without_its_telemetry(package: str) -> None:
+    assert fresh(f"import sys, {package}; print(sys.modules['openvino_telemetry'])") == "None\n"
+
+
+def test_extras_name_what_training_and_tests_need_and_pytorch_is_pinned_once() -> None:
+    extras = ProjectMetadata(str(ROOT), PluginManager()).core.optional_dependencies
+    assert len(extras["train"]) == 1
+    assert "pytest>=9" in extras["test"]
+    pins = [path for path in TEXTS if "torch==" in path.read_text(encoding="utf-8")]
+    assert pins == [ROOT / "assets" / "train-requirements.txt"]
+
+
+def test_what_is_bundled_has_its_licence_told() -> None:
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    for folder in (path.parent.parent for path in ROOT.glob("assets/*/target/openvino_model.bin")):
+        assert f"assets/{folder.name}" in notice
+    fonts_and_scripts = [*ROOT.glob("assets/**/*.woff*"), *ROOT.glob("assets/**/*.ttf"), *ROOT.glob("assets/**/*.min.js")]
+    assert not fonts_and_scripts, "name their licences in NOTICE"

@@ -15,12 +15,13 @@ from specdemo.models.converted import folder_of
 from specdemo.models.gguf_convert import convert_models
 from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
+from specdemo.resources import ASSETS
 from specdemo.train.prompts import Prompt, read_passages, read_prompts
 from specdemo.train.request import KINDS, OBJECTIVES, VOCABULARY, Request
 from specdemo.train.table import make_table
 from specdemo.train.text import Sources
 
-INSTALL = "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+INSTALL = f"pip install -r {ASSETS / 'train-requirements.txt'}"
 DEFAULT_MINUTES = 60.0
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import specdemo.telemetry  # noqa: F401 (before `openvino`)
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.server import ServedEngine

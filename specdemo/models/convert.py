@@ -78,7 +78,7 @@ def check_installed() -> None:
 def how_to_install() -> str:
     """The commands, with the versions that the project is tested with; PyTorch for the CPU is enough."""
     commands = re.findall(r"^#\s+(pip install .+)$", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
-    here = [re.sub(r"-r \S+", f"-r {REQUIREMENTS}", command) for command in commands]
+    here = [re.sub(r"-r assets/(\S+)", rf"-r {ASSETS}/\1", command) for command in commands]
     return " && ".join(f"{sys.executable} -m {command}" for command in here)
 
 

@@ -2,3 +2,5 @@
 
 Only the command `train-draft` imports it.
 """
+
+import specdemo.telemetry  # noqa: F401 (before `openvino`)
