@@ -68,5 +68,9 @@ def test_what_is_bundled_has_its_licence_told() -> None:
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
     for folder in (path.parent.parent for path in ROOT.glob("assets/*/target/openvino_model.bin")):
         assert f"assets/{folder.name}" in notice
-    fonts_and_scripts = [*ROOT.glob("assets/**/*.woff*"), *ROOT.glob("assets/**/*.ttf"), *ROOT.glob("assets/**/*.min.js")]
+    fonts_and_scripts = [
+        *ROOT.glob("assets/**/*.woff*"),
+        *ROOT.glob("assets/**/*.ttf"),
+        *ROOT.glob("assets/**/*.min.js"),
+    ]
     assert not fonts_and_scripts, "name their licences in NOTICE"
