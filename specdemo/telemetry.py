@@ -1,4 +1,4 @@
-"""OpenVINO's telemetry, off: importing `openvino` imports its model converter, which reports that to Google Analytics.
+"""OpenVINO's telemetry, off: `import openvino` imports its model converter, which reports to Google Analytics.
 
 Nothing here contacts another host unless it is asked to, so the converter is denied its reporter, which it can do
 without. Every package that imports `openvino` imports this first; `import specdemo` alone changes nothing.
