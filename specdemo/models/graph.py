@@ -6,7 +6,7 @@ whose input is an elementwise one (gate times up); GenAI looks for the layers th
 A target pass must read from memory the weights that take part in it, and the cache of the text so far. Every matrix
 product reads its whole constant; an embedding reads one row of its table per token, which is negligible. Weights
 stored in f32 are converted when the model is compiled for a narrower inference precision, and are then read in that
-precision.
+precision. Floats that are multiplied by floats are computed once, when the model is loaded, and read as what they make.
 
 A small model's step is bound by the number of its operations more than by its bytes: SmolLM2-135M has 211 matrix
 products, 121 once those that read the same input are joined.
@@ -72,10 +72,12 @@ def pass_bytes(folder: Path, inference_precision: str, cache_precision: str) -> 
     narrow = _BITS.get(inference_precision, 32)
     bits, seen = 0, set()
     for _, weights in _products(model):
-        for constant in _constants(weights):
+        constants = _constants(weights)
+        folded = len(constants) > 1 and all(each.get_output_element_type(0).is_real() for each in constants)
+        for constant in constants:
             if constant.get_friendly_name() not in seen:
                 seen.add(constant.get_friendly_name())
-                width = constant.get_output_element_type(0).bitwidth
+                width = (weights if folded else constant).get_output_element_type(0).bitwidth
                 floats = constant.get_output_element_type(0).is_real()
                 bits += prod(constant.get_output_shape(0)) * (min(width, narrow) if floats else width)
     cached = sum(_width_of_state(variable.info.data_shape) for variable in model.get_variables())

@@ -55,7 +55,9 @@ def _pad(model: openvino.Model) -> None:
         if node.get_type_name() != "MatMul" or ".mlp." not in name:
             continue
         weights = node.input_value(1).get_node()
-        values = np.array(weights.data)
+        while weights.get_type_name() != "Constant":  # conversions, and a multiplication by one
+            weights = weights.input_value(0).get_node()
+        values = np.array(weights.data, np.float32)
         if "down_proj" in name:
             padded = np.pad(values, ((0, 0), (0, UNITS - values.shape[1])))
         else:
