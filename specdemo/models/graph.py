@@ -6,7 +6,7 @@ whose input is an elementwise one (gate times up); GenAI looks for the layers th
 A target pass must read from memory the weights that take part in it, and the cache of the text so far. Every matrix
 product reads its whole constant; an embedding reads one row of its table per token, which is negligible. Weights
 stored in f32 are converted when the model is compiled for a narrower inference precision, and are then read in that
-precision. Floats that are multiplied by floats are computed once, when the model is loaded, and read as their product.
+precision. Floats that are multiplied by floats are computed once, on loading, and read as their product.
 
 A small model's step is bound by the number of its operations more than by its bytes: SmolLM2-135M has 211 matrix
 products, 121 once those that read the same input are joined.
