@@ -10,6 +10,9 @@ silent for a moment, so that the caller can check a growing file or a Stop. Clos
 returned ends the child. A `SpecdemoError` that the work raises is raised here, and `died` if the process ended before
 the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
 
+`apart` is for what strangers sent: it does one piece of work within limits on memory, processor time and time, two at
+once, and `in_limited_child` waits for it.
+
 `Child` is the process itself, for one that is given several jobs. `program` runs another program in the same way.
 """
 
@@ -18,17 +21,22 @@ import multiprocessing
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from enum import Enum, auto
 from multiprocessing.connection import Connection
-from threading import Thread
-from typing import Any, NamedTuple
+from pathlib import Path
+from threading import BoundedSemaphore, Thread
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
 
 from specdemo.errors import SpecdemoError
 
+T = TypeVar("T")
 _POLL_SECONDS = 0.2
 _PATIENCE = 2.0
+_AT_ONCE = BoundedSemaphore(2)
+_NICE = 10
 
 
 class Sign(Enum):
@@ -136,6 +144,68 @@ def follow(
         child.end()
 
 
+class Limits(NamedTuple):
+    """What a piece of work may take: bytes beyond those that its process begins with, and two kinds of seconds.
+
+    Memory and processor time are limited where the system can: not on Windows.
+    """
+
+    memory: int = 2**30
+    processor_seconds: int = 20
+    seconds: float = 40.0
+
+
+_LIMITS = Limits()
+
+
+def apart(
+    work: Callable[..., T],
+    *arguments: Any,
+    name: str,
+    died: SpecdemoError,
+    limits: Limits = _LIMITS,
+    stop: Callable[[], bool] = lambda: False,
+) -> Generator[None, None, T]:
+    """Return what `work(*arguments)` returns in a child within limits; until then, yield now and then.
+
+    Two such children run at once, others wait. Closing the generator, or `stop`, ends the child.
+
+    Raises:
+        SpecdemoError: what the work raised, or `died` if it was stopped or took more than it may.
+    """
+    while not _AT_ONCE.acquire(timeout=_POLL_SECONDS):
+        yield
+    try:
+        until = monotonic() + limits.seconds
+        over = lambda: stop() or monotonic() > until  # noqa: E731
+        with closing(follow(_limited, limits, work, arguments, name=name, died=died, stop=over)) as messages:
+            for message in messages:
+                if message is not None:
+                    found: T = message[0]
+                    return found
+                yield
+        raise died
+    finally:
+        _AT_ONCE.release()
+
+
+def in_limited_child(
+    work: Callable[..., T], *arguments: Any, name: str, died: SpecdemoError, limits: Limits = _LIMITS
+) -> T:
+    """What `work(*arguments)` returns in a child within limits.
+
+    Raises:
+        SpecdemoError: as for `apart`.
+    """
+    waiting = apart(work, *arguments, name=name, died=died, limits=limits)
+    while True:
+        try:
+            next(waiting)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
 class Ended(NamedTuple):
     """How a program ended: its exit status, and all that it printed."""
 
@@ -173,6 +243,37 @@ def program(
             process.wait()
         log.seek(0)
         yield Ended(process.returncode, log.read())
+
+
+def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
+    """Do the work in this process, which ends without a word if it takes more than it may."""
+    _restrict(limits)
+    try:
+        yield (work(*arguments),)
+    except MemoryError:
+        os._exit(1)
+
+
+def _restrict(limits: Limits) -> None:
+    """Limit this process from now on, and let others go first."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    os.nice(_NICE)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = int(used.ru_utime + used.ru_stime) + 1 + limits.processor_seconds
+    _lower(resource, resource.RLIMIT_CPU, seconds)
+    with suppress(OSError):  # only Linux tells
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        _lower(resource, resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
+
+
+def _lower(resource: Any, what: int, limit: int) -> None:
+    """Lower a limit of this process, unless it is lower already."""
+    _, most = resource.getrlimit(what)
+    limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+    resource.setrlimit(what, (limit, limit))
 
 
 def _once(connection: Connection, work: Callable[..., Iterable[Any]], arguments: tuple[Any, ...]) -> None:

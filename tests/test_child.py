@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from time import monotonic, sleep
+from typing import Any
 
 import psutil
 import pytest
 
-from specdemo.child import follow
+from specdemo.child import Limits, apart, follow, in_limited_child
 from specdemo.errors import FetchError, NetworkError
 
 DIED = NetworkError("It ended; try again.")
@@ -101,3 +102,64 @@ def test_no_child_outlives_its_parent(end: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert gone(int(done.stdout))
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def refused() -> int:
+    raise FetchError("It cannot be had; ask another.")
+
+
+def fills_memory() -> int:
+    return len([bytes(2**20) for _ in range(2**10)])
+
+
+def burns() -> int:
+    while True:
+        pass
+
+
+def waits() -> int:
+    sleep(3600)
+    return 1
+
+
+def limited(work: Callable[..., int], *arguments: object, **limits: Any) -> int:
+    return in_limited_child(work, *arguments, name="limited", died=DIED, limits=Limits(**limits))
+
+
+def test_work_within_its_limits_returns_or_raises_what_it_should() -> None:
+    assert limited(doubled, 21) == 42
+    with pytest.raises(FetchError, match="ask another"):
+        limited(refused)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limits")
+def test_memory_and_processor_time_have_limits(capfd: pytest.CaptureFixture[str]) -> None:
+    for work, limits in ((fills_memory, {"memory": 2**28}), (burns, {"processor_seconds": 1})):
+        began = monotonic()
+        with pytest.raises(NetworkError, match="It ended"):
+            limited(work, **limits)
+        assert monotonic() - began < 30
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_time_has_a_limit() -> None:
+    with pytest.raises(NetworkError, match="It ended"):
+        limited(waits, seconds=0.5)
+
+
+def test_two_are_done_at_once_and_whoever_leaves_makes_room() -> None:
+    first, second, third = (apart(waits, name="limited", died=DIED) for _ in range(3))
+    before = set(psutil.Process().children())
+    for one in (first, second, third, third):
+        next(one)
+    children = {child for child in psutil.Process().children() if child not in before}
+    first.close()
+    assert limited(doubled, 1) == 2
+    second.close()
+    third.close()
+    assert len(children) <= 3, "two, and what Python keeps for them"
+    assert all(gone(child.pid) for child in children if "resource_tracker" not in str(child))
