@@ -21,6 +21,7 @@ from specdemo.records.costs import StepCosts as StepCosts
 from specdemo.records.pair import Model as Model
 from specdemo.records.pair import ModelPair as ModelPair
 from specdemo.records.pair import Prompts as Prompts
+from specdemo.records.request import MOST_TURNS as MOST_TURNS
 from specdemo.records.request import Request as Request
 from specdemo.records.request import Turn as Turn
 from specdemo.records.run import SIDES as SIDES
@@ -112,7 +113,7 @@ class Comparison(Record):
     trace_source: TraceSource
     costs: Costs | None = None
     draft_agreement: tuple[bool, ...] | None = Field(None, max_length=MOST)
-    history: tuple[Turn, ...] = ()
+    history: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
     warm_up: dict[Side, WarmUp] | None = None
     repeats: tuple[Trial, ...] = Field((), max_length=MOST)
     moves: tuple[Move, ...] = Field((), max_length=MOST)

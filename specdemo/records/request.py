@@ -7,6 +7,9 @@ from specdemo.records.base import Record
 from specdemo.settings import GenerationSettings, Sampling
 from specdemo.strategies import Plain, Strategy
 
+MOST_TURNS = 256
+"""Turns of a chat before its prompt, at most."""
+
 
 class Turn(Record):
     """An earlier turn of a chat: what the user said, and what the target answered."""

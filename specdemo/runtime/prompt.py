@@ -2,7 +2,7 @@
 
 from specdemo.errors import PromptError
 from specdemo.input import is_text
-from specdemo.records import Request
+from specdemo.records import MOST_TURNS, Request
 
 
 def messages(request: Request) -> list[dict[str, str]]:
@@ -16,9 +16,11 @@ def check_prompt(request: Request) -> None:
     """Check that there is a prompt, and that it and the turns before it are text.
 
     Raises:
-        PromptError: it is empty, or something cannot be encoded.
+        PromptError: it is empty, something cannot be encoded, or there are too many turns.
     """
     if not request.prompt.strip():
         raise PromptError("The prompt is empty; enter the beginning of a text.")
+    if len(request.history) > MOST_TURNS:
+        raise PromptError(f"The chat has more than {MOST_TURNS} turns; start a new chat.")
     if not all(is_text(message["content"]) for message in messages(request)):
         raise PromptError("The prompt is not text: it holds characters that are not valid Unicode; enter it again.")

@@ -13,3 +13,5 @@ PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
 """Such events at once, beside the queue."""
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
 """One queue for everything that uses the engine, since two at once would distort each other's clocks."""
+FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
+"""Another queue for what is parsed or drawn in processes of its own, which end when their visitor leaves."""

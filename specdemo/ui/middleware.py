@@ -31,9 +31,8 @@ from specdemo.input import json_value
 from specdemo.ui.addresses import Addresses
 from specdemo.ui.files import FolderUsage
 from specdemo.ui.gradio_inside import has_messages, signed_in, under_way
+from specdemo.ui.uploads import FILE_BYTES
 
-FILE_BYTES = 10 * 2**20
-"""A visitor's file at most; a comparison of 2,048 tokens a side has some 5 MB."""
 BODY_BYTES = 2**20
 """Any other request at most."""
 TEXT_CHARACTERS = 2**19

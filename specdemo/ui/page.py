@@ -24,7 +24,7 @@ from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gradio_inside import bounded
 from specdemo.ui.html.header import header_html
-from specdemo.ui.middleware import FILE_BYTES, Readable, checks
+from specdemo.ui.middleware import Readable, checks
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
@@ -34,6 +34,7 @@ from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
+from specdemo.ui.uploads import FILE_BYTES
 from specdemo.ui.validation import Page
 from specdemo.ui.views import head, script
 from specdemo.ui.visitors import Visitors

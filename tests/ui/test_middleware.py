@@ -21,7 +21,8 @@ from starlette.testclient import TestClient
 from specdemo.ui import middleware as module
 from specdemo.ui.addresses import A_MINUTE, OPEN, SIGN_INS, Addresses
 from specdemo.ui.files import delete_older, visitors_files
-from specdemo.ui.middleware import BODY_BYTES, FILE_BYTES, TEXT_CHARACTERS, checks, is_loopback
+from specdemo.ui.middleware import BODY_BYTES, TEXT_CHARACTERS, checks, is_loopback
+from specdemo.ui.uploads import FILE_BYTES
 
 JOIN = "/gradio_api/queue/join"
 EVIL = "https://evil.example"

@@ -9,14 +9,14 @@ from itertools import zip_longest
 from typing import Any, Literal
 
 import gradio as gr
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.input import is_text
 from specdemo.models.checks import compared
 from specdemo.presentation.code import code
 from specdemo.presentation.wording import is_chat
-from specdemo.records import ModelPair, Record, Turn
+from specdemo.records import MOST_TURNS, ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.callbacks import check_known
@@ -37,10 +37,9 @@ from specdemo.ui.controls import (
 )
 from specdemo.ui.gradio_inside import sent_with
 from specdemo.ui.html.messages import alert, code_html, notice
-from specdemo.ui.middleware import FILE_BYTES
 from specdemo.ui.session import Finished, Sessions, Update
-from specdemo.ui.share.files import KINDS, unpacked
-from specdemo.ui.uploads import opened
+from specdemo.ui.share.files import KINDS
+from specdemo.ui.uploads import meanwhile, opening, sharing
 
 
 class Callbacks:
@@ -88,7 +87,7 @@ class Callbacks:
             for news in self._sessions.repeat(str(request.session_hash), pair, finished):
                 yield [gr.skip(), gr.skip()] if news is None else list(news)
 
-    def share(self, event: gr.EventData) -> list[Any]:
+    def share(self, event: gr.EventData) -> Iterator[list[Any]]:
         """Make the file that a button of the race asks for; updates of message and file."""
         sent = sent_with(event)
         data = sent if isinstance(sent, dict) else {}
@@ -96,11 +95,13 @@ class Callbacks:
         try:
             if kind not in KINDS or not isinstance(record, str):
                 raise FileError("The page received something unexpected; reload it.")
-            content = b64encode(KINDS[kind].make(unpacked(record, FILE_BYTES))).decode()
+            content = yield from meanwhile(sharing(kind, record), [gr.skip(), ""])
         except FileError as error:
-            return [alert(error), ""]
-        made = {"content": content, "type": KINDS[kind].media_type, "name": f"specdemo-race.{kind}"}
-        return ["", json.dumps(made)]
+            yield [alert(error), ""]
+            return
+        name = f"specdemo-race.{kind}"
+        made = {"content": b64encode(content).decode(), "type": KINDS[kind].media_type, "name": name}
+        yield ["", json.dumps(made)]
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
         """The settings as lines of code; updates of message and lines."""
@@ -111,12 +112,13 @@ class Callbacks:
             return [alert(error), ""]
         return [code_html(lines), lines]
 
-    def open(self, data: bytes) -> list[Any]:
+    def open(self, data: bytes) -> Iterator[list[Any]]:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
+        waiting = [gr.skip(), notice("Reading the file …"), gr.skip()]
         try:
-            return _outputs(opened(data))
+            yield _outputs((yield from meanwhile(opening(data), waiting)))
         except FileError as error:
-            return [gr.skip(), alert(error), gr.skip()]
+            yield [gr.skip(), alert(error), gr.skip()]
 
     def api(self, pair: ModelPair) -> Callable[..., Iterator[dict[str, Any] | None]]:
         """The comparison of this pair as a function whose parameters are the prompt and every setting.
@@ -229,7 +231,7 @@ def kept_chat(pair: ModelPair, kept: Any) -> list[Any]:
 
 class _Kept(Record):
     target: str
-    turns: tuple[Turn, ...]
+    turns: tuple[Turn, ...] = Field(max_length=MOST_TURNS + 1)
 
 
 def _chat(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:

@@ -23,7 +23,7 @@ from specdemo.ui.callbacks.compare import (
     waiting,
 )
 from specdemo.ui.controls import AT_HAND, NAMES, Control, classes, control, explanation, initially, start_values
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
+from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, Stop
 from specdemo.ui.html.charts import race_figures
 from specdemo.ui.html.examples import examples_html
 from specdemo.ui.views import script, view
@@ -175,7 +175,7 @@ def _anatomy(callbacks: Callbacks, race: gr.HTML) -> gr.HTML:
     upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
     message = gr.HTML(elem_classes="message")
     anatomy = view("anatomy")
-    upload.upload(callbacks.open, upload, [race, message, anatomy], **PRIVATE)
+    upload.upload(callbacks.open, upload, [race, message, anatomy], **QUIET, **FILES)
     return anatomy
 
 
@@ -245,8 +245,7 @@ def _connect_run(
 
 def _connect_share(callbacks: Callbacks, race: gr.HTML, message: gr.HTML) -> None:
     made = gr.Textbox(visible=False)
-    # in line for the engine: drawing pictures beside it would distort its clocks
-    asked = race.download(callbacks.share, outputs=[message, made], **QUIET, **ENGINE)
+    asked = race.download(callbacks.share, outputs=[message, made], **QUIET, **FILES)
     asked.then(None, made, js=script("main.js", "saveMade"))
 
 

@@ -17,7 +17,6 @@ from specdemo.experiments.checkpoint import Checkpoint, Header
 from specdemo.experiments.kind import Kind, Option
 from specdemo.experiments.plan import run, run_with_extras
 from specdemo.experiments.report import write
-from specdemo.experiments.suites import chosen_tasks
 from specdemo.models.places import own_cache, writable
 from specdemo.progress import Progress
 from specdemo.records import ModelPair
@@ -27,6 +26,7 @@ from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
+from specdemo.ui.uploads import meanwhile, reading
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithLoader
 
@@ -71,7 +71,8 @@ class Callbacks:
                 yield [message, gr.skip(), gr.skip(), *idle]
                 return
             settings = kind.begin(pair, max_new_tokens=int(tokens))
-            tasks = chosen_tasks(Path(file) if file else None, pair.target.prompts, int(limit))
+            waiting = [notice("Reading the prompts …"), gr.skip(), gr.skip(), *idle]
+            tasks = yield from meanwhile(reading(file, pair.target.prompts, int(limit)), waiting)
             plan = kind.plan(pair, tasks, settings, repeats=int(repeats), **chosen)
             plan.check()
             checkpoint = checkpoint_of(plan.header, kind.name)

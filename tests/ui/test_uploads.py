@@ -1,0 +1,110 @@
+"""What visitors have the server parse: bounded, apart from the server, and ended when nobody waits."""
+
+import gzip
+import json
+from base64 import b64encode
+from collections.abc import Generator
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+from unittest import mock
+
+import psutil
+import pytest
+
+from specdemo.child import Limits
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import FileError, PromptError
+from specdemo.measure.race import race
+from specdemo.presentation import schema
+from specdemo.records import MOST_TURNS, Comparison, Turn
+from specdemo.settings import GenerationSettings
+from specdemo.ui import uploads
+from specdemo.ui.callbacks.compare import Callbacks, kept_chat
+from specdemo.ui.share.files import KINDS
+from specdemo.ui.uploads import meanwhile, opened, opening, reading, sharing
+
+T = TypeVar("T")
+
+
+def result(work: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
+@pytest.fixture(scope="module")
+def saved() -> dict[str, Any]:
+    """A comparison as Share saves it."""
+    *_, comparison = race(ScriptedEngine(wrong=(4, 7)), "Say", GenerationSettings(num_assistant_tokens=3))
+    assert isinstance(comparison, Comparison)
+    return schema.to_json(comparison)
+
+
+def packed(comparison: dict[str, Any]) -> str:
+    return b64encode(gzip.compress(json.dumps(comparison).encode())).decode()
+
+
+def test_a_file_is_opened_and_a_run_drawn_in_a_process_of_its_own(saved: dict[str, Any]) -> None:
+    data = json.dumps(saved).encode()
+    assert result(opening(data)).anatomy == opened(data).anatomy
+    for kind, start in (("html", b"<!"), ("png", b"\x89PNG"), ("gif", b"GIF8")):
+        assert result(sharing(kind, packed(saved))).startswith(start)
+    with pytest.raises(FileError, match="not a comparison"):
+        result(opening(b"{}"))
+
+
+def test_twenty_thousand_turns_are_refused_at_once(saved: dict[str, Any]) -> None:
+    history = [{"prompt": "a", "answer": "b" * 200}] * 20_000
+    began = monotonic()
+    with pytest.raises(FileError):
+        opened(json.dumps(saved | {"history": history}).encode())
+    assert monotonic() - began < 5
+    assert opened(json.dumps(saved | {"history": history[:MOST_TURNS]}).encode()).feed
+    with pytest.raises(PromptError, match="start a new chat"):
+        list(race(ScriptedEngine(), "Say", GenerationSettings(), history=[Turn(prompt="a", answer="b")] * 257))
+    kept = {"target": ScriptedEngine().pair.target.name, "turns": history}
+    assert kept_chat(ScriptedEngine().pair, kept)[:2] == [(), None]
+
+
+def test_a_picture_that_takes_too_long_is_refused(saved: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "LIMITS", Limits(seconds=3))
+    long, began = packed(saved | {"prompt": "\n" * 2**22}), monotonic()
+    assert len(long) < 50_000
+    with pytest.raises(FileError, match="takes too long to draw; share it as JSON"):
+        result(sharing("gif", long))
+    assert monotonic() - began < 20
+
+
+def test_whoever_leaves_ends_the_process_that_reads_for_them(saved: dict[str, Any]) -> None:
+    before = set(psutil.Process().children())
+    work = meanwhile(sharing("gif", packed(saved | {"prompt": "\n" * 2**22})), ["still"])
+    assert [next(work), next(work)] == [["still"], ["still"]]
+    [process] = [
+        one for one in psutil.Process().children() if one not in before and "spawn_main" in str(one.cmdline())
+    ]
+    work.close()
+    psutil.wait_procs([process], timeout=10)
+    assert not process.is_running()
+
+
+def test_the_page_shows_why_a_file_is_refused() -> None:
+    *_, (_, message, _) = Callbacks(mock.Mock()).open(b"[1]")
+    assert "not a comparison" in message
+
+
+def test_prompts_of_a_file_are_read_apart(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "Once"}\n{"prompt": "Twice"}\n')
+    assert [task.prompt for task in result(reading(str(file), "base", 5))] == ["Once", "Twice"]
+    assert len(result(reading(None, "base", 3))) == 3
+    file.write_text("{")
+    with pytest.raises(FileError, match="is not JSON"):
+        result(reading(str(file), "base", 5))
+
+
+def test_kinds_of_files_are_those_that_the_page_offers() -> None:
+    assert set(KINDS) == {"html", "gif", "png"}
