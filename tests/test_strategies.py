@@ -1,5 +1,6 @@
 """A strategy declares itself: page, terminal, sweep, benchmark and copied code follow from its class."""
 
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from specdemo.cli import main
+from specdemo.cli.options import check_effect
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.errors import SettingsError
+from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.bench import available
 from specdemo.experiments.sweep import candidates
 from specdemo.presentation.code import FLAVOURS, code
@@ -52,8 +54,8 @@ class Parrot(Strategy):
     def words(self) -> str:
         return f"{self.num_assistant_tokens} repeats"
 
-    def vllm(self) -> Fields:
-        return {"method": "parrot", "num_speculative_tokens": self.num_assistant_tokens}
+    def genai(self) -> Fields:
+        return {"parrot": self.num_assistant_tokens}
 
 
 @pytest.fixture(autouse=True)
@@ -96,11 +98,13 @@ def test_the_page_offers_it_with_its_settings() -> None:
 
 def test_the_terminal_takes_it_and_code_has_its_form(capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--engine", "traced", "--drafter", "parrot", "--num-assistant-tokens", "2"]
-    assert main(["code", "Say", "--to", "vllm", *options]) == 0
-    assert '{"method": "parrot", "num_speculative_tokens": 2}' in capfd.readouterr().out
+    assert main(["code", "Say", *options]) == 0
+    assert "config.parrot = 2" in capfd.readouterr().out
     assert main(["code", "Say", "--to", "llama.cpp", *options]) == 2
     assert "llama.cpp cannot decode with 2 repeats" in capfd.readouterr().err
-    assert main(["code", "Say", *options, "--max-ngram-size", "2"]) != 0
+    given = Namespace(drafter="parrot", max_ngram_size=2)
+    with pytest.raises(UsageError, match="--max-ngram-size has no effect in the chosen"):
+        check_effect(given, [GenerationSettings.checked(**CHOSEN)])
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     assert "parrot" in capfd.readouterr().out

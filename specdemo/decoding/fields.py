@@ -47,10 +47,10 @@ def openai(request: Request, *, beyond: bool = True) -> dict[str, Any]:
     return found
 
 
-def llama_cpp(request: Request, window: int = -1) -> dict[str, Any]:
+def llama_cpp(request: Request, window: int) -> dict[str, Any]:
     """The fields of llama.cpp's server, except how many tokens it is to write.
 
-    `window`: how many of the last tokens a repetition penalty is for; -1: all of them.
+    `window`: how many of the last tokens a repetition penalty is for. It has no value for "all of them".
     """
     sampling = request.sampling
     return {

@@ -2,42 +2,107 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from shlex import join
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from specdemo.decoding import fields
 from specdemo.errors import SettingsError
 from specdemo.models.devices import draft_device, properties
+from specdemo.models.origins import Format, Origin, origin
 from specdemo.presentation.wording import is_chat
 from specdemo.records import Model, ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import ServerDefault, Strategy
+from specdemo.strategies import Lookup, ServerDefault, Strategy
 
-Where = Callable[[Model], str]
-"""Path or name of a model, as the lines are to give it."""
 _PORT = "8000"
-Form = TypeVar("Form", dict[str, Any], list[str])
+_WINDOW = 4096  # tokens that llama.cpp applies a repetition penalty to, if the context's length is unknown
 
 
-def code(
-    flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where = lambda model: model.name
-) -> str:
-    """The lines of one of `FLAVOURS`.
+@dataclass(frozen=True)
+class _Copy:
+    """What is to be reproduced: where the models are found, and the strategy's form for the software."""
+
+    pair: ModelPair
+    settings: GenerationSettings
+    request: Request
+    target: Origin
+    draft: Origin | None
+    form: Any
+
+    @property
+    def chat(self) -> bool:
+        """Whether the prompt is a message of a chat."""
+        return is_chat(self.pair, self.settings)
+
+
+class Software(NamedTuple):
+    """Software that the lines can be for.
+
+    `form` is a strategy's form for it; `target` and `draft` are the formats in which it reads models; `write` writes
+    the lines.
+    """
+
+    title: str
+    form: Callable[[Strategy], Any]
+    target: tuple[Format, ...]
+    draft: tuple[Format, ...]
+    write: Callable[[_Copy], Iterator[str]]
+
+
+def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
+    """The lines for one of `FLAVOURS`. With `local` they name paths on this machine.
+
+    A draft that does not exist in a format which the software reads is replaced by prompt lookup; a comment says so.
 
     Raises:
-        SettingsError: that software cannot decode in this way or with this draft, or nobody knows how the server was
-            told to.
+        SettingsError: that software cannot decode in this way, with this draft or this target, or nobody knows how
+            the server was configured.
     """
-    if isinstance(settings.strategy, ServerDefault):
+    software, request = FLAVOURS[flavour], Request.of(prompt, settings)
+    if isinstance(request.strategy, ServerDefault):
         raise SettingsError("Only whoever started the server knows how it speculates; choose a pair on this machine.")
-    _, write = FLAVOURS[flavour]
-    return "\n".join(write(pair, settings, prompt, where)) + "\n"
+    if software.form(request.strategy) is None:
+        words = request.strategy.words
+        raise SettingsError(f"{software.title} cannot decode with {words}; choose a constant lookahead.")
+    draft, notes = None, list[str]()
+    if request.strategy.drafter.model:
+        model = _draft(pair)
+        # transformers has no such heads
+        formats = () if pair.eagle3 and flavour == "transformers" else software.draft
+        draft = _found(model, formats, local)
+        if draft is None:
+            request = replace(request, strategy=Lookup(settings.max_ngram_size, settings.num_assistant_tokens))
+            notes.append(f"{software.title} cannot load {model.name} as a draft; n-grams of the text propose instead")
+    target = _found(pair.target, software.target, local)
+    if target is None:
+        raise SettingsError(
+            f"{software.title} cannot load {pair.target.name!r}, which exists for OpenVINO only; "
+            f"choose {FLAVOURS['genai'].title}, or another target."
+        )
+    notes += [place.get for place in (target, draft) if place is not None and place.get is not None]
+    copy = _Copy(pair, settings, request, target, draft, software.form(request.strategy))
+    return "\n".join([*(f"# {note}" for note in notes), *software.write(copy)]) + "\n"
 
 
-def _genai(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
-    strategy, runtime = settings.strategy, pair.runtime
-    if strategy.genai() is None:
-        raise _lacks("OpenVINO GenAI", strategy)
+def _draft(pair: ModelPair) -> Model:
+    if pair.draft is None:
+        raise SettingsError("This pair has no draft model; add one, or choose prompt lookup.")
+    if pair.draft_kind == "translated":
+        raise SettingsError(
+            "This pair's draft has a different tokenizer than its target, and only specdemo's traced engine decodes "
+            "with such a draft; choose another one, or prompt lookup."
+        )
+    return pair.draft
+
+
+def _found(model: Model, formats: tuple[Format, ...], local: bool) -> Origin | None:
+    """Where a model is found in the first of these formats that it exists in."""
+    return next(filter(None, (origin(model, format_, local=local) for format_ in formats)), None)
+
+
+def _genai(copy: _Copy) -> Iterator[str]:
+    runtime = copy.pair.runtime
     uncached = runtime.model_copy(update={"model_cache": False})
     given, theirs = (
         "".join(f", {name}={value!r}" for name, value in properties(uncached, device).items())
@@ -48,136 +113,123 @@ def _genai(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Wh
     yield "scheduler = ov_genai.SchedulerConfig()"
     yield f"scheduler.cache_size = {runtime.cache_size}"
     source = "prompt_lookup=True"
-    if strategy.drafter.model:
-        source = f"draft_model=ov_genai.draft_model({_draft(pair, where)!r}, {draft_device(runtime)!r}{theirs})"
+    if copy.draft is not None:
+        source = f"draft_model=ov_genai.draft_model({copy.draft.path!r}, {draft_device(runtime)!r}{theirs})"
     yield "pipeline = ov_genai.LLMPipeline("
-    yield f"    {where(pair.target)!r}, {runtime.device!r}, scheduler_config=scheduler{given},"
+    yield f"    {copy.target.path!r}, {runtime.device!r}, scheduler_config=scheduler{given},"
     yield f"    {source},"
     yield ")"
     yield "config = pipeline.get_generation_config()"
-    for name, value in fields.genai(Request.of(prompt, settings)).items():
+    for name, value in fields.genai(copy.request).items():
         why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
         yield f"config.{name} = {value!r}{why}"
-    yield f"prompt = {prompt!r}"
-    if is_chat(pair, settings):
+    yield f"prompt = {copy.request.prompt!r}"
+    if copy.chat:
         yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
-        if not settings.enable_thinking:
+        if not copy.request.enable_thinking:
             yield 'prompt.set_extra_context({"enable_thinking": False})'
     else:
         yield "config.apply_chat_template = False"
     yield "print(pipeline.generate(prompt, config))"
 
 
-def _ovms(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
-    strategy = settings.strategy
-    form = _form("OpenVINO Model Server", strategy, strategy.ovms())
-    flags = ["--rest_port", _PORT, "--model_name", pair.target.name, "--model_path", where(pair.target)]
-    flags += ["--task", "text_generation", "--target_device", pair.runtime.device]
-    flags += ["--cache_size", str(pair.runtime.cache_size)]
-    if strategy.drafter.model:
-        yield join(["ovms", *flags, "--draft_source_model", _draft(pair, where)])
+def _ovms(copy: _Copy) -> Iterator[str]:
+    runtime = copy.pair.runtime
+    flags = ["--rest_port", _PORT, "--model_name", copy.pair.target.name, "--model_path", copy.target.path]
+    flags += ["--task", "text_generation", "--target_device", runtime.device]
+    flags += ["--cache_size", str(runtime.cache_size)]
+    if copy.draft is not None:
+        yield join(["ovms", *flags, "--draft_source_model", copy.draft.path])
     else:  # the graph then needs prompt_lookup in its plugin_config
         yield join(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     yield ""
-    yield _curl("/v3", pair, settings, prompt, fields.openai(Request.of(prompt, settings)) | form)
+    yield _curl("/v3", copy, fields.openai(copy.request) | copy.form)
 
 
-def _vllm(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
-    strategy = settings.strategy
-    form = _form("vLLM", strategy, strategy.vllm())
-    if strategy.drafter.model:
-        form = {"method": "eagle3" if pair.eagle3 else "draft_model", "model": _draft(pair, where), **form}
+def _vllm(copy: _Copy) -> Iterator[str]:
+    form = copy.form
+    if copy.draft is not None:
+        form = {"method": "eagle3" if copy.pair.eagle3 else "draft_model", "model": copy.draft.path, **form}
+    if copy.target.file is not None:
+        yield "# vLLM's support of GGUF files is experimental; add --tokenizer with the original repository"
     flags = ["--port", _PORT, "--speculative-config", json.dumps(form)]
-    yield join(["vllm", "serve", where(pair.target), *flags])
+    yield join(["vllm", "serve", copy.target.path, *flags])
     yield ""
-    yield _curl("/v1", pair, settings, prompt, fields.openai(Request.of(prompt, settings)))
+    yield _curl("/v1", copy, fields.openai(copy.request))
 
 
-def _llama_cpp(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
-    strategy = settings.strategy
-    flags = _form("llama.cpp", strategy, strategy.llama_cpp())
-    if strategy.drafter.model:
-        kind = "draft-eagle3" if pair.eagle3 else "draft-simple"
-        flags = ["--spec-type", kind, "--spec-draft-model", _draft(pair, where), *flags]
-    yield join(["llama-server", "--port", _PORT, "-m", where(pair.target), *flags])
+def _llama_cpp(copy: _Copy) -> Iterator[str]:
+    flags = copy.form
+    if copy.draft is not None:
+        kind = "draft-eagle3" if copy.pair.eagle3 else "draft-simple"
+        flags = ["--spec-type", kind, "--spec-draft-model", copy.draft.path, *flags]
+    yield join(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
     yield ""
-    request = {"max_tokens": settings.max_new_tokens, **fields.llama_cpp(Request.of(prompt, settings))}
-    yield _curl("/v1", pair, settings, prompt, request)
+    window = copy.pair.target.context_length or _WINDOW
+    yield _curl("/v1", copy, {"max_tokens": copy.request.max_new_tokens, **fields.llama_cpp(copy.request, window)})
 
 
-def _transformers(pair: ModelPair, settings: GenerationSettings, prompt: str, where: Where) -> Iterator[str]:
-    strategy, options = settings.strategy, fields.transformers(Request.of(prompt, settings))
-    by_head = pair.eagle3 and strategy.drafter.model
-    form = _form("transformers", strategy, None if by_head else strategy.transformers())
+def _transformers(copy: _Copy) -> Iterator[str]:
+    options = fields.transformers(copy.request)
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed"
     yield ""
-    yield f"tokenizer = AutoTokenizer.from_pretrained({where(pair.target)!r})"
-    yield f"target = AutoModelForCausalLM.from_pretrained({where(pair.target)!r})"
+    yield f"tokenizer = AutoTokenizer.from_pretrained({_pretrained(copy.target)})"
+    yield f"target = AutoModelForCausalLM.from_pretrained({_pretrained(copy.target)})"
     assistant = ""
-    if strategy.drafter.model:
+    if copy.draft is not None:
         assistant = ", assistant_model=draft"
-        yield f"draft = AutoModelForCausalLM.from_pretrained({_draft(pair, where)!r})"
-        yield from (f"draft.generation_config.{name} = {value!r}" for name, value in form.items())
+        yield f"draft = AutoModelForCausalLM.from_pretrained({_pretrained(copy.draft)})"
+        yield from (f"draft.generation_config.{name} = {value!r}" for name, value in copy.form.items())
     else:
-        options |= form
-    yield f"prompt = {prompt!r}"
+        options |= copy.form
+    yield f"prompt = {copy.request.prompt!r}"
     special = ""
-    if is_chat(pair, settings):
+    if copy.chat:
         special = ", add_special_tokens=False"  # the template has them
-        extra = "" if settings.enable_thinking else ", enable_thinking=False"
+        extra = "" if copy.request.enable_thinking else ", enable_thinking=False"
         yield 'chat = [{"role": "user", "content": prompt}]'
         yield f"prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False{extra})"
     yield f'inputs = tokenizer(prompt{special}, return_tensors="pt")'
-    if settings.ignore_eos:
+    if copy.request.ignore_eos:
         yield "# transformers has no setting to go on past the end of the text, so this may stop earlier"
-    if settings.do_sample:
-        yield f"set_seed({settings.seed})"
+    if copy.request.sampling.do_sample:
+        yield f"set_seed({copy.request.sampling.seed})"
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     yield f"output = target.generate(**inputs{assistant}{given})"
     yield "print(tokenizer.decode(output[0, inputs.input_ids.shape[1]:], skip_special_tokens=True))"
 
 
-def _curl(prefix: str, pair: ModelPair, settings: GenerationSettings, prompt: str, request: dict[str, Any]) -> str:
+def _pretrained(place: Origin) -> str:
+    """The arguments of `from_pretrained`."""
+    return repr(place.place) if place.file is None else f"{place.place!r}, gguf_file={place.file!r}"
+
+
+def _curl(prefix: str, copy: _Copy, request: dict[str, Any]) -> str:
     """A request to a server, with `curl`."""
-    path, body = "/completions", {"model": pair.target.name, "prompt": prompt, **request}
-    if is_chat(pair, settings):
+    name, prompt = copy.pair.target.name, copy.request.prompt
+    path, body = "/completions", {"model": name, "prompt": prompt, **request}
+    if copy.chat:
         path = "/chat/completions"
-        body = {"model": pair.target.name, "messages": [{"role": "user", "content": prompt}], **request}
-        if not settings.enable_thinking:
+        body = {"model": name, "messages": [{"role": "user", "content": prompt}], **request}
+        if not copy.request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
     data = json.dumps(body, ensure_ascii=False)
     header = ["-H", "Content-Type: application/json"]
     return join(["curl", f"http://localhost:{_PORT}{prefix}{path}", *header, "-d", data])
 
 
-def _draft(pair: ModelPair, where: Where) -> str:
-    if pair.draft is None:
-        raise SettingsError("This pair has no draft model; add one, or choose prompt lookup.")
-    if pair.draft_kind == "translated":
-        raise SettingsError(
-            "This pair's draft has a different tokenizer than its target, and only specdemo's traced engine decodes "
-            "with such a draft; choose another one, or prompt lookup."
-        )
-    return where(pair.draft)
-
-
-def _form(what: str, strategy: Strategy, form: Form | None) -> Form:
-    """The strategy's form for a software, if it has one."""
-    if form is None:
-        raise _lacks(what, strategy)
-    return form
-
-
-def _lacks(what: str, strategy: Strategy) -> SettingsError:
-    return SettingsError(f"{what} cannot decode with {strategy.words}; choose a constant lookahead.")
-
-
-FLAVOURS: dict[str, tuple[str, Callable[[ModelPair, GenerationSettings, str, Where], Iterator[str]]]] = {
-    "genai": ("OpenVINO GenAI", _genai),
-    "ovms": ("OpenVINO Model Server", _ovms),
-    "vllm": ("vLLM", _vllm),
-    "llama.cpp": ("llama.cpp", _llama_cpp),
-    "transformers": ("transformers", _transformers),
+FLAVOURS: dict[str, Software] = {
+    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), ("openvino",), ("openvino",), _genai),
+    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.ovms(), ("openvino",), ("openvino",), _ovms),
+    "vllm": Software("vLLM", lambda strategy: strategy.vllm(), ("transformers", "gguf"), ("transformers",), _vllm),
+    "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
+    "transformers": Software(
+        "transformers",
+        lambda strategy: strategy.transformers(),
+        ("transformers", "gguf"),
+        ("transformers", "gguf"),
+        _transformers,
+    ),
 }
-"""Software that the lines can be for: its name, and what writes them."""
+"""Software that the lines can be for."""

@@ -114,6 +114,10 @@ class Suffix(Strategy):
             **({} if self.remember else {"suffix_decoding_max_cached_requests": 0}),
         }
 
+    def llama_cpp(self) -> list[str]:
+        """Its n-gram cache, which counts, too, with thresholds of its own."""
+        return ["--spec-type", "ngram-cache", "--spec-draft-n-max", str(self.max_assistant_tokens)]
+
 
 @dataclass(frozen=True)
 class _Both(Strategy):

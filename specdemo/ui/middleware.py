@@ -114,6 +114,12 @@ def checks(host: str | None, allowed: Sequence[str]) -> list[Middleware]:
     return found
 
 
+def only_here(host: str | None, allowed: Sequence[str]) -> bool:
+    """Whether only this machine reaches a page that listens on `host`, under no other names than its own."""
+    address = host or os.environ.get("GRADIO_SERVER_NAME", _LOOPBACK[1])
+    return is_loopback(address) and not allowed and "SPACE_HOST" not in os.environ
+
+
 def is_loopback(address: str) -> bool:
     """Whether only this machine reaches a page that listens there."""
     try:

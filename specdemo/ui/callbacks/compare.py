@@ -45,8 +45,10 @@ from specdemo.ui.uploads import meanwhile, opening, sharing
 class Callbacks:
     """The callbacks that need the engine."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, *, local: bool = False) -> None:
+        """`local`: only this machine reaches the page, so that paths may be shown."""
         self._sessions = sessions
+        self._local = local
 
     def run(
         self,
@@ -107,7 +109,7 @@ class Callbacks:
         """The settings as lines of code; updates of message and lines."""
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            lines = code(flavour, compared(pair), settings, prompt)
+            lines = code(flavour, compared(pair), settings, prompt, local=self._local)
         except SpecdemoError as error:
             return [alert(error), ""]
         return [code_html(lines), lines]

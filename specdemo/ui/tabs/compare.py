@@ -155,7 +155,7 @@ def _as_code(
 ) -> None:
     """What the settings are in other software, to copy."""
     with gr.Row(elem_id="as-code"):
-        names = [(title, name) for name, (title, _) in FLAVOURS.items()]
+        names = [(software.title, name) for name, software in FLAVOURS.items()]
         flavour = gr.Dropdown(
             names, label="Software", container=False, filterable=False, elem_id="flavour", min_width=200
         )
