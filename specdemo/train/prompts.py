@@ -123,7 +123,7 @@ def read_passages(file: Path) -> list[str]:
     try:
         with lzma.open(file, "rt", encoding="utf-8") if file.suffix == ".xz" else file.open(encoding="utf-8") as text:
             lines = " ".join(text.read(_READ).split())
-    except (OSError, UnicodeDecodeError, lzma.LZMAError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as error:
         raise FileError(f"The passages in {str(file)!r} cannot be read; name a text file.") from error
     pieces = [lines[at : at + _PIECE] for at in range(0, len(lines), _PIECE)]
     whole = [re.sub(r"^\S*.*?(?<=[.!?])\s+(?=\S)", "", piece, count=1) for piece in pieces]

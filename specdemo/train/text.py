@@ -123,10 +123,8 @@ class Writer:
     def batch(self, index: int, seed: int, texts: Sequence[str], sources: Sources) -> list[Conversation]:
         """Conversations of a batch; the same ones for the same arguments."""
         random = Random(f"{seed} {index}")
-        if not self.chat:
-            prompts = self._beginnings(random, texts, sources)
-        else:
-            prompts = sources.given(index, seed) or self._mixed(random, texts, sources)
+        mixed = self._mixed if self.chat else self._beginnings
+        prompts = sources.given(index, seed) or mixed(random, texts, sources)
         chats = [self._chat(prompt, random) for prompt in prompts]
         self._answer(chats, random)
         for _ in range(TURNS - 1 if self.between else 0):

@@ -1,0 +1,227 @@
+"""The target's text, and the table counted from it: all that `train-draft` does without PyTorch."""
+
+import importlib.util
+import json
+import lzma
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specdemo.cli import main
+from specdemo.decoding.table import TABLE, Table
+from specdemo.errors import FileError
+from specdemo.models.converted import folder_of
+from specdemo.models.gguf import inspect_gguf
+from specdemo.models.gguf_convert import convert_gguf
+from specdemo.models.graph import join_products
+from specdemo.train import text
+from specdemo.train.corpus import Conversation, Corpus, Label
+from specdemo.train.network import Network
+from specdemo.train.prompts import kind_of, read_passages, read_prompts, with_passage
+from specdemo.train.table import predictions
+from specdemo.train.text import AnswerSettings, Sources, Writer
+from tests.support import gguf_files
+from tests.support.folders import FIXTURES
+
+TARGET = FIXTURES / "eagle3" / "target"
+PEOPLE = Label("question", "people")
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "BATCH", 16)
+    monkeypatch.setattr(text, "ANSWER", 24)
+
+
+def _prompts(file: Path, **counts: int) -> Path:
+    rows = [
+        {"prompt": f"{source} {number}", "source": source}
+        for source, many in counts.items()
+        for number in range(many)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_a_table_is_made_without_pytorch(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    prompts = _prompts(tmp_path / "prompts.jsonl", first=20, second=12)
+    options = ["train-draft", "--target", str(TARGET), "--models-dir", str(tmp_path), "--threads", "1"]
+    sources = ["--prompts", str(prompts), "--hold-out", "second"]
+    assert main([*options, *sources, "--kind", "table", "--out", "counts", "--tokens", "700"]) == 0
+    assert "of held-out tokens predicted" in capfd.readouterr().err
+    table = Table.load(tmp_path / "counts" / TABLE)
+    assert len(table)
+    assert table.vocabulary == Network(TARGET).shape.vocabulary
+    card = (tmp_path / "counts" / "README.md").read_text()
+    assert "prompts of a source left out (second)" in card
+    written = Corpus(tmp_path / ".counts.training" / "text")
+    first = [written.label(index).source for index in range(len(prompts.read_text().splitlines()))]
+    assert (first.count("first"), first.count("second")) == (20, 12)  # before anything else
+    elsewhere = predictions(table, written, written.divided("second").elsewhere)
+    assert f"**{elsewhere.agreement:.1%}**" in card
+
+    again = [
+        "--kind",
+        "table",
+        "--out",
+        "again",
+        "--tokens",
+        "300",
+        "--text",
+        str(tmp_path / ".counts.training" / "text"),
+    ]
+    assert main([*options, *again]) == 0
+    taken = Corpus(tmp_path / ".again.training" / "text")
+    assert 300 <= taken.answer_tokens < written.answer_tokens
+    assert "a second" not in capfd.readouterr().err  # nothing was written anew
+
+    assert main([*options, "--out", "draft"]) == 2
+    assert "--kind table" in capfd.readouterr().err
+    for wrong in ("third", ""):
+        one = _prompts(tmp_path / "one.jsonl", only=3) if not wrong else prompts
+        assert (
+            main([*options, "--kind", "table", "--out", "x", "--prompts", str(one), "--hold-out", wrong or "only"])
+            == 2
+        )
+        assert "one of several sources" in capfd.readouterr().err
+    assert main([*options, "--kind", "table", "--out", "x", "--text", str(tmp_path)]) == 2
+    assert "text.rows" in capfd.readouterr().err
+
+
+def test_a_corpus_keeps_answers_labels_and_batches(tmp_path: Path) -> None:
+    corpus, other = Corpus(tmp_path / "one"), Label("summary", "passages")
+    chat = Conversation(np.arange(8), np.array([0, 0, 1, 1, 0, 0, 1, 1], bool), other, sampled=True)
+    corpus.append([Conversation.of([1, 2], [3], PEOPLE)])
+    corpus.append([chat, Conversation.of([1], [2, 3], PEOPLE)])
+    for found in (corpus, Corpus(tmp_path / "one")):
+        assert (len(found), found.batches, found.tokens, found.answer_tokens) == (3, 2, 14, 7)
+        assert [one.label for one in found] == [PEOPLE, other, PEOPLE]
+        assert found[1].ids.tolist() == chat.ids.tolist()
+        assert found[1].answered.tolist() == chat.answered.tolist()
+        assert [one.sampled for one in found] == [False, True, False]
+        assert [one.prompt for one in found] == [2, 2, 1]
+    part = Corpus(tmp_path / "two")
+    part.take(corpus, 1)
+    assert (len(part), part.labels) == (1, [PEOPLE])
+    part = Corpus(tmp_path / "three")
+    part.take(corpus, 0)
+    assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in corpus]
+    assert part.batches == 2
+
+
+def test_prompts_are_held_out_whole_and_by_source(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path)
+    for start in range(2):  # every prompt twice: answered greedily and sampled
+        batch = [Conversation.of([1, number], [5, start], PEOPLE, bool(start)) for number in range(100)]
+        corpus.append([*batch, *(Conversation.of([2, number], [6], Label("list", "other")) for number in range(10))])
+    parts = corpus.divided("other")
+    assert (len(parts.train), len(parts.held_out), len(parts.elsewhere)) == (2 * 91, 2 * 9, 20)
+    assert sorted([*parts.train, *parts.held_out, *parts.elsewhere]) == list(range(len(corpus)))
+    assert not {corpus[index].digest for index in parts.train} & {corpus[index].digest for index in parts.held_out}
+    assert not corpus.divided().elsewhere
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("Write a Python function that adds two numbers.", "code"),
+        ("Translate to Spanish: Where is the station?", "translation"),
+        ("TL;DR of the following", "summary"),
+        ("Correct the grammar: me goes", "rewriting"),
+        ("Extract the names from this passage.", "extraction"),
+        ("How many eggs are left?", "mathematics"),
+        ("Write a poem about the sea.", "writing"),
+        ("Give me five names for a cat.", "list"),
+        ("Why is the sky blue?", "question"),
+    ],
+)
+def test_kinds_of_task_are_recognised_by_words(words: str, kind: str) -> None:
+    assert kind_of(words) == kind
+
+
+def test_prompts_are_lines_or_json(tmp_path: Path) -> None:
+    lines = tmp_path / "mine.txt"
+    lines.write_text("Why?\n\nSummarize this.\n")
+    assert [(one.text, one.label) for one in read_prompts(lines)] == [
+        ("Why?", Label("question", "mine.txt")),
+        ("Summarize this.", Label("summary", "mine.txt")),
+    ]
+    rows = tmp_path / "people.jsonl"
+    rows.write_text('{"prompt": "One\\ntwo", "source": "here", "kind": "chat"}\n\n{"prompt": "Why?"}\n')
+    assert [one.label for one in read_prompts(rows)] == [Label("chat", "here"), Label("question", "people.jsonl")]
+    assert read_prompts(rows)[0].text == "One\ntwo"
+    for wrong in ('{"text": "no prompt"}', "[1]", "3", "{"):
+        rows.write_text('{"prompt": "fine"}\n' + wrong)
+        with pytest.raises(FileError, match=r"Line 2 .* has no prompt; write JSON"):
+            read_prompts(rows)
+    lines.write_text("\n")
+    with pytest.raises(FileError, match="write one per line"):
+        read_prompts(lines)
+    with pytest.raises(FileError, match="name a text file"):
+        read_prompts(tmp_path / "none")
+
+
+def test_passages_are_whole_sentences(tmp_path: Path) -> None:
+    whole = " ".join(f"This is sentence number {number} of a book." for number in range(400))
+    packed = tmp_path / "book.txt.xz"
+    packed.write_bytes(lzma.compress(whole.encode()))
+    pieces = read_passages(packed)
+    assert len(pieces) > 3
+    assert all(piece in whole for piece in pieces)
+    for seed in range(20):
+        prompt = with_passage(Random(seed), pieces)
+        assert prompt.label.source == "passages"
+        sentences = [part for part in prompt.text.replace("\n\n", " ").split(".") if "sentence number" in part]
+        assert all(part.strip().endswith("of a book") for part in sentences[:-1])
+    (tmp_path / "short.txt").write_text("Short.")
+    with pytest.raises(FileError, match="name a longer file"):
+        read_passages(tmp_path / "short.txt")
+    (tmp_path / "torn.xz").write_bytes(packed.read_bytes()[:50])
+    with pytest.raises(FileError, match="name a text file"):
+        read_passages(tmp_path / "torn.xz")
+
+
+class Scripted(Writer):
+    """The tiny target's tokenizer and template; its answers are given."""
+
+    def _write(self, starts: Sequence[list[int]], configs: list[Any]) -> list[list[int]]:
+        self.read: list[list[int]] = [*getattr(self, "read", []), *starts]
+        end = min(self.ends)
+        return [[*self._encode("a b a b"), end] for _ in starts]
+
+
+def test_chats_go_on_for_up_to_three_turns(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    gguf_files.write(file, "llama")
+    assert list(convert_gguf(file))
+    writer = Scripted(folder_of(inspect_gguf(file)), AnswerSettings(greedy=1), 1)
+    assert writer.between, "the template has a place for another turn"
+    batch = [one for index in range(4) for one in writer.batch(index, 0, ["A text. Of sentences."], Sources())]
+    turns = [int((np.diff(one.answered.astype(int)) == 1).sum()) for one in batch]
+    assert {*turns} == {1, 2, 3}
+    for one in batch:
+        answer = [*writer._encode("a b a b"), min(writer.ends)]
+        assert one.ids[one.answered].tolist() == answer * (int(one.answered.sum()) // len(answer))
+        assert one.ids[: one.prompt].tolist() in writer.read
+    made_up = [writer.decode(one.ids[: one.prompt].tolist()) for one in batch if one.label.source == "target"]
+    assert 0 < len(made_up) <= text.ALIKE * 40  # no more of one opening
+    assert writer.openings.most_common(1)[0][1] <= text.ALIKE
+
+
+def test_products_that_were_joined_are_read_apart() -> None:
+    plain, joined = Network(TARGET), Network(TARGET)
+    assert join_products(joined.model)
+    joined.nodes = joined.model.get_ordered_ops()
+    assert joined.shape == plain.shape
+    for index in (0, plain.shape.layers - 1):
+        found, wanted = joined.layer(index), plain.layer(index)
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
