@@ -1,19 +1,23 @@
-"""What several runs say together: a median, how far it can be trusted, and sums over all of them.
+"""Intervals, what may be said by them, and those of medians of whole runs.
 
-Every interval that is shown anywhere comes from `median_interval`, and `FORMULA` says how.
+Speedups have theirs from steps, in `speedups`; rates of a load run, and trials of earlier versions, which are only
+totals, from `median_interval`. `FORMULA` says how.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 
-from specdemo.records import Record, Trial
+from specdemo.records import Record
 
 LEVEL = 0.95
 ENOUGH = 6
 _DRAWS = 2000
-_WIDE = 1.5  # upper end / lower end: beyond this the median says little
+SAME = 0.02  # within this of 1× neither side is called faster
+_EVEN = 1.1  # two sides are about even if the interval ends within this of 1×
+_WIDE = 1.5  # upper end / lower end: beyond this the middle says little
 
 FORMULA = (
     f"median of the runs; interval: the middle {LEVEL * 100:.0f} % of the medians of {_DRAWS:,} random resamples of "
@@ -21,15 +25,22 @@ FORMULA = (
 )
 
 
+Call = Literal["faster", "slower", "about even", "too noisy to call"]
+
+
 class Interval(Record):
-    """A median and its percentile-bootstrap interval; no interval where there are too few runs for one."""
+    """An estimate and its interval; no interval where there are too few runs for one.
+
+    `limit`: more than this is impossible, so that something must have disturbed the measurement.
+    """
 
     middle: float
     low: float | None = None
     high: float | None = None
+    limit: float | None = None
 
     def __str__(self) -> str:
-        """The median, with the interval in parentheses."""
+        """The estimate, with the interval in parentheses."""
         return f"{self.middle:.2f}×" + (f" ({self.ends})" if self.known else "")
 
     @property
@@ -45,8 +56,24 @@ class Interval(Record):
         return f"{LEVEL * 100:.0f} % interval {self.low:.2f}–{self.high:.2f}"
 
     @property
+    def impossible(self) -> bool:
+        """Whether it is more than can be."""
+        return self.limit is not None and self.middle > self.limit
+
+    @property
+    def call(self) -> Call:
+        """What may be said of a speedup: that a side is faster only where the interval leaves no doubt."""
+        if self.low is None or self.high is None or self.impossible:
+            return "too noisy to call"
+        if self.low > 1 and self.middle >= 1 + SAME:
+            return "faster"
+        if self.high < 1 and self.middle <= 1 - SAME:
+            return "slower"
+        return "about even" if self.low >= 1 / _EVEN and self.high <= _EVEN else "too noisy to call"
+
+    @property
     def wide(self) -> bool:
-        """Whether the runs differ so much that the median says little."""
+        """Whether it is so wide that the middle says little."""
         return self.low is not None and self.high is not None and self.high > _WIDE * self.low
 
     @property
@@ -63,7 +90,7 @@ def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
     return _bootstrapped(tuple(values), seed)
 
 
-@lru_cache(maxsize=256)  # headline, tone, evidence and doubts of a comparison all ask for the same one
+@lru_cache(maxsize=256)
 def _bootstrapped(values: tuple[float, ...], seed: int) -> Interval:
     middle = float(np.median(values))
     if len(values) < ENOUGH:
@@ -71,50 +98,3 @@ def _bootstrapped(values: tuple[float, ...], seed: int) -> Interval:
     draws = np.random.default_rng(seed).choice(values, (_DRAWS, len(values)))
     low, high = np.quantile(np.median(draws, axis=1), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return Interval(middle=middle, low=float(low), high=float(high))
-
-
-class Summary(Record):
-    """A summary of trials with the same settings. Shares are of the speculative runs' seconds.
-
-    `other_load` is the median share of the machine's processor time that other processes took.
-    """
-
-    speedup: Interval
-    speedups: tuple[float, ...]
-    identical: bool
-    mean_accepted_length: float | None
-    acceptance_rate: float | None
-    token_acceptance: float | None
-    draft_share: float | None
-    verify_share: float | None
-    other_share: float | None
-    other_load: float | None = None
-
-
-def summarise(done: Sequence[Trial]) -> Summary:
-    """The figures of at least one trial: ratios of sums over the trials, not averages of their ratios."""
-    speedups = tuple(trial.speedup for trial in done)
-    seconds = sum(trial.run_seconds for trial in done)
-    draft = _total([trial.draft_seconds for trial in done])
-    verify = _total([trial.verify_seconds for trial in done])
-    accepted = _total([trial.accepted for trial in done])
-    proposed, judged = (_total([getattr(trial, name) for trial in done]) for name in ("proposed", "judged"))
-    rounds = _total([trial.rounds for trial in done])
-    loads = [trial.other_load for trial in done if trial.other_load is not None]
-    return Summary(
-        speedup=median_interval(speedups),
-        speedups=speedups,
-        identical=all(trial.identical for trial in done),
-        mean_accepted_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
-        acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
-        token_acceptance=accepted / judged if accepted is not None and judged else None,
-        draft_share=draft / seconds if draft is not None else None,
-        verify_share=verify / seconds if verify is not None else None,
-        other_share=1 - (draft + verify) / seconds if draft is not None and verify is not None else None,
-        other_load=float(np.median(loads)) if loads else None,
-    )
-
-
-def _total(seconds: Sequence[float | None]) -> float | None:
-    known = [value for value in seconds if value is not None]
-    return sum(known) if len(known) == len(seconds) else None

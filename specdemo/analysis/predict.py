@@ -92,6 +92,20 @@ def predict(costs: Costs, acceptance: float, drafter: str = "model") -> Predicti
     )
 
 
+def ceiling(costs: Costs, drafter: str = "model") -> tuple[float, int] | None:
+    """What a perfect draft would reach, whose every proposal is accepted, and its best lookahead.
+
+    None where the draft's cost is unknown. Passes measured as faster than one over a single token count as that.
+    """
+    least = costs.verify[0]
+    possible = costs.model_copy(update={"verify": tuple(max(least, seconds) for seconds in costs.verify)})
+    found = predict(possible, 1.0, drafter)
+    if found is None or not found.predicted:
+        return None
+    lookahead, speedup = max(enumerate(found.predicted, 1), key=lambda pair: pair[1])
+    return speedup, lookahead
+
+
 def _best(speedups: Sequence[float]) -> int:
     lookahead, speedup = max(enumerate(speedups, 1), key=lambda pair: pair[1], default=(0, 0.0))
     return lookahead if speedup > 1 else 0

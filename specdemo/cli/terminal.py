@@ -7,13 +7,13 @@ from rich.panel import Panel
 from rich.table import Column, Table
 from rich.text import Text
 
-from specdemo.analysis import conclusion
 from specdemo.experiments.report import Report, write
 from specdemo.experiments.report import Table as Listed
 from specdemo.output import write_json
 from specdemo.presentation import explain
 from specdemo.presentation.figures import figures
 from specdemo.presentation.pieces import PieceKind, pieces_of
+from specdemo.presentation.verdict import verdict
 from specdemo.presentation.warnings import warnings
 from specdemo.presentation.wording import prompt_of
 from specdemo.records import Comparison, Run
@@ -32,7 +32,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
     console.print(legend(comparison))
-    console.print(Text(conclusion.headline(comparison) + ".", style="bold"), explain.reason(comparison))
+    conclusion = verdict(comparison)
+    console.print(Text(conclusion.headline + ".", style="bold"), conclusion.sentence)
     console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
     console.print(table(comparison))
     for doubt in warnings(comparison):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from specdemo.analysis import metrics, predict
-from specdemo.analysis.intervals import Summary, summarise
+from specdemo.analysis.speedups import Summary, summarise
 from specdemo.analysis.predict import Prediction
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError

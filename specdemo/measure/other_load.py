@@ -10,7 +10,7 @@ from time import process_time
 
 import psutil
 
-_LEAST_SECONDS = 0.1  # of all cores together: the system counts in hundredths
+LEAST_SECONDS = 0.1  # of all cores together: the system counts in hundredths
 
 
 class OtherLoad:
@@ -22,7 +22,7 @@ class OtherLoad:
     def share(self) -> float | None:
         """Share of the machine's processor time that others took so far; None if that is too short to tell."""
         passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
-        return min(max((busy - own) / passed, 0.0), 1.0) if passed >= _LEAST_SECONDS else None
+        return min(max((busy - own) / passed, 0.0), 1.0) if passed >= LEAST_SECONDS else None
 
 
 def _times() -> tuple[float, float, float]:

@@ -1,58 +1,11 @@
-"""A comparison in plain sentences, for page and terminal alike."""
+"""A comparison in plain sentences, for page and terminal alike: what was compared, how, and why outputs part."""
 
 from collections.abc import Iterator
 
 from specdemo.analysis import metrics
-from specdemo.analysis.conclusion import evidence
-from specdemo.presentation.figures import number, percent
 from specdemo.presentation.wording import in_words
-from specdemo.records import SIDES, Comparison, Move, Round, Run, Verdict
+from specdemo.records import Comparison, Move, Verdict
 from specdemo.strategies import SOURCES
-
-
-def reason(comparison: Comparison) -> str:
-    """From how many runs, and why: what a round commits compared with what it costs, and what makes up that cost.
-
-    If speculation had nothing to work with, that comes first.
-    """
-    missing = [*_missing(comparison)]
-    if missing or not comparison.both:
-        return " ".join(missing)
-    return " ".join(filter(None, (_nothing(comparison), evidence(comparison), _why(comparison))))
-
-
-def _missing(comparison: Comparison) -> Iterator[str]:
-    """Why a side is missing, or ended too early."""
-    yield from comparison.failures.values()
-    for side in SIDES:
-        if comparison.side(side).finish_reason == "absent":
-            yield f"There is no {side} server, so there is nothing to compare with."
-
-
-def _nothing(comparison: Comparison) -> str:
-    """That nothing was proposed, or nothing accepted; empty otherwise."""
-    rounds = comparison.speculative.rounds
-    if not rounds or any(step.accepted for step in rounds):
-        return ""
-    lookup = not comparison.settings.strategy.drafter.model
-    if any(step.proposed is None or step.proposed for step in rounds):
-        who = "prompt lookup" if lookup else "the draft"
-        return f"No token that {who} proposed was accepted, so speculation could only cost time."
-    who = "Prompt lookup found nothing to copy" if lookup else "The draft proposed nothing"
-    return f"{who}, so both sides decoded one token at a time."
-
-
-def _why(comparison: Comparison) -> str:
-    length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
-    if not comparison.speculative.passes_known:
-        return ""
-    if length is None or cost is None:
-        return "Ask for more tokens to see a difference."
-    if cost > length:
-        round_ = f"A round takes as long as {cost:.2f} plain steps but commits only {length:.2f} tokens."
-    else:
-        round_ = f"A round commits {length:.2f} tokens in the time of {cost:.2f} plain steps."
-    return " ".join(filter(None, (round_, _makeup(comparison))))
 
 
 def agreement(comparison: Comparison) -> str:
@@ -205,45 +158,9 @@ def _quoted(text: str) -> str:
     return f"“{text.replace(chr(10), '↵')}”"
 
 
-def _shares(run: Run) -> str:
-    """In how many rounds each of two sources proposed, and how much of it was accepted."""
-    parts = []
-    for source, name in SOURCES.items():
-        rounds = [step for step in run.rounds if step.source == source]
-        if rounds:
-            accepted, proposed = (sum(counts) for counts in zip(*map(_counts, rounds), strict=True))
-            of_them = f"{accepted} of {proposed} accepted"
-            parts.append(f"{name} proposed in {len(rounds)} of {len(run.rounds)} rounds ({of_them})")
-    told = "; ".join(parts)
-    return f"{told[:1].upper()}{told[1:]}." if told else ""
-
-
-def _counts(step: Round) -> tuple[int, int]:
-    return step.accepted, len(step.proposed or ())
-
 
 SAMPLING_CAVEAT = (
     "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
     "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
     "different by chance. The traced engine keeps the distribution exactly."
 )
-
-
-def _makeup(comparison: Comparison) -> str:
-    settings, costs = comparison.settings, comparison.costs
-    who, lookahead = settings.strategy.drafter.sources, settings.strategy.fixed_lookahead
-    sentences, calibrated = [], []
-    rate = metrics.acceptance_rate(comparison.speculative)
-    if rate is not None:
-        sentences.append(f"{percent(rate)} of {settings.strategy.drafter.proposals} were accepted.")
-    if len(who) > 1:
-        sentences.append(_shares(comparison.speculative))
-    if costs is not None and "model" in who and costs.draft_step is not None:
-        calibrated.append(f"a draft step cost {number(metrics.draft_cost(costs))} of a plain step")
-    if costs is not None and lookahead is not None:
-        tokens = lookahead + 1
-        times = number(metrics.verify_cost(costs, tokens))
-        calibrated.append(f"verifying {tokens} tokens in one pass cost {times} times a pass over one")
-    if calibrated:
-        sentences.append(f"Measured apart from this run, {' and '.join(calibrated)}.")
-    return " ".join(sentences)

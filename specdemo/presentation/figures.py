@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from specdemo.analysis import intervals, metrics
-from specdemo.analysis.conclusion import speedup_of
+from specdemo.analysis import metrics, speedups
 from specdemo.records import Comparison, Run
 
 _POSITIONS = 16
@@ -48,13 +47,10 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def _speedup(comparison: Comparison) -> Figure:
-    """The quoted speedup with its interval, or the race's own where it was not repeated."""
-    speedup, formula = speedup_of(comparison), metrics.FORMULAS["speedup"]
-    if speedup is None or not comparison.repeats:
-        return Figure("speedup, one run", "", number(speedup.middle if speedup else None, "×"), formula)
-    runs = len(comparison.repeats)
-    name = f"speedup, {runs} repeat{'s' * (runs > 1)}"
-    return Figure(name, "", str(speedup), f"{formula}; {intervals.FORMULA}")
+    """The one estimate, with its interval."""
+    speedup = speedups.of_comparison(comparison)
+    formula = f"{metrics.FORMULAS['speedup']}; {speedups.FORMULA}"
+    return Figure("speedup", "", "–" if speedup is None else str(speedup), formula)
 
 
 def _positions(run: Run) -> str:

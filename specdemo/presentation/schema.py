@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from specdemo.analysis import metrics
-from specdemo.analysis.conclusion import runs_of, speedup_of
+from specdemo.analysis.speedups import of_comparison
 from specdemo.errors import FileError
 from specdemo.input import json_value
 from specdemo.output import READABLE, SCHEMA
@@ -29,7 +29,7 @@ _REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "othe
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """One JSON-serialisable object of schema 2."""
-    speedup = speedup_of(comparison)
+    speedup = of_comparison(comparison)
     return {
         "schema": SCHEMA,
         **comparison.model_dump(mode="json", include={"pair", "history", "prompt", "settings", "environment"}),
@@ -38,12 +38,16 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "summary": {
             "speedup": speedup and speedup.middle,
             "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.known else None,
-            "runs": runs_of(comparison),
+            "call": speedup and speedup.call,
+            "tokens_per_round": speedup and speedup.tokens_per_round,
+            "plain_steps_per_round": speedup and speedup.plain_steps_per_round,
+            "runs": 0 if speedup is None else speedup.runs,
+            "timed_steps": 0 if speedup is None else speedup.steps,
             "acceptance_rate": metrics.acceptance_rate(comparison.speculative),
             "mean_accepted_length": metrics.mean_accepted_length(comparison.speculative),
             "identical": metrics.identical(comparison) if comparison.both else None,
             "first_divergence": metrics.first_divergence(comparison),
-            "doubts": [doubt._asdict() for doubt in warnings(comparison)],
+            "doubts": [{"kind": each.kind, "reason": each.reason} for each in warnings(comparison)],
         },
     }
 

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from specdemo.analysis import metrics
-from specdemo.analysis.conclusion import speedup_of
-from specdemo.analysis.intervals import Interval, Summary
+from specdemo.analysis.intervals import Interval
 from specdemo.analysis.loops import loop
 from specdemo.analysis.predict import predict
+from specdemo.analysis.speedups import Summary, of_comparison
 from specdemo.presentation.figures import percent
 from specdemo.records import Comparison, Costs, Verdict
 
-_ABOVE = 1.1  # × τ: clocks and caches explain a little
 _BELOW = 0.95  # of v(1)
 _BUSY = 0.2  # of the machine's processor time
 
@@ -41,20 +40,49 @@ Kind = Literal[
 ]
 
 
+_CHIPS: dict[Kind, str] = {
+    "above τ": "impossible figure",
+    "other load": "disturbed",
+    "still warming up": "still warming up",
+    "nothing accepted": "no guess accepted",
+    "draft device": "draft on another device",
+    "slow draft": "draft too slow to help",
+    "no gain possible": "no draft could pay here",
+    "too wide": "runs differ too much",
+    "loop": "the answer repeats itself",
+    "experts": "mixture of experts",
+    "v(n) below 1": "step costs disturbed",
+    "includes 1": "no clear difference",
+}
+"""In a few words, the gravest first."""
+_RANKS = {kind: rank for rank, kind in enumerate(_CHIPS)}
+
+
 class Caution(NamedTuple):
-    """Which figure to doubt, and why, as a sentence."""
+    """Which figure to doubt, and why, as a sentence; `detail` is what else belongs on a chip."""
 
     kind: Kind
     reason: str
+    detail: str = ""
+
+    @property
+    def chip(self) -> str:
+        """The warning in a few words."""
+        return _CHIPS[self.kind] + (f": {self.detail}" if self.detail else "")
+
+    @property
+    def rank(self) -> int:
+        """Its place among all, the gravest first."""
+        return _RANKS[self.kind]
 
 
 def warnings(comparison: Comparison) -> Iterator[Caution]:
     """What to doubt about a comparison."""
-    speedup = speedup_of(comparison)
-    loads = [trial.other_load for trial in comparison.repeats] or [comparison.other_load]
+    speedup = of_comparison(comparison)
+    loads = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
     load = max((share for share in loads if share is not None), default=None)
     if speedup is not None:
-        yield from _of_speedup(speedup, metrics.mean_accepted_length(comparison.speculative))
+        yield from _impossible(speedup, speedup.tokens_per_round)
     yield from _of_load(load)
     for side, warm_up in (comparison.warm_up or {}).items():
         if not warm_up.steady:
@@ -143,12 +171,17 @@ def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Caution]:
 
 def doubts_of(summary: Summary) -> Iterator[Caution]:
     """What to doubt about a summary of trials."""
-    yield from _of_speedup(summary.speedup, summary.mean_accepted_length)
+    yield from _impossible(summary.speedup, summary.mean_accepted_length)
+    reason = too_wide(summary.speedup)
+    if reason is not None:
+        yield Caution("too wide", reason)
+    elif summary.speedup.includes_one:
+        yield Caution("includes 1", f"The {summary.speedup.ends} includes 1, so neither side is clearly faster.")
     yield from _of_load(summary.other_load)
 
 
-def _of_speedup(speedup: Interval, length: float | None) -> Iterator[Caution]:
-    if length is not None and speedup.middle > _ABOVE * length:
+def _impossible(speedup: Interval, length: float | None) -> Iterator[Caution]:
+    if length is not None and speedup.impossible:
         why = (
             "every target pass committed a single token, as in plain decoding, so speculation cannot have saved time"
             if length <= 1
@@ -159,11 +192,6 @@ def _of_speedup(speedup: Interval, length: float | None) -> Iterator[Caution]:
             f"A speedup of {speedup.middle:.2f}× is more than τ = {length:.2f} allows: {why}. The plain runs were "
             "probably slowed down by something else; measure again.",
         )
-    reason = too_wide(speedup)
-    if reason is not None:
-        yield Caution("too wide", reason)
-    elif speedup.includes_one:
-        yield Caution("includes 1", f"The {speedup.ends} includes 1, so neither side is clearly faster.")
 
 
 def too_wide(speedup: Interval) -> str | None:
@@ -176,15 +204,15 @@ def busy(share: float | None) -> str | None:
     if share is None or share <= _BUSY:
         return None
     return (
-        f"Other processes took {percent(share)} of this machine's processor time meanwhile. That slows both "
-        "sides down, and not necessarily alike; close them and run again."
+        f"Other programs used {percent(share)} of this machine's processor meanwhile. That slows both sides down, "
+        "and not necessarily alike; close them and run again."
     )
 
 
 def _of_load(share: float | None) -> Iterator[Caution]:
     reason = busy(share)
-    if reason is not None:
-        yield Caution("other load", reason)
+    if share is not None and reason is not None:
+        yield Caution("other load", reason, f"other programs used {percent(share)} of the processor")
 
 
 def _of_costs(costs: Costs) -> Iterator[Caution]:

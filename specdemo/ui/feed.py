@@ -11,12 +11,11 @@ from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
-from specdemo.analysis import conclusion, metrics
-from specdemo.analysis.predict import predict
+from specdemo.analysis import metrics
 from specdemo.measure.side import Slice
 from specdemo.output import json_text
 from specdemo.presentation import explain, schema
-from specdemo.presentation.warnings import warnings
+from specdemo.presentation.verdict import verdict
 from specdemo.presentation.wording import in_words, is_chat
 from specdemo.records import SIDES, Comparison, Round, Side, Turn
 from specdemo.settings import GenerationSettings
@@ -155,10 +154,16 @@ def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
 
 
 def _end(comparison: Comparison) -> dict[str, Any]:
+    conclusion = verdict(comparison)
     return {
-        "headline": conclusion.headline(comparison),
-        "tone": conclusion.tone(comparison),
-        **_at_a_glance(comparison),
+        "headline": conclusion.headline,
+        "tone": conclusion.tone,
+        "reason": conclusion.sentence,
+        "doubt": conclusion.chip or "",
+        "why": grounds_html(conclusion.why),
+        "ceiling": conclusion.ceiling or "",
+        "seconds": conclusion.seconds and dict(zip(("plain", "speculative"), conclusion.seconds, strict=True)),
+        "difference": conclusion.difference or "",
         "agreement": explain.agreement(comparison) if comparison.both else "",
         "identical": metrics.identical(comparison),
         "divergence": metrics.first_divergence(comparison),
@@ -168,25 +173,3 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "figures": figures_html(comparison),
         "record": json_text(schema.to_json(comparison)),
     }
-
-
-def _at_a_glance(comparison: Comparison) -> dict[str, Any]:
-    """One sentence, at most one warning in a few words, and everything else, as paragraphs of HTML."""
-    evidence = conclusion.evidence(comparison)
-    first, _, rest = explain.reason(comparison).replace(evidence, "", 1).strip().partition(". ")
-    found = list(warnings(comparison))
-    grounds = [evidence, rest, *(caution.reason for caution in found), explain.divergence_reason(comparison)]
-    speedup, seconds = conclusion.speedup_of(comparison), sum(step.seconds for step in comparison.plain.rounds)
-    return {
-        "reason": f"{first.rstrip('.')}." if first else evidence,
-        "doubt": found[0].kind if found else "",
-        "why": grounds_html(grounds),
-        "ceiling": _ceiling(comparison),
-        "seconds": None if speedup is None else {"plain": seconds, "speculative": seconds / speedup.middle},
-    }
-
-
-def _ceiling(comparison: Comparison) -> str:
-    """What a perfect draft would reach on this machine at its best lookahead; empty where no draft was measured."""
-    prediction = predict(comparison.costs, 1.0) if comparison.costs is not None else None
-    return f"a perfect draft: {max(prediction.predicted):.1f}×" if prediction and prediction.predicted else ""

@@ -142,7 +142,7 @@ def test_a_new_kind_is_a_part_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_p
     updates = list(callbacks.measure(visitor, True, PAIR, None, 2, 1, 16, False, ["16", "64"]))
     *_, (message, board, _, _, _), (_, _, files, _, _) = updates
     assert message == ""
-    assert "Too few runs to be sure: length" in json.loads(board)["html"]["opening"]
+    assert "Length 16 is fastest, 1." in json.loads(board)["html"]["opening"]
     assert [Path(path).suffix for path in files["value"]] == [".json", ".md", ".csv", ".html"]
     (nothing,) = callbacks.measure(visitor, True, PAIR, None, 2, 1, 16, False, [])
     assert "Choose at least one of lengths" in nothing[0]

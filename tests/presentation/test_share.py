@@ -8,9 +8,9 @@ import pytest
 from PIL import Image, ImageSequence
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.analysis.conclusion import headline
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
+from specdemo.presentation.verdict import headline
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.ui.share.picture import HEIGHT, WIDTH, moving_picture, verdict_picture

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from specdemo.analysis.conclusion import evidence, headline, tone
 from specdemo.presentation.explain import agreement, made_by
 from specdemo.presentation.pieces import pieces
+from specdemo.presentation.verdict import verdict
 from specdemo.presentation.wording import prompt_of
 from specdemo.records import SIDES, Comparison, Side
 from specdemo.resources import colours
@@ -126,8 +126,9 @@ class _Canvas:
 
     def _verdict(self, pen: ImageDraw.ImageDraw) -> None:
         comparison = self._comparison
-        pen.text((_EDGE, 8), headline(comparison), _colour(_TONES[tone(comparison)]), _font(28))
-        words = f"{evidence(comparison)} {agreement(comparison).capitalize()}."
+        conclusion = verdict(comparison)
+        pen.text((_EDGE, 8), conclusion.headline, _colour(_TONES[conclusion.tone]), _font(28))
+        words = f"{conclusion.sentence} {agreement(comparison).capitalize()}."
         for number, line in enumerate(wrap(words, 110)[:2]):
             pen.text((_EDGE, 44 + 16 * number), line, _colour("mute"), _font(13))
 

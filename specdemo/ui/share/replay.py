@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from specdemo.analysis.conclusion import headline
 from specdemo.presentation.explain import made_by
 from specdemo.presentation.scripts import bundle
+from specdemo.presentation.verdict import headline
 from specdemo.records import Comparison
 from specdemo.resources import ASSETS
 from specdemo.ui.feed import recorded

@@ -1,0 +1,344 @@
+"""The speedup and its interval, estimated from the timed steps of both sides: the one number that is shown anywhere.
+
+A race of two seconds is hundreds of timed plain steps and rounds, so its few totals are the poorest summary of it.
+How many tokens a round commits is counted, not estimated; only what a step of each kind takes is uncertain. Kinds are
+lengths of passes, since a round that proposes less takes less time.
+
+- What a kind takes is the mean of two estimates: the plain mean, which is right where disturbances hit both sides
+  alike but follows every outlier, and the mean without the slowest and fastest 30 %, which ignores outliers but
+  prefers undisturbed steps, of which a side with short steps has more. Where they disagree the interval grows by it.
+- The interval comes from a bootstrap over blocks of about 0.2 s, since neighbouring steps are disturbed together,
+  widened as Student's t is for few blocks. Added to its variance is what no resampling of so short a time can show:
+  the machine's drift between blocks, more if other programs were seen to take the processor.
+
+`tests/test_speedups.py` holds this against simulated machines, `python -m tests.benchmarks.coverage` against real
+ones. The processor time of the engine's threads was tried as a second clock and is not used: threads that wait for
+one that was interrupted spin, which counts as processor time, and intervals from it held the truth less often.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from specdemo.analysis.intervals import ENOUGH, LEVEL, Interval, median_interval
+from specdemo.records import Comparison, Record, Round, Run, Trial
+
+BLOCK_SECONDS = 0.2
+_LEAST_BLOCKS = 8  # of a side; shorter ones where it took less than so many of them
+_STEPS = 3  # of a block, at least
+_TRIMMED = 0.3  # of the steps, at either end
+_DRAWS = 400
+_BINS = 256  # steps of a kind are summed up in so many bins by length, which bounds the work
+_CLOCKS = 0.015  # relative half-width that no amount of data removes: switching sides, being watched
+_DRIFT = 0.06  # of a single block; averages out over several
+_LOAD = 1.5  # the same per share of the processor that other programs took
+_FEW = 0.3  # of a single step
+_MOST = 7.0  # of the logarithm: a factor of a thousand
+ABOVE = 1.1  # × τ: a round hardly takes less time than a plain step; clocks and caches explain a little
+
+FORMULA = (
+    "seconds of a plain step × tokens per round / seconds of a round, over all steps of the race and its repeats; "
+    f"{LEVEL * 100:.0f} % interval by a bootstrap over blocks of {BLOCK_SECONDS:g} s"
+)
+
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+
+
+class Speedup(Interval):
+    """A speedup with its interval, and what it follows from: `middle` = `plain_step` · `tokens_per_round` / `round`.
+
+    `plain_step` and `round` are seconds, None where there are only totals, `tokens_per_round` is None where a server
+    does not say which tokens came from one pass. `runs` counts speculative runs, `steps` the timed steps of both
+    sides, `blocks` those of the side that has fewer.
+    """
+
+    runs: int
+    steps: int = 0
+    blocks: int = 0
+    plain_step: float | None = None
+    round: float | None = None
+    tokens_per_round: float | None = None
+
+    @property
+    def plain_steps_per_round(self) -> float | None:
+        """What a round takes, in plain steps."""
+        return None if self.tokens_per_round is None else self.tokens_per_round / self.middle
+
+
+class _Steps(NamedTuple):
+    """Steps of one run: seconds, committed tokens, kind, and which share of each counts."""
+
+    seconds: tuple[float, ...]
+    tokens: tuple[int, ...]
+    kinds: tuple[int, ...]
+
+    def first(self, tokens: float) -> _Floats:
+        """Which share of each step lies within the first `tokens` tokens."""
+        committed = np.array(self.tokens, float)
+        before = np.cumsum(committed) - committed
+        share = np.clip((tokens - before) / np.maximum(committed, 1), 0, 1)
+        return np.asarray(np.where(committed > 0, share, before < tokens), float)
+
+
+class _Pair(NamedTuple):
+    """A plain and a speculative run of the same prompt, compared at the same number of tokens."""
+
+    plain: _Steps
+    speculative: _Steps
+    tokens: int
+    prompt: Hashable = None
+
+
+_NOTHING = _Steps((), (), ())
+
+
+def of_comparison(comparison: Comparison) -> Speedup | None:
+    """The speedup of a race and its repeats together; None where a side has no step to compare.
+
+    Repeats without steps, from files of earlier versions, stand for themselves where there are enough of them.
+    """
+    trials = comparison.repeats
+    if len(trials) >= ENOUGH and not any(trial.round_steps for trial in trials):
+        return of_trials(trials)
+    plain, speculative = (_steps(run) for run in (comparison.plain, comparison.speculative))
+    tokens = min(sum(plain.tokens), sum(speculative.tokens))
+    timed = [trial for trial in trials if trial.round_steps]
+    pairs = [_Pair(plain, speculative, tokens), *_pairs(timed, [None] * len(timed))]
+    loads = [comparison.other_load, *(trial.other_load for trial in trials)]
+    return _speedup(tuple(pairs), _load(loads), 1 + len(trials), passes=comparison.speculative.passes_known)
+
+
+def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Speedup:
+    """The speedup of at least one trial with the same settings.
+
+    With `prompts`, one for each trial, of which six or more differ, these are taken for a sample of prompts, and the
+    interval covers how much prompts differ. Otherwise it is for these prompts.
+    """
+    prompts = [None] * len(trials) if prompts is None else prompts
+    passes = all(trial.rounds is not None for trial in trials)
+    found = None
+    if all(trial.round_steps for trial in trials):
+        pairs = tuple(_pairs(trials, prompts))
+        found = _speedup(pairs, _load([trial.other_load for trial in trials]), len(trials), passes=passes)
+    if found is not None:
+        return found
+    rounds = sum(trial.rounds or 0 for trial in trials)
+    length = sum(trial.run_tokens for trial in trials) / rounds if rounds and passes else None
+    medians = median_interval([trial.speedup for trial in trials])
+    return Speedup(
+        **medians.model_dump(exclude={"limit"}),
+        runs=len(trials),
+        tokens_per_round=length,
+        limit=None if length is None else ABOVE * length,
+    )
+
+
+def _steps(run: Run) -> _Steps:
+    return _Steps(
+        seconds=tuple(step.seconds for step in run.rounds),
+        tokens=tuple(len(step.committed) for step in run.rounds),
+        kinds=tuple(map(kind, run.rounds)),
+    )
+
+
+def kind(step: Round) -> int:
+    """Rounds of the same kind take about the same time: the number of proposals, or -1 where it is unknown."""
+    return -1 if step.proposed is None else len(step.proposed)
+
+
+def _pairs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> Iterator[_Pair]:
+    """Each trial's run with its plain neighbours. Every run counts once, though it may be neighbour to two trials."""
+    before: tuple[float, ...] = ()
+    for trial, prompt in zip(trials, prompts, strict=True):
+        run = _Steps(*zip(*[(seconds, tokens, kind) for tokens, kind, seconds in trial.round_steps], strict=True))
+        for seconds in trial.plain_steps:
+            if seconds != before:
+                yield _Pair(_Steps(seconds, (1,) * len(seconds), (0,) * len(seconds)), run, trial.tokens, prompt)
+                run = _NOTHING
+            before = seconds
+        if run is not _NOTHING:
+            yield _Pair(_NOTHING, run, trial.tokens, prompt)
+
+
+def _load(loads: Sequence[float | None]) -> float:
+    """The mean of what was measured."""
+    measured = [load for load in loads if load is not None]
+    return sum(measured) / len(measured) if measured else 0.0
+
+
+@lru_cache(maxsize=256)  # headline, bars, explanation and warnings of a comparison all ask for the same one
+def _speedup(pairs: tuple[_Pair, ...], load: float, runs: int, *, passes: bool) -> Speedup | None:
+    sides = [
+        _Side([(pair.plain, pair.tokens, pair.prompt) for pair in pairs]),
+        _Side([(pair.speculative, pair.tokens, pair.prompt) for pair in pairs]),
+    ]
+    if not all(side.measured for side in sides):
+        return None
+    prompts = list(dict.fromkeys(pair.prompt for pair in pairs))
+    random = np.random.default_rng(0)
+    if len(prompts) >= ENOUGH:
+        many = random.multinomial(len(prompts), np.full(len(prompts), 1 / len(prompts)), _DRAWS)
+        blocks = len(prompts)
+        draws = [many[:, [prompts.index(prompt) for prompt in side.prompts]] for side in sides]
+    else:
+        blocks = min(side.blocks for side in sides)
+        draws = [random.multinomial(side.blocks, np.full(side.blocks, 1 / side.blocks), _DRAWS) for side in sides]
+    plain, speculative = (
+        side.seconds_per_token(drawn, fixed=len(prompts) < ENOUGH) for side, drawn in zip(sides, draws, strict=True)
+    )
+    ratios = np.log(plain) - np.log(speculative)  # of each draw, by means and by trimmed means; the first is no draw
+    middle, apart = float(ratios[0].mean()), float(ratios[0, 0] - ratios[0, 1])
+    spread = float(ratios[1:].mean(axis=1).std(ddof=1)) * _student(blocks - 1) * np.sqrt(blocks / max(blocks - 1, 1))
+    lengths = min(side.lengths for side in sides)
+    floor = _CLOCKS**2 + (_DRIFT**2 + (_LOAD * load) ** 2) / lengths + (_FEW / min(side.steps for side in sides)) ** 2
+    half = min(float(np.sqrt(spread**2 + floor + apart**2)), _MOST)
+    step = float(np.exp(np.log(plain[0]).mean()))
+    length = sides[1].tokens / sides[1].steps if passes else None
+    return Speedup(
+        middle=float(np.exp(middle)),
+        low=float(np.exp(middle - half)),
+        high=float(np.exp(middle + half)),
+        runs=runs,
+        steps=sum(side.number for side in sides),
+        blocks=blocks,
+        plain_step=step,
+        round=None if length is None else step * length / float(np.exp(middle)),
+        tokens_per_round=length,
+        limit=None if length is None else ABOVE * length,
+    )
+
+
+class _Side:
+    """All steps of one side, in blocks."""
+
+    def __init__(self, runs: Sequence[tuple[_Steps, int, Hashable]]) -> None:
+        runs = [(steps, tokens, prompt) for steps, tokens, prompt in runs if steps.seconds and tokens]
+        self.measured = bool(runs)
+        if not runs:
+            return
+        total = sum(sum(steps.seconds) for steps, _, _ in runs)
+        length = min(BLOCK_SECONDS, total / _LEAST_BLOCKS)
+        parts: list[tuple[_Floats, _Floats, _Ints, _Floats, _Ints]] = []
+        self.prompts: list[Hashable] = []  # of each block
+        self.lengths = 0.0  # of BLOCK_SECONDS
+        for steps, tokens, prompt in runs:
+            share = steps.first(tokens)
+            counted = share > 0
+            share, seconds = share[counted], np.array(steps.seconds)[counted]
+            number = max(min(round(float(seconds.sum()) / length), len(seconds) // _STEPS), 1)
+            middles = (np.cumsum(seconds) - seconds / 2) / seconds.sum()
+            block = np.minimum((middles * number).astype(int), number - 1) + len(self.prompts)
+            parts.append(
+                (seconds, np.array(steps.tokens, float)[counted], np.array(steps.kinds)[counted], share, block)
+            )
+            self.prompts += [prompt] * number
+            self.lengths += max(float(seconds.sum()) / BLOCK_SECONDS, 1.0)
+        self._seconds, self._committed, self._kinds, self._share, self._block = map(
+            np.concatenate, zip(*parts, strict=True)
+        )
+        self.blocks, self.number = len(self.prompts), len(self._seconds)
+        self.steps = float(self._share.sum())
+        self.tokens = float((self._share * self._committed).sum())
+        self.measured = self.steps > 0 and self.tokens > 0
+
+    def seconds_per_token(self, draws: _Ints, *, fixed: bool) -> _Floats:
+        """For the blocks as they are, and for each draw of them: by means and by trimmed means of each kind.
+
+        `draws[i, b]` is how often draw i has block b. Where how many steps there are of each kind is `fixed`, only
+        what they take varies.
+        """
+        weights = np.vstack([np.ones(self.blocks), draws])
+        seconds = np.zeros((len(weights), 2))
+        for kind_ in np.unique(self._kinds):
+            times, number = self._times(self._kinds == kind_, weights)
+            seconds += times * (number[:1] if fixed else number)[:, None]
+        tokens = weights @ np.bincount(self._block, self._share * self._committed, self.blocks)
+        return np.asarray(seconds / (tokens[:1] if fixed else np.maximum(tokens, 1e-9))[:, None])
+
+    def _times(self, of_kind: npt.NDArray[np.bool_], weights: _Floats) -> tuple[_Floats, _Floats]:
+        """What a step of a kind takes in each draw, by mean and trimmed mean, and the number of such steps."""
+        order = np.argsort(self._seconds[of_kind], kind="stable")
+        seconds, share, block = (each[of_kind][order] for each in (self._seconds, self._share, self._block))
+        bins = min(_BINS, len(seconds))
+        bin_ = np.arange(len(seconds)) * bins // len(seconds)
+        cells = block * bins + bin_
+        steps, sums = (
+            weights @ np.bincount(cells, each, self.blocks * bins).reshape(self.blocks, bins)
+            for each in (share, share * seconds)
+        )
+        number = steps.sum(axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            until = np.cumsum(steps, axis=1)
+            low, high = _TRIMMED * number[:, None], (1 - _TRIMMED) * number[:, None]
+            kept = np.clip(until, low, high) - np.clip(until - steps, low, high)
+            trimmed = (np.nan_to_num(sums / steps) * kept).sum(axis=1) / kept.sum(axis=1)
+            times = np.stack([sums.sum(axis=1) / number, trimmed], axis=1)
+        return np.where(number[:, None] > 0, times, times[0]), number  # a draw may have no step of the kind
+
+
+def _student(freedom: int) -> float:
+    """The 97.5th percentile of Student's t, within 1 % (Abramowitz and Stegun 1964, 26.7.5); exact for 1 and 2."""
+    if freedom < 3:
+        return {1: 12.706, 2: 4.303}.get(freedom, 0.0)
+    z = 1.959964
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return float(z + sum(term / freedom**power for power, term in enumerate(terms, 1)))
+
+
+class Summary(Record):
+    """A summary of trials with the same settings. Shares are of the speculative runs' seconds.
+
+    `speedups` are those of whole trials, to be drawn beside the estimate.
+
+    `other_load` is the median share of the machine's processor time that other processes took.
+    """
+
+    speedup: Interval
+    speedups: tuple[float, ...]
+    identical: bool
+    mean_accepted_length: float | None
+    acceptance_rate: float | None
+    token_acceptance: float | None
+    draft_share: float | None
+    verify_share: float | None
+    other_share: float | None
+    other_load: float | None = None
+
+
+def summarise(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Summary:
+    """The figures of at least one trial: ratios of sums over the trials, not averages of their ratios.
+
+    `prompts`, one for each trial: see `of_trials`.
+    """
+    seconds = sum(trial.run_seconds for trial in done)
+    draft = _total([trial.draft_seconds for trial in done])
+    verify = _total([trial.verify_seconds for trial in done])
+    accepted = _total([trial.accepted for trial in done])
+    proposed, judged = (_total([getattr(trial, name) for trial in done]) for name in ("proposed", "judged"))
+    rounds = _total([trial.rounds for trial in done])
+    loads = [trial.other_load for trial in done if trial.other_load is not None]
+    return Summary(
+        speedup=of_trials(done, prompts),
+        speedups=tuple(trial.speedup for trial in done),
+        identical=all(trial.identical for trial in done),
+        mean_accepted_length=sum(trial.run_tokens for trial in done) / rounds if rounds else None,
+        acceptance_rate=accepted / proposed if accepted is not None and proposed else None,
+        token_acceptance=accepted / judged if accepted is not None and judged else None,
+        draft_share=draft / seconds if draft is not None else None,
+        verify_share=verify / seconds if verify is not None else None,
+        other_share=1 - (draft + verify) / seconds if draft is not None and verify is not None else None,
+        other_load=float(np.median(loads)) if loads else None,
+    )
+
+
+def _total(seconds: Sequence[float | None]) -> float | None:
+    known = [value for value in seconds if value is not None]
+    return sum(known) if len(known) == len(seconds) else None

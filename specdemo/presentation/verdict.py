@@ -1,0 +1,283 @@
+"""What a comparison comes to, for page, terminal, reports and pictures alike.
+
+One headline, one plain sentence, at most one doubt. Everything else is `why`, to be unfolded, where each term is
+explained once. All of it speaks of the one number of `analysis.speedups`.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from specdemo.analysis import metrics
+from specdemo.analysis.predict import ceiling
+from specdemo.analysis.speedups import Speedup, of_comparison
+from specdemo.presentation.explain import agreement, divergence_reason
+from specdemo.presentation.figures import percent
+from specdemo.presentation.warnings import warnings
+from specdemo.records import SIDES, Comparison, Costs, Run
+from specdemo.strategies import SOURCES
+
+Tone = Literal["faster", "slower", "same"]
+
+TERMS = {
+    "token": "a word, a part of one or a punctuation mark: what a model writes in one step",
+    "target": "the large model, whose answer counts",
+    "draft": "the small model, which guesses the next tokens",
+    "round": "the draft guesses, the target checks all guesses in one pass and adds a token of its own",
+    "normal step": "one pass of the target alone, which writes one token",
+}
+"""The words that a conclusion uses."""
+
+_TOO_NOISY = "too noisy to call"
+
+
+class Conclusion(NamedTuple):
+    """What a comparison comes to.
+
+    `seconds` are those of plain and speculative decoding for the same number of tokens, by the estimate: their ratio
+    is the headline's number. `difference` names what that saves or costs. `chip` is the `doubt` in a few words.
+    `ceiling`: what a perfect draft would reach on this machine.
+    """
+
+    headline: str
+    tone: Tone
+    sentence: str
+    seconds: tuple[float, float] | None
+    difference: str | None
+    ceiling: str | None
+    doubt: str | None
+    chip: str | None
+    why: tuple[str, ...]
+
+
+def verdict(comparison: Comparison) -> Conclusion:
+    """The conclusion of a comparison."""
+    speedup = of_comparison(comparison) if comparison.both else None
+    worst = next(iter(sorted(warnings(comparison), key=lambda caution: caution.rank)), None)
+    seconds = None if speedup is None else seconds_of(comparison, speedup)
+    return Conclusion(
+        headline=headline(comparison),
+        tone=tone(comparison),
+        sentence=sentence(comparison),
+        seconds=seconds,
+        difference=None if seconds is None or speedup is None else _difference(speedup, *seconds),
+        ceiling=ceiling_words(comparison),
+        doubt=worst and worst.reason,
+        chip=worst and worst.chip,
+        why=tuple(filter(None, why(comparison))),
+    )
+
+
+def headline(comparison: Comparison) -> str:
+    """The outcome in a few words, such as "1.84× faster"."""
+    if not comparison.both:
+        return "Nothing to compare"
+    speedup = of_comparison(comparison)
+    if speedup is None:
+        return "Too short to compare"
+    match speedup.call:
+        case "faster" if speedup.wide:
+            return f"{speedup.low:.1f} to {speedup.high:.1f}× faster"
+        case "faster":
+            return f"{speedup.middle:.2f}× faster"
+        case "slower":
+            return f"{speedup.middle:.2f}×: slower"
+        case "about even":
+            return f"About even: {speedup.middle:.2f}×"
+        case _:
+            return _capital(_TOO_NOISY)
+
+
+def tone(comparison: Comparison) -> Tone:
+    """Which way the outcome goes, for colouring."""
+    speedup = of_comparison(comparison) if comparison.both else None
+    call = _TOO_NOISY if speedup is None else speedup.call
+    return "faster" if call == "faster" else "slower" if call == "slower" else "same"
+
+
+def sentence(comparison: Comparison) -> str:
+    """Why, in one plain sentence: what a round yields compared with what it takes."""
+    missing = " ".join(_missing(comparison))
+    speedup = of_comparison(comparison) if comparison.both else None
+    if missing or speedup is None:
+        return missing or "The answer is too short to compare; allow more tokens."
+    nothing = _nothing(comparison)
+    if nothing:
+        return nothing
+    if speedup.call == _TOO_NOISY:
+        return f"{_doubtful(speedup)} {_settling(comparison, speedup)}"
+    steps, length = speedup.plain_steps_per_round, speedup.tokens_per_round
+    if steps is None or length is None:
+        plain, speculative = seconds_of(comparison, speedup)
+        return f"For the same tokens plain decoding takes {plain:.2f} s, speculative {speculative:.2f} s."
+    if steps > length:
+        return f"Each round takes as long as {steps:.2f} normal steps but yields only {length:.2f} tokens."
+    return f"Each round yields {length:.2f} tokens and takes as long as {steps:.2f} normal steps."
+
+
+def why(comparison: Comparison) -> Iterator[str]:
+    """Everything else there is to say, a paragraph each; some may be empty."""
+    if comparison.both:
+        yield evidence(comparison)
+        yield makeup(comparison)
+        yield _allowed(comparison)
+    for caution in warnings(comparison):
+        yield caution.reason
+    if comparison.both:
+        yield f"{_capital(agreement(comparison))}. {divergence_reason(comparison)}".strip()
+
+
+def evidence(comparison: Comparison) -> str:
+    """What the speedup is measured by, and how far it can be trusted."""
+    speedup = of_comparison(comparison)
+    if speedup is None:
+        return ""
+    repeats = len(comparison.repeats)
+    if not speedup.steps:
+        return f"Median of {repeats} repeats: {speedup}."
+    runs = {0: "one race", 1: "the race and 1 repeat"}.get(repeats, f"the race and {repeats} repeats")
+    settle = f" {_settling(comparison, speedup)}" if speedup.call == _TOO_NOISY or not repeats else ""
+    return f"Measured by {speedup.steps} timed steps of {runs}: {speedup}.{settle}"
+
+
+def makeup(comparison: Comparison) -> str:
+    """What the draft got right, and what guessing and checking cost."""
+    settings, costs = comparison.settings, comparison.costs
+    drafter, lookahead = settings.strategy.drafter, settings.strategy.fixed_lookahead
+    sentences = []
+    rate = metrics.acceptance_rate(comparison.speculative)
+    if rate is not None:
+        sentences.append(f"The target accepted {percent(rate)} of {drafter.proposals}.")
+    if len(drafter.sources) > 1:
+        sentences.append(_shares(comparison.speculative))
+    if costs is not None:
+        sentences.append(_costs(costs, lookahead, drafted=drafter.model))
+    return " ".join(filter(None, sentences))
+
+
+def ceiling_words(comparison: Comparison) -> str | None:
+    """What this machine allows: the speedup of a perfect draft; None where steps were not measured."""
+    found = _ceiling(comparison)
+    if found is None:
+        return None
+    return f"a perfect draft would reach {found[0]:.1f}×" if found[0] > 1 else "no draft could pay here"
+
+
+def seconds_of(comparison: Comparison, speedup: Speedup) -> tuple[float, float]:
+    """Seconds of plain and speculative decoding for what both sides decoded, in the ratio of the speedup."""
+    tokens = metrics.common_tokens(comparison)
+    step = speedup.plain_step
+    plain = metrics.seconds_to(comparison.plain, tokens) if step is None else step * tokens
+    return plain, plain / speedup.middle
+
+
+def _difference(speedup: Speedup, plain: float, speculative: float) -> str | None:
+    """What speculation saves or costs, as is written between two bars; None where that is not certain."""
+    match speedup.call:
+        case "faster":
+            return f"{_seconds(plain - speculative)} saved of {_seconds(plain)}"
+        case "slower":
+            return f"{_seconds(speculative - plain)} lost on {_seconds(plain)}"
+        case "about even":
+            return "no difference"
+        case _:
+            return None
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{seconds * 1000:.0f} ms"
+
+
+def _missing(comparison: Comparison) -> Iterator[str]:
+    """Why a side is missing, or ended too early."""
+    yield from comparison.failures.values()
+    for side in SIDES:
+        if comparison.side(side).finish_reason == "absent":
+            yield f"There is no {side} server, so there is nothing to compare with."
+
+
+def _nothing(comparison: Comparison) -> str:
+    """That nothing was proposed, or nothing accepted; empty otherwise."""
+    rounds = comparison.speculative.rounds
+    if not rounds or any(step.accepted for step in rounds):
+        return ""
+    drafter = comparison.settings.strategy.drafter
+    if any(step.proposed is None or step.proposed for step in rounds):
+        return f"Not one of {drafter.proposals} was accepted, so speculation could only cost time."
+    who = SOURCES[drafter.sources[0]]
+    found = "guessed nothing" if drafter.model else "found nothing to copy"
+    return f"{_capital(who)} {found}, so both sides decoded one token at a time."
+
+
+def _doubtful(speedup: Speedup) -> str:
+    """Why nothing can be said."""
+    if speedup.impossible:
+        return f"The measured {speedup.middle:.2f}× cannot be: something else slowed one side down."
+    if speedup.low is None or speedup.high is None:
+        return "There are too few runs to tell."
+    return f"Anything from {speedup.low:.2f}× to {speedup.high:.2f}× fits what was measured."
+
+
+def _settling(comparison: Comparison, speedup: Speedup) -> str:
+    """What would make the figure firmer."""
+    if any(caution.kind == "other load" for caution in warnings(comparison)):
+        return "Close other programs and run again for a firmer result."
+    if metrics.common_tokens(comparison) < 64:
+        return "Allow a longer answer for a firmer result."
+    return "Run again for a firmer result."
+
+
+def _allowed(comparison: Comparison) -> str:
+    """The ceiling as a sentence."""
+    found = _ceiling(comparison)
+    if found is None:
+        return ""
+    speedup, lookahead = found
+    if speedup <= 1:
+        return "On this machine not even a perfect draft, whose every guess is right, would save time."
+    return (
+        f"A perfect draft, whose every guess is right, would reach {speedup:.2f}× on this machine, by guessing "
+        f"{lookahead} tokens a round. What is missing up to that is the draft's part, the rest the machine's."
+    )
+
+
+def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
+    settings = comparison.settings
+    if comparison.costs is None or settings.kv_cache == "off":
+        return None
+    return ceiling(comparison.costs, "model" if settings.strategy.drafter.model else "lookup")
+
+
+def _costs(costs: Costs, lookahead: int | None, *, drafted: bool) -> str:
+    """What a guess and a check cost, measured apart from the run."""
+    parts = []
+    guess = metrics.draft_cost(costs)
+    if drafted and guess is not None:
+        parts.append(f"a guess costs {percent(guess)} of a normal step")
+    check = None if lookahead is None else metrics.verify_cost(costs, lookahead + 1)
+    if lookahead is not None and check is not None:
+        tokens = "token" if lookahead == 0 else f"{lookahead + 1} tokens"
+        steps = (
+            "about one step" if abs(check - 1) < 0.1 else f"{check:.1f} steps"
+        )  # v(n) < 1 has a warning of its own
+        parts.append(f"a pass over {tokens} costs {steps}")
+    return f"{_capital('; '.join(parts))}, measured apart from this run." if parts else ""
+
+
+def _shares(run: Run) -> str:
+    """In how many rounds each of two sources proposed, and how much of it was accepted."""
+    parts = []
+    for source, name in SOURCES.items():
+        rounds = [step for step in run.rounds if step.source == source]
+        if rounds:
+            accepted, proposed = (
+                sum(step.accepted for step in rounds),
+                sum(len(step.proposed or ()) for step in rounds),
+            )
+            of_them = f"{accepted} of {proposed} accepted"
+            parts.append(f"{name} guessed in {len(rounds)} of {len(run.rounds)} rounds ({of_them})")
+    return f"{_capital('; '.join(parts))}." if parts else ""
+
+
+def _capital(text: str) -> str:
+    """Unlike `str.capitalize`, it leaves the other letters alone."""
+    return text[:1].upper() + text[1:]

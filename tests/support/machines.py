@@ -1,0 +1,194 @@
+"""Simulated machines: races whose true speedup is chosen, on a processor that others disturb.
+
+A step is an amount of work; how long it takes follows from the speed of the machine meanwhile, which is a function of
+time alone. So a disturbance hits whichever side happens to compute, as it does in a real race.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.measure.race import SLICE_SECONDS, race
+from specdemo.records import Comparison, DraftToken, Round, Run, Side, Token, Trial, Verdict
+from specdemo.settings import GenerationSettings
+
+GRID = 5e-4
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What happens to a processor while a race runs.
+
+    `bursts`: mean seconds with and without another program, and the range of speeds while there is one; `drift`: how
+    far the speed wanders in a second; `halves`: one core goes away at some time. `load` is what others take of the
+    processor, on average.
+    """
+
+    load: float = 0.0
+    bursts: tuple[float, float, float, float] | None = None
+    drift: float = 0.02
+    halves: bool = False
+
+    def speed(self, random: np.random.Generator, seconds: float) -> Floats:
+        """The speed, 1 when undisturbed, every `GRID` seconds."""
+        number = int(seconds / GRID) + 1
+        speed = np.exp(np.cumsum(random.normal(0, self.drift * np.sqrt(GRID), number)))
+        if self.bursts is not None:
+            on, off, least, most = self.bursts
+            at, busy = 0, random.random() < on / (on + off)
+            while at < number:
+                length = max(int(random.exponential(on if busy else off) / GRID), 1)
+                if busy:
+                    speed[at : at + length] *= random.uniform(least, most)
+                at, busy = at + length, not busy
+        if self.halves:
+            half = slice(random.integers(number), None) if random.random() < 0.5 else slice(random.integers(number))
+            speed[half] *= 0.5
+        return np.asarray(speed)
+
+
+MACHINES = {
+    "quiet": Machine(load=0.01),
+    "bursts, a quarter": Machine(load=0.15, bursts=(0.1, 0.15, 0.5, 0.75)),
+    "bursts, half": Machine(load=0.27, bursts=(0.3, 0.2, 0.4, 0.7)),
+    "bursts, most of it": Machine(load=0.45, bursts=(0.3, 0.08, 0.3, 0.6)),
+    "short interruptions": Machine(load=0.3, bursts=(0.0035, 0.008, 0.02, 0.02)),
+    "drift": Machine(load=0.02, drift=0.1),
+    "a core halves": Machine(load=0.25, halves=True),
+}
+
+
+@dataclass
+class _Clock:
+    """Turns work into seconds."""
+
+    speed: Floats
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._done = np.concatenate([[0.0], np.cumsum(self.speed)]) * GRID
+        self._times = np.arange(len(self._done)) * GRID
+
+    def seconds(self, work: Floats) -> Floats:
+        """What each of these steps would take, one after the other, from now on."""
+        ends = np.cumsum(work) + np.interp(self.now, self._times, self._done)
+        return np.diff(np.interp(ends, self._done, self._times), prepend=self.now)
+
+
+TOKEN = Token(id=7, text=" a")
+_TEMPLATE: list[Comparison] = []
+
+
+def simulated(
+    machine: Machine,
+    truth: float,
+    *,
+    seed: int,
+    step: float = 0.010,
+    tokens: int = 128,
+    repeats: int = 4,
+    lookahead: int = 3,
+    acceptance: float = 0.6,
+) -> Comparison:
+    """A race and its repeats, with this speedup on an undisturbed machine."""
+    random = np.random.default_rng(seed)
+    accepted = _accepted(random, tokens - 1, lookahead, acceptance)
+    committed = np.array([count + 1 for _, count in accepted], float)
+    shares = np.array([0.55 + 0.45 * proposed / lookahead for proposed, _ in accepted])  # shorter rounds cost less
+    works = {
+        "plain": np.full(tokens - 1, step),
+        "speculative": step * committed.sum() / truth * shares / shares.sum(),
+    }
+    total = sum(work.sum() for work in works.values()) * (2 * repeats + 2)
+    clock = _Clock(machine.speed(random, 4 * total + 1))
+
+    def steps(side: Side) -> Floats:
+        """Steps vary a little, and one in a hundred takes much longer."""
+        work = works[side]
+        noise = np.exp(random.normal(0, 0.03, len(work))) + (random.random(len(work)) < 0.01) * random.exponential(
+            0.5
+        )
+        return np.asarray(work * noise)
+
+    seconds = _raced({"plain": steps("plain"), "speculative": steps("speculative")}, clock)
+    trials, before = list[Trial](), list[float]()
+    for _ in range(repeats):
+        if not trials:
+            before = _alone(steps("plain"), clock)
+        run, after = _alone(steps("speculative"), clock), _alone(steps("plain"), clock)
+        trials.append(
+            Trial(
+                tokens=tokens - 1,
+                seconds=sum(run),
+                plain_seconds=(sum(before) + sum(after)) / 2,
+                identical=True,
+                rounds=len(run),
+                run_tokens=tokens - 1,
+                run_seconds=sum(run),
+                other_load=machine.load,
+                plain_steps=(tuple(before), tuple(after)),
+                round_steps=tuple((count + 1, each, took) for (each, count), took in zip(accepted, run, strict=True)),
+            )
+        )
+        before = after
+    plain = [_round(0, 0, took) for took in seconds["plain"]]
+    rounds = [_round(each, count, took) for (each, count), took in zip(accepted, seconds["speculative"], strict=True)]
+    if not _TEMPLATE:
+        *_, raced = race(ScriptedEngine(), "Say", GenerationSettings())
+        assert isinstance(raced, Comparison)
+        _TEMPLATE.append(raced)
+    changes = {
+        "plain": Run(prefill=_TEMPLATE[0].plain.prefill, rounds=tuple(plain), finish_reason="length"),
+        "speculative": Run(prefill=_TEMPLATE[0].plain.prefill, rounds=tuple(rounds), finish_reason="length"),
+        "repeats": tuple(trials),
+        "other_load": machine.load,
+    }
+    return _TEMPLATE[0].model_copy(update=changes)
+
+
+def _accepted(random: np.random.Generator, tokens: int, lookahead: int, acceptance: float) -> list[tuple[int, int]]:
+    """Proposed and accepted tokens of the rounds that decode so many tokens."""
+    rounds = []
+    while tokens > 0:
+        proposed, accepted = min(lookahead, tokens - 1), 0
+        while accepted < proposed and random.random() < acceptance:
+            accepted += 1
+        rounds.append((proposed, accepted))
+        tokens -= accepted + 1
+    return rounds
+
+
+def _raced(works: dict[Side, Floats], clock: _Clock) -> dict[Side, list[float]]:
+    """The side that is behind computes for a slice, as in `measure.race`."""
+    done: dict[Side, list[float]] = {side: [] for side in works}
+    clocks = dict.fromkeys(works, 0.0)
+    while unfinished := [side for side in works if len(done[side]) < len(works[side])]:
+        side = min(unfinished, key=lambda each: clocks[each])
+        seconds = clock.seconds(works[side][len(done[side]) :])
+        slice_ = seconds[: int(np.searchsorted(np.cumsum(seconds), SLICE_SECONDS)) + 1]
+        done[side] += slice_.tolist()
+        clocks[side] += slice_.sum()
+        clock.now += slice_.sum()
+    return done
+
+
+def _alone(work: Floats, clock: _Clock) -> list[float]:
+    seconds = clock.seconds(work)
+    clock.now += seconds.sum()
+    return [float(each) for each in seconds]
+
+
+def _round(proposed: int, accepted: int, seconds: float) -> Round:
+    verdicts = [Verdict.ACCEPTED] * accepted + [Verdict.REJECTED] * (proposed > accepted)
+    verdicts += [Verdict.DISCARDED] * (proposed - len(verdicts))
+    return Round.model_construct(
+        committed=(TOKEN,) * (accepted + 1),
+        seconds=seconds,
+        proposed=tuple(DraftToken.model_construct(id=7, text=" a", verdict=verdict) for verdict in verdicts),
+        draft_seconds=None,
+        verify_seconds=None,
+        source=None,
+    )
