@@ -158,7 +158,6 @@ def _quoted(text: str) -> str:
     return f"“{text.replace(chr(10), '↵')}”"
 
 
-
 SAMPLING_CAVEAT = (
     "When sampling with a draft model, openvino-genai 2026.4 does not keep the target's distribution: its acceptance "
     "rule compares the draft's probability with the probability of a different token. The output is biased, not just "
