@@ -15,7 +15,7 @@ _LIGHT, _DARK = r":root \{(.*?)\}", r"\.dark \{(.*?)\}"
 @cache
 def colours(*, dark: bool = False) -> dict[str, str]:
     """The page's colours by name, such as `ink`, from its style sheet, for what is drawn outside the page."""
-    sheet = (ASSETS / "page" / "style.css").read_text(encoding="utf-8")
+    sheet = (ASSETS / "page" / "tokens.css").read_text(encoding="utf-8")
     found = re.search(_DARK if dark else _LIGHT, sheet, re.DOTALL)
     assert found is not None, "the style sheet begins with its colours"
     return dict(re.findall(r"--sd-([\w-]+): (#\w+)", found[1]))

@@ -11,6 +11,8 @@ from functools import cache
 from specdemo.resources import ASSETS
 
 PAGE = ASSETS / "page"
+STYLES = ("tokens.css", "race.css", "boards.css")
+"""The page's own style sheets, in their order; `gradio.css` arranges what Gradio builds."""
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:class|function|const) (\w+))", re.MULTILINE)
 _NEEDED = re.compile(r'^import [^"]* from "\./([\w.]+)";\n', re.MULTILINE)

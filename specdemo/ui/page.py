@@ -24,7 +24,12 @@ from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gradio_inside import bounded
 from specdemo.ui.html.header import header_html
+<<<<<<< HEAD
 from specdemo.ui.middleware import Readable, checks, only_here
+=======
+from specdemo.ui.layers import Layered
+from specdemo.ui.middleware import FILE_BYTES, Readable, checks
+>>>>>>> 1126951 (Gradio's style sheets come in a layer of their own, so the page's need few important rules; presenting in larger type; examples in a wide menu)
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
@@ -91,7 +96,7 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
     return {
         "app_kwargs": {
             "routes": routes,
-            "middleware": [*checks(host, allowed_hosts), Middleware(Readable)],
+            "middleware": [*checks(host, allowed_hosts), Middleware(Readable), Middleware(Layered)],
             "lifespan": bounded,
         },
         "max_threads": _THREADS,
@@ -99,7 +104,6 @@ def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -
         "state_session_capacity": SESSIONS,
         "run_history": False,  # which would let visitors have this machine write to a bucket on the Hub
         "theme": theme(),
-        "css_paths": [PAGE / "style.css", PAGE / "compare.css"],
         "css": choices_css(),
         "head": head(),
         "footer_links": ["api", "settings"],

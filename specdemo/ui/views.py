@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.presentation.scripts import PAGE, modules
+from specdemo.presentation.scripts import PAGE, STYLES, modules
 
 _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
@@ -37,8 +37,9 @@ def script(module: str, function: str, *first: str) -> str:
 
 def head() -> str:
     """What the page's head loads: what must hold from the first moment on, and all modules in advance."""
+    sheets = "".join(f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "gradio.css"))
     loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in modules("main.js"))
-    return f'<script type="module" src="specdemo/start.js"></script>{loaded}'
+    return f'{sheets}<script type="module" src="specdemo/start.js"></script>{loaded}'
 
 
 def heading(title: str, explanation: str) -> gr.HTML:

@@ -234,7 +234,7 @@ def test_a_chat_goes_on_from_turn_to_turn(visit: Visit) -> None:
     expect(for_chats).to_have_count(2)
     prompt, (example, another, *_) = page.locator("#prompt textarea"), bundled_prompts("chat")
     expect(prompt).to_have_value(example)
-    page.click(".examples summary")
+    page.click(".examples .opener")
     page.locator(".examples").get_by_role("button", name=another, exact=True).click()
     expect(prompt).to_have_value(another)
     prompt.fill("<b>Who</b> is there?")

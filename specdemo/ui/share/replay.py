@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from specdemo.presentation.explain import made_by
-from specdemo.presentation.scripts import bundle
+from specdemo.presentation.scripts import STYLES, bundle
 from specdemo.presentation.verdict import headline
 from specdemo.records import Comparison
 from specdemo.resources import ASSETS
@@ -22,7 +22,6 @@ from specdemo.ui.html.charts import race_figures
 from specdemo.ui.html.tables import table_html
 
 PAGE = ASSETS / "page"
-_STYLES = ("style.css", "compare.css")
 
 
 def replay(comparison: Comparison) -> bytes:
@@ -31,7 +30,7 @@ def replay(comparison: Comparison) -> bytes:
     return page.render(
         title=f"{headline(comparison)}: {comparison.pair.name}",
         made_by=made_by(comparison),
-        styles=Markup("\n".join(map(_text, _STYLES))),
+        styles=Markup("\n".join(map(_text, STYLES))),
         race=Markup(_text("race.html")),
         script=Markup(bundle("replay.js")),
         figures=Markup(race_figures().replace("<", "\\u003c")),
