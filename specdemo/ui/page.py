@@ -24,12 +24,8 @@ from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gradio_inside import bounded
 from specdemo.ui.html.header import header_html
-<<<<<<< HEAD
-from specdemo.ui.middleware import Readable, checks, only_here
-=======
 from specdemo.ui.layers import Layered
-from specdemo.ui.middleware import FILE_BYTES, Readable, checks
->>>>>>> 1126951 (Gradio's style sheets come in a layer of their own, so the page's need few important rules; presenting in larger type; examples in a wide menu)
+from specdemo.ui.middleware import Readable, checks, only_here
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, first_used
