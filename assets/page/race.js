@@ -20,6 +20,7 @@ import { SlowMotion } from "./slow_motion.js";
  * @property {string} [why] paragraphs as HTML: evidence, every warning, formulas
  * @property {string} [ceiling] what a perfect draft would reach here
  * @property {Record<SideName, number>} [seconds] of both sides; their ratio is the headline's
+ * @property {string} [difference] between them, in words
  * @property {string} agreement
  * @property {boolean} identical
  * @property {number | null} divergence
@@ -274,15 +275,17 @@ export class Race {
     if (this.root.dataset.state === "playing") this.root.dataset.tone = lead > 0 ? "faster" : lead < 0 ? "slower" : "";
   }
 
-  /** At the finish they show time, with the difference named. @param {Record<SideName, number>} seconds */
-  finish(seconds) {
-    const { plain, speculative } = seconds;
-    const longest = Math.max(plain, speculative);
-    const saved = plain - speculative;
-    const name = saved >= 0 ? "saved" : "lost";
-    const difference = `${duration(1000 * speculative)} · ${duration(1000 * Math.abs(saved))} ${name} of ${duration(1000 * plain)}`;
-    this.bar("plain", longest ? plain / longest : 0, duration(1000 * plain), true);
-    this.bar("speculative", longest ? speculative / longest : 0, this.names ? duration(1000 * speculative) : difference, true);
+  /**
+   * At the finish they show time, with the difference named.
+   * @param {Record<SideName, number>} seconds
+   * @param {string} difference
+   */
+  finish(seconds, difference) {
+    const longest = Math.max(...Object.values(seconds));
+    for (const side of SIDES) {
+      const text = [duration(1000 * seconds[side]), side === "speculative" && difference].filter(Boolean).join(" · ");
+      this.bar(side, longest ? seconds[side] / longest : 0, text, true);
+    }
   }
 
   /**
@@ -325,7 +328,7 @@ export class Race {
     this.find(".agreement").dataset.identical = String(result.identical);
     this.find(".made-by").textContent = result.made_by;
     this.find(".figures").innerHTML = result.figures; // escaped by the server
-    if (result.seconds) this.finish(result.seconds);
+    if (result.seconds) this.finish(result.seconds, result.difference ?? "");
     if (this.marked === this.run) return;
     this.marked = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
