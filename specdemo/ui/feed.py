@@ -173,29 +173,3 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "figures": figures_html(comparison),
         "record": json_text(schema.to_json(comparison)),
     }
-<<<<<<< HEAD
-=======
-
-
-def _at_a_glance(comparison: Comparison) -> dict[str, Any]:
-    """One sentence, at most one warning in a few words, and everything else, as paragraphs of HTML."""
-    evidence = conclusion.evidence(comparison)
-    first, _, rest = explain.reason(comparison).replace(evidence, "", 1).strip().partition(". ")
-    found = list(warnings(comparison))
-    grounds = [evidence, rest, *(caution.reason for caution in found), explain.divergence_reason(comparison)]
-    speedup, seconds = conclusion.speedup_of(comparison), sum(step.seconds for step in comparison.plain.rounds)
-    return {
-        "reason": f"{first.rstrip('.')}." if first else evidence,
-        "doubt": found[0].kind if found else "",
-        "why": grounds_html(grounds),
-        "ceiling": _ceiling(comparison),
-        "seconds": None if speedup is None else {"plain": seconds, "speculative": seconds / speedup.middle},
-        "difference": "",
-    }
-
-
-def _ceiling(comparison: Comparison) -> str:
-    """What a perfect draft would reach on this machine at its best lookahead; empty where no draft was measured."""
-    prediction = predict(comparison.costs, 1.0) if comparison.costs is not None else None
-    return f"a perfect draft: {max(prediction.predicted):.1f}×" if prediction and prediction.predicted else ""
->>>>>>> 035002f (Bars at the finish name the difference that the verdict states; layers tested)
