@@ -92,6 +92,10 @@ class Child:
         except OSError as error:
             raise EOFError from error
 
+    def kill(self) -> None:
+        """Kill it, so that whoever reads from it finds it gone; it still has to be ended."""
+        self._process.kill()
+
     def end(self) -> None:
         """End it at once, whatever it is doing."""
         atexit.unregister(self.end)

@@ -104,9 +104,13 @@ class FolderUsage:
 
     @property
     def folder(self) -> Path:
-        """The folder, or its parent while there is none."""
-        folder = Path(os.environ.get(_FOLDER) or gettempdir())
-        return folder if folder.is_dir() else Path(gettempdir())
+        """The folder, whether it exists yet or not."""
+        return Path(os.environ.get(_FOLDER) or Path(gettempdir(), "gradio"))
+
+    @property
+    def free(self) -> int:
+        """Bytes that are free where it is."""
+        return shutil.disk_usage(self.folder if self.folder.is_dir() else gettempdir()).free
 
     def changed(self) -> None:
         """Have the size measured anew."""

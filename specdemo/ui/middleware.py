@@ -13,7 +13,6 @@
 import logging
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -243,7 +242,7 @@ class Checks:
             return Refusal(
                 429, "The files of this page's visitors take all the space they may; try again in an hour."
             )
-        if shutil.disk_usage(self._usage.folder).free < _FREE_BYTES:
+        if self._usage.free < _FREE_BYTES:
             return Refusal(507, "The disk of the page's machine is nearly full; try again later.")
         return None
 

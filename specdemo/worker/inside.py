@@ -13,6 +13,7 @@ from specdemo.child import send_all
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure.side import LiveSettings
 from specdemo.worker.jobs import EngineFactory, Engines, Job
+from specdemo.worker.watch import beat
 
 
 def serve(
@@ -22,8 +23,10 @@ def serve(
     stop: Event,
     ready: Event,
     controls: Sequence[float],
+    pulse: Any,
 ) -> None:
     """The child: do jobs until the parent is gone. What failed to load is retried."""
+    beat(pulse)
 
     def moved() -> LiveSettings | None:
         lookahead, threshold = controls

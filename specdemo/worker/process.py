@@ -19,6 +19,7 @@ from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.worker.inside import serve
 from specdemo.worker.jobs import EngineFactory, Job, Race
+from specdemo.worker.watch import PATIENCE, SILENCE, Watch
 
 _POLL_SECONDS = 0.05
 TICK_SECONDS = 1.0
@@ -26,17 +27,28 @@ _LOADING_GRACE = (
     0.5  # seconds after a Stop; only ending the process stops OpenVINO while it reads and compiles a model
 )
 _UNMOVED = (0.0, 0.0)  # no lookahead is 0
+_DIED = "The engine's process died, perhaps for lack of memory; run again to restart it."
+_HUNG = "The engine's process no longer responded and was ended; run again, and another one starts."
 _GRACE = 30.0  # longer than a round takes
 
 
 class Worker:
     """Does one job at a time in a child process, which is restarted if it dies."""
 
-    def __init__(self, load: EngineFactory, first: Job | None = None, *, grace_seconds: float = _GRACE) -> None:
+    def __init__(
+        self,
+        load: EngineFactory,
+        first: Job | None = None,
+        *,
+        grace_seconds: float = _GRACE,
+        patience: float = PATIENCE,
+        silence: float = SILENCE,
+    ) -> None:
         """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once.
 
-        A child that stays silent for `grace_seconds` after a Stop is ended.
+        A child that stays silent for `grace_seconds` after a Stop is ended, and so is one that hangs: see `watch`.
         """
+        self._patience, self._silence = patience, silence
         self._factory = load
         self._first = first
         self._grace = grace_seconds
@@ -104,13 +116,16 @@ class Worker:
         """Do a job, whose turn it is, until it is done or `unwanted`."""
         left = False
         try:
-            if not self._child.alive:
+            if self._watch.hung or not self._child.alive:
+                self._watch.close()
+                self._child.end()
                 self._start()
             if self._ready.is_set():
                 self._forget()
             self._stop.clear()
             self._moved[:] = _UNMOVED
             self._current = cancelled
+            self._watch.heard()
             self._child.send(job)
             messages = self._messages(unwanted)
             try:
@@ -139,18 +154,26 @@ class Worker:
         """Id of the child process."""
         return self._child.process_id
 
+    @property
+    def responsive(self) -> bool:
+        """Whether the child runs and gets anywhere, or the next job will start another."""
+        return self._watch.responsive or not self._child.alive
+
     def close(self) -> None:
         """End the child."""
+        self._watch.close()
         self._child.end()
 
     def _start(self) -> None:
         context = get_context("spawn")
         self._stop, self._ready = context.Event(), context.Event()
         self._moved = context.RawArray("d", _UNMOVED)
+        pulse = context.RawValue("L", 0)
         self._child = Child(
-            serve, self._factory, self._first, self._stop, self._ready, self._moved, name="specdemo engine"
+            serve, self._factory, self._first, self._stop, self._ready, self._moved, pulse, name="specdemo engine"
         )
         self._first = None  # a restarted child loads what its first job needs
+        self._watch = Watch(self._child.process_id, pulse, self._child.kill, self._patience, self._silence)
 
     def _messages(self, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Whatever the child sends until its job is done; once a second without news, the phase again, or None."""
@@ -162,8 +185,10 @@ class Worker:
         while True:
             message, now = self._receive(), monotonic()
             if message is Sign.END:
+                self._watch.heard(over=True)
                 return
             if message is not Sign.SILENCE:
+                self._watch.heard()
                 heard = told = now
                 if not isinstance(message, Phase):
                     phase = None
@@ -197,10 +222,10 @@ class Worker:
         try:
             message = self._child.receive(_POLL_SECONDS)
         except EOFError:
+            self._watch.close()
             self._child.end()
-            raise EngineError(
-                "The engine's process died, perhaps for lack of memory; run again to restart it."
-            ) from None
+            raise EngineError(_HUNG if self._watch.hung else _DIED) from None
         if isinstance(message, SpecdemoError):
+            self._watch.heard(over=True)
             raise message
         return message

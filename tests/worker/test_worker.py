@@ -9,6 +9,7 @@ from functools import partial
 from threading import Event, Timer
 from time import perf_counter, sleep
 
+import psutil
 import pytest
 
 from specdemo.engines.base import Decoder, Engine
@@ -250,3 +251,48 @@ def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) 
     compare(worker)
     *silence, last = worker.run(WithEngine("genai", PAIR, silent_work))
     assert (set(silence), last) == ({None}, "done")
+
+
+@pytest.fixture
+def impatient() -> Iterator[Worker]:
+    worker = Worker(load, patience=2, silence=3)
+    compare(worker)
+    yield worker
+    worker.close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")
+def test_a_process_that_is_stopped_in_the_midst_of_a_race_is_replaced(impatient: Worker) -> None:
+    began = 0.0
+    with pytest.raises(EngineError, match="no longer responded and was ended; run again"):  # noqa: PT012
+        for event in impatient.compare(PAIR, "Say", LONG):
+            if isinstance(event, Slice) and not began:
+                began = perf_counter()
+                os.kill(impatient.process_id, signal.SIGSTOP)
+    assert perf_counter() - began < 10
+    assert compare(impatient).plain.finish_reason == "length"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="has no such signal")
+def test_a_process_that_is_stopped_while_nobody_watches_is_replaced(impatient: Worker) -> None:
+    before = impatient.process_id
+    assert impatient.responsive
+    os.kill(before, signal.SIGSTOP)
+    until = perf_counter() + 10
+    told = False
+    while psutil.pid_exists(before) and psutil.Process(before).status() != psutil.STATUS_ZOMBIE:
+        told = told or not impatient.responsive
+        assert perf_counter() < until
+        sleep(0.05)
+    assert told
+    assert compare(impatient).plain.finish_reason == "length"
+    assert impatient.responsive
+    assert impatient.process_id != before
+
+
+def test_an_engine_that_waits_for_ever_is_replaced_though_its_pulse_goes_on(impatient: Worker) -> None:
+    began = perf_counter()
+    with pytest.raises(EngineError, match="no longer responded"):
+        list(impatient.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT))))
+    assert perf_counter() - began < 15
+    assert compare(impatient).plain.finish_reason == "length"
