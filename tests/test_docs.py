@@ -5,6 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
 from specdemo.analysis import metrics
 from specdemo.cli.commands import build_parser
@@ -77,5 +79,8 @@ def test_users_need_neither_torch_nor_test_tools() -> None:
 
 
 def test_everything_the_page_loads_is_here() -> None:
-    for route in launch_options()["app_kwargs"]["routes"]:
-        assert Path(route.app.directory).is_dir()
+    mounts = [route for route in launch_options()["app_kwargs"]["routes"] if isinstance(route, Mount)]
+    assert len(mounts) == 2
+    for mount in mounts:
+        assert isinstance(mount.app, StaticFiles)
+        assert Path(str(mount.app.directory)).is_dir()

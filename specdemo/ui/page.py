@@ -11,7 +11,9 @@ from typing import Any
 import gradio as gr
 import plotly
 from starlette.middleware import Middleware
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
@@ -64,7 +66,7 @@ def serve(
     """Start the page and stay until interrupted or terminated.
 
     Visitors may download models unless this is a Hugging Face Space, or `downloads` says otherwise. `allowed_hosts`:
-    names that it is reached under, beside those of `ui.gate`.
+    names that it is reached under, beside those of `ui.middleware`.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
@@ -77,15 +79,28 @@ def serve(
                 worker, pair, models_dir=models_dir, downloads=allowed, local=only_here(host, allowed_hosts)
             )
             gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
-            page.launch(**launch_options(host, allowed_hosts), server_name=host, server_port=port, auth=auth)
+            options = launch_options(host, allowed_hosts, lambda: worker.responsive)
+            page.launch(**options, server_name=host, server_port=port, auth=auth)
     finally:
         worker.close()
 
 
-def launch_options(host: str | None = None, allowed_hosts: Sequence[str] = ()) -> dict[str, Any]:
-    """Options of `Blocks.launch`: style, our files and Plotly's served from this host, who may ask, and limits."""
+def launch_options(
+    host: str | None = None, allowed_hosts: Sequence[str] = (), ready: Callable[[], bool] = lambda: True
+) -> dict[str, Any]:
+    """Options of `Blocks.launch`: style, our files and Plotly's served from this host, who may ask, and limits.
+
+    `ready`: whether the engine's process gets anywhere; `/readyz` says so, if this process answers at all.
+    """
     plotly_files = Path(plotly.__file__).parent / "package_data"
+
+    async def readyz(request: Request) -> PlainTextResponse:
+        if ready():
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse("The engine's process does not respond; it is replaced within a minute.\n", 503)
+
     routes = [
+        Route("/readyz", readyz),
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
     ]

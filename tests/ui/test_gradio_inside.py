@@ -21,6 +21,8 @@ from gradio.blocks import Blocks
 from gradio.queueing import Queue
 from gradio.routes import App
 from gradio.state_holder import SessionState, StateHolder
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from specdemo.models.pairs import bundled_pair
 from specdemo.ui import budgets
@@ -207,3 +209,15 @@ def test_messages_that_nobody_reads_expire(monkeypatch: pytest.MonkeyPatch) -> N
 def test_sizes_are_those_of_all_that_a_value_holds(value: Any) -> None:
     assert 10_000 < size_of(value) < 11_000
     assert size_of(json.dumps("\N{GRINNING FACE}" * 1000, ensure_ascii=False)) > 4000
+
+
+def test_readyz_tells_whether_the_engine_gets_anywhere() -> None:
+    engine = iter((True, False))
+    [route] = [
+        route
+        for route in launch_options(ready=lambda: next(engine))["app_kwargs"]["routes"]
+        if getattr(route, "path", "") == "/readyz"
+    ]
+    page = TestClient(Starlette(routes=[route]))
+    assert page.get("/readyz").text == "ready\n"
+    assert page.get("/readyz").status_code == 503
