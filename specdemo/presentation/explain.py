@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from specdemo.analysis import metrics
-from specdemo.presentation.wording import in_words
+from specdemo.presentation.wording import run_words
 from specdemo.records import Comparison, Move, Verdict
 from specdemo.strategies import SOURCES
 
@@ -22,7 +22,7 @@ def agreement(comparison: Comparison) -> str:
 def made_by(comparison: Comparison) -> str:
     """The pair, the settings and the device that a result comes from."""
     device = comparison.environment.device
-    return f"{comparison.pair.name} on {device}: {in_words(comparison.settings)}."
+    return f"{comparison.pair.name} on {device}: {run_words(comparison)}."
 
 
 def notes(comparison: Comparison) -> Iterator[str]:

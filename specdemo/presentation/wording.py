@@ -1,5 +1,8 @@
 """Settings in words: every result names those that made it."""
 
+from dataclasses import replace
+from itertools import groupby
+
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES
@@ -8,6 +11,19 @@ from specdemo.strategies import ENGINES
 def in_words(settings: GenerationSettings) -> str:
     """How these settings decode, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
     return f"{settings.strategy.words}, {shared_words(settings)}"
+
+
+def run_words(comparison: Comparison) -> str:
+    """How a run decoded: the same, with every value that a setting was moved to: "lookahead 2 → lookahead 6"."""
+    strategy = comparison.settings.strategy
+    strategies = [strategy]
+    for move in comparison.moves:
+        moved = move.model_dump(exclude={"round"}, exclude_none=True)
+        strategies.append(
+            replace(strategies[-1], **{name: moved[name] for name in moved.keys() & strategy.parameters()})
+        )
+    words = " → ".join(word for word, _ in groupby(each.words for each in strategies))
+    return f"{words}, {shared_words(comparison.settings)}"
 
 
 def shared_words(settings: GenerationSettings) -> str:

@@ -16,7 +16,7 @@ from specdemo.measure.side import Slice
 from specdemo.output import json_text
 from specdemo.presentation import explain, schema
 from specdemo.presentation.verdict import verdict
-from specdemo.presentation.wording import in_words, is_chat
+from specdemo.presentation.wording import is_chat, run_words
 from specdemo.records import SIDES, Comparison, Round, Side, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui.html.conversation import conversation_html
@@ -169,7 +169,7 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "divergence": metrics.first_divergence(comparison),
         "stopped": "cancelled" in (comparison.plain.finish_reason, comparison.speculative.finish_reason),
         "made_by": explain.made_by(comparison),
-        "words": [*in_words(comparison.settings).split(", "), comparison.pair.name],
+        "words": [*run_words(comparison).split(", "), comparison.pair.name],
         "figures": figures_html(comparison),
         "record": json_text(schema.to_json(comparison)),
     }

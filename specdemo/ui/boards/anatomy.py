@@ -14,7 +14,7 @@ from specdemo.analysis import metrics
 from specdemo.presentation.explain import walk_through
 from specdemo.presentation.figures import number
 from specdemo.presentation.plotting import base_figure
-from specdemo.presentation.wording import in_words, prompt_of
+from specdemo.presentation.wording import prompt_of, run_words
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
 from specdemo.strategies import SOURCES
 from specdemo.ui.html.charts import to_json
@@ -55,7 +55,7 @@ def _about(comparison: Comparison) -> Markup:
     run = comparison.speculative
     parts = [
         comparison.pair.name,
-        in_words(comparison.settings),
+        run_words(comparison),
         f"{len(run.tokens)} tokens in {len(run.rounds)} rounds",
         f"proposals {comparison.trace_source}",
     ]
