@@ -107,7 +107,7 @@ def _experiment(options: argparse.Namespace, kind: Kind) -> None:
     else:
         settings = kind.settings(pair, **chosen(options, GenerationSettings))
     check_json(options.json)
-    tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit)
+    tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit, turns=kind.turns)
     given = {option.name: _value(option, getattr(options, option.name)) for option in kind.options}
     plan = kind.plan(pair, tasks, settings, repeats=options.repeats, seed=options.random_order, **given)
     extras = kind.extras if kind.extras is not None and not getattr(options, f"no_{kind.extras}") else None

@@ -204,7 +204,7 @@ class Checkpoint:
 
 
 def _task_json(task: Task) -> str:
-    return task.model_dump_json()
+    return task.model_dump_json(exclude_defaults=True)
 
 
 def _server_digests(servers: Servers | None) -> tuple[str, ...]:

@@ -55,8 +55,9 @@ class Kind:
 
     `plan(pair, tasks, settings, repeats=…, seed=…, **options)` makes the plan. `begin(pair, **chosen)` makes the
     settings that the page begins with; `settings` the same in the terminal, None for those of one strategy, as in a
-    comparison. `without` are settings that it varies itself. `extras` is what can be measured after the rows. `limit`
-    is the terminal's number of prompts. `charts` and `tables` are those of its reports, in the page's order.
+    comparison. `without` are settings that it varies itself; without `turns`, only the first of a chat is asked.
+    `extras` is what can be measured after the rows. `limit` is the terminal's number of prompts. `charts` and
+    `tables` are those of its reports, in the page's order.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Kind:
     options: tuple[Option, ...] = ()
     settings: Callable[..., GenerationSettings] | None = None
     begin: Callable[..., GenerationSettings] = _begin
+    turns: bool = True
     without: Collection[str] = ()
     extras: str | None = None
     prompts: Range = _PROMPTS

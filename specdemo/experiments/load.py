@@ -270,6 +270,7 @@ KIND = Kind(
     begin=_begins,
     without=("do_sample", "temperature", "top_p", "top_k", "seed", "alternatives", "kv_cache", "sequential"),
     extras="memory",
+    turns=False,
     prompts=Range(32, 8),
     repeats=Range(12, REPEATS),
     tokens=Range(256, 64),

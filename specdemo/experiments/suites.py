@@ -2,7 +2,8 @@
 
 A file holds one JSON object per line, of any of these kinds:
 
-- Spec-Bench: `question_id`, `category`, `turns`, of which only the first is used;
+- Spec-Bench and SPEED-Bench: `question_id`, `category`, `turns`. Each turn is a prompt of its own, which the turns
+  before it and the target's answers to them precede;
 - HumanEval: `task_id`, `prompt`;
 - plain: `prompt` and, optionally, `task`.
 """
@@ -19,20 +20,21 @@ from specdemo.input import json_value, read_bytes
 from specdemo.records import Prompts, Record
 from specdemo.resources import ASSETS
 
-MOST_BYTES = 8 * 2**20
+MOST_BYTES = 128 * 2**20
 MOST_LINES = 10_000
-LONGEST_LINE = 2**18
-"""Limits of a file of prompts, each well above what Spec-Bench needs."""
+LONGEST_LINE = 2**20
+"""Limits of a file of prompts, each above what SPEED-Bench's prompts of 32,000 tokens need."""
 _KINDS = "an object with prompt, or with task_id and prompt, or with question_id, category and turns"
 _Name = Annotated[str, Field(max_length=200)]
 
 
 class Task(Record):
-    """A prompt, its kind of task, and a name that is unique in its suite."""
+    """A prompt, its kind of task, and a name that is unique in its suite; in a chat, the user's turns `before`."""
 
     name: str
     task: str
     prompt: str
+    before: tuple[str, ...] = ()
 
 
 class _Line(Record):
@@ -57,7 +59,7 @@ def bundled_tasks(kind: Prompts) -> list[Task]:
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """The prompts of a file of JSON lines.
+    """The prompts of a file of JSON lines, the later turns of a chat after its first.
 
     Raises:
         FileError: the file is missing or empty, or a line is none of the known kinds.
@@ -66,7 +68,7 @@ def read_tasks(path: Path) -> list[Task]:
         text = read_bytes(path, MOST_BYTES, "a file of JSON lines").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"Cannot read {quoted(path.name)} as text; choose a file of JSON lines.") from error
-    tasks = [_task(path, number, line) for number, line in _lines(path, text)]
+    tasks = [task for number, line in _lines(path, text) for task in _tasks(path, number, line)]
     if not tasks:
         raise FileError(f"{quoted(path.name)} holds no prompts; write one JSON object per line.")
     seen: set[str] = set()
@@ -77,13 +79,17 @@ def read_tasks(path: Path) -> list[Task]:
     return tasks
 
 
-def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None) -> list[Task]:
+def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None, *, turns: bool = True) -> list[Task]:
     """At most `limit` prompts of a file, or of the bundled suite if there is none.
+
+    Later turns of a chat are left out without `turns`, and for targets that are not made for chats.
 
     Raises:
         FileError: it cannot be read, or holds no such objects.
     """
-    return limited(bundled_tasks(prompts) if path is None else read_tasks(path), limit)
+    tasks = bundled_tasks(prompts) if path is None else read_tasks(path)
+    chats = turns and prompts == "chat"
+    return limited([task for task in tasks if chats or not task.before], limit)
 
 
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
@@ -113,7 +119,7 @@ def _lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def _task(path: Path, number: int, line: str) -> Task:
+def _tasks(path: Path, number: int, line: str) -> Iterator[Task]:
     try:
         value: Any = json_value(line)
     except ValueError as error:
@@ -122,9 +128,12 @@ def _task(path: Path, number: int, line: str) -> Task:
         read = _Line.model_validate(value)
     except ValidationError as error:
         raise FileError(f"Line {number} of {quoted(path.name)} does not fit; write {_KINDS}.") from error
-    prompt = read.prompt or (read.turns[0] if read.turns else None)
-    if prompt is None or not prompt.strip():
+    turns = [read.prompt] if read.prompt else (read.turns or [])
+    if not turns or not all(turn.strip() for turn in turns):
         raise FileError(f"Line {number} of {quoted(path.name)} has no prompt; write {_KINDS}.")
     humaneval = isinstance(read.name, str) and read.name.startswith("HumanEval")
-    task = read.task or ("HumanEval" if humaneval else "prompts")
-    return Task(name=str(number if read.name is None else read.name), task=task, prompt=prompt)
+    kind = read.task or ("HumanEval" if humaneval else "prompts")
+    name = str(number if read.name is None else read.name)
+    for index, turn in enumerate(turns):
+        later = f"{name}, turn {index + 1}" if index else name
+        yield Task(name=later, task=kind, prompt=turn, before=tuple(turns[:index]))

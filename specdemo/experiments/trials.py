@@ -11,18 +11,21 @@ from statistics import fmean, stdev
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from specdemo.analysis.speedups import Summary, summarise
+from specdemo.analysis.thinking import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.plan import Plan, Result, Session, Stop
 from specdemo.experiments.suites import Task
-from specdemo.measure.race import WARM_UP_PROMPT
+from specdemo.measure.race import WARM_UP_PROMPT, run_alone
 from specdemo.measure.trials import can_run, rehearse, trials
-from specdemo.records import Costs, ModelPair, Trial
+from specdemo.records import Costs, ModelPair, Request, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 
 ALL = "all tasks"
+Answers = dict[tuple[str, ...], str]
+"""The target's own answers to the last of these turns of a chat."""
 _NO_COSTS = "It needs step costs, which are unknown for this pair."
 _NO_TEXT = "The text ended at its first token."
 
@@ -178,6 +181,7 @@ class TrialPlan(Plan[Group, TrialRow, F]):
 
     def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[Group], stop: Stop) -> Iterator[TrialRow]:
         """Run the groups, after a rehearsal of what each drafter will run."""
+        answers: Answers = {}
         for _, same in groupby(steps, attrgetter("drafter")):
             groups = list(same)
             used = sorted({variant for group in groups for variant in group.order})
@@ -185,12 +189,12 @@ class TrialPlan(Plan[Group, TrialRow, F]):
             rehearsed = [self.variants[variant] for variant in used if variant in able]
             rehearse(engine, WARM_UP_PROMPT, rehearsed, costs, stop)
             for group in groups:
-                yield from self._tried(engine, costs, group, able, stop)
+                yield from self._tried(engine, costs, group, able, answers, stop)
                 if stop():
                     return
 
     def _tried(
-        self, engine: Engine, costs: Costs | None, group: Group, able: set[str], stop: Stop
+        self, engine: Engine, costs: Costs | None, group: Group, able: set[str], answers: Answers, stop: Stop
     ) -> Iterator[TrialRow]:
         """A row for each variant of a group, with its trial or with why it has none."""
         ran, done, task = [variant for variant in group.order if variant in able], 0, group.task
@@ -210,11 +214,24 @@ class TrialPlan(Plan[Group, TrialRow, F]):
         yield from (row(variant, None, _NO_COSTS) for variant in group.order if variant not in able)
         settings = [self.settings_of(variant, group.repeat) for variant in ran]
         try:
-            for trial in trials(engine, task.prompt, settings, costs, stop):
+            history = self._history(engine, task, answers, stop)
+            for trial in trials(engine, task.prompt, settings, costs, stop, history):
                 done += 1
                 yield row(ran[done - 1], trial, None if trial is not None else _NO_TEXT)
         except PromptError as error:
             yield from (row(variant, None, str(error)) for variant in ran[done:])
+
+    def _history(self, engine: Engine, task: Task, answers: Answers, stop: Stop) -> tuple[Turn, ...]:
+        """The turns before a prompt, with what the target answers to them, greedily and off the clock."""
+        greedy = self.settings.model_copy(update={"do_sample": False})
+        history: tuple[Turn, ...] = ()
+        for index, prompt in enumerate(task.before, 1):
+            turns = task.before[:index]
+            if turns not in answers:
+                run = run_alone(engine.decoder(Request.of(prompt, greedy, history).plain), stop=stop)
+                answers[turns] = answer(run.text)
+            history = (*history, Turn(prompt=prompt, answer=answers[turns]))
+        return history
 
 
 class Cell(Summary):

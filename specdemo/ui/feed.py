@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from specdemo.analysis import metrics
+from specdemo.analysis.thinking import Thinking
 from specdemo.measure.side import Slice
 from specdemo.output import json_text
 from specdemo.presentation import explain, schema
@@ -22,7 +23,6 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.html.conversation import conversation_html
 from specdemo.ui.html.markdown import Markdown
 from specdemo.ui.html.summary import figures_html, grounds_html
-from specdemo.ui.html.thinking import Thinking
 from specdemo.ui.html.tokens import round_html
 
 

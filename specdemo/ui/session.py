@@ -8,6 +8,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
+from specdemo.analysis.thinking import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.measure.repeats import repeats
@@ -22,7 +23,6 @@ from specdemo.strategies import EngineName
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed, ending
 from specdemo.ui.html.messages import alert, describe, notice, phase_words
-from specdemo.ui.html.thinking import answer
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import IfLoaded, Job, WithEngine, Worker
 

@@ -4,6 +4,7 @@ Anyone can send anything here, so each is read in a process of its own, within l
 """
 
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -60,8 +61,12 @@ def sharing(kind: str, record: str) -> Generator[None, None, bytes]:
     return _apart(shared, kind, record, refused="This run takes too long to draw; share it as JSON.")
 
 
-def reading(file: str | None, prompts: Prompts, limit: int) -> Generator[None, None, list[Task]]:
+def reading(
+    file: str | None, prompts: Prompts, limit: int, *, turns: bool = True
+) -> Generator[None, None, list[Task]]:
     """Return prompts of a visitor's file, read in a process of its own, or of the bundled suite.
+
+    `turns`: see `chosen_tasks`.
 
     Raises:
         FileError: it holds none, or takes too much.
@@ -69,7 +74,7 @@ def reading(file: str | None, prompts: Prompts, limit: int) -> Generator[None, N
     if file is None:
         return chosen_tasks(None, prompts, limit)
     refused = "This file takes too long to read; choose one with fewer prompts."
-    return (yield from _apart(chosen_tasks, Path(file), prompts, limit, refused=refused))
+    return (yield from _apart(partial(chosen_tasks, turns=turns), Path(file), prompts, limit, refused=refused))
 
 
 def _apart(work: Callable[..., T], *arguments: Any, refused: str) -> Generator[None, None, T]:

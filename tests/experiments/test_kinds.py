@@ -213,3 +213,20 @@ def test_a_ratio_has_an_interval_from_enough_runs_on() -> None:
     assert many.low < many.middle == 0.5 < many.high
     assert ratio([(1, 2), (None, 2)]) is None
     assert ratio([(0, 0)]) is None
+
+
+def test_later_turns_follow_the_targets_own_answers() -> None:
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    class Watched(ScriptedEngine):
+        def decoder(self, request: Any, costs: Any = None) -> Any:
+            asked.append((request.prompt, tuple(turn.answer for turn in request.history)))
+            return super().decoder(request, costs)
+
+    second = Task(name="1, turn 2", task="chats", prompt="Shorten it.", before=("Write a tale.",))
+    short = SETTINGS.model_copy(update={"max_new_tokens": 4})
+    plan = LengthPlan(PAIR, [second], short, (4, 8), repeats=2)
+    *_, last = run(plan, lambda name: Watched())
+    assert last.found.complete
+    assert asked.count(("Write a tale.", ())) == 1  # decoded once, off the clock
+    assert {history for prompt, history in asked if prompt == "Shorten it."} == {("the quick brown fox",)}

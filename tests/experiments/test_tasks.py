@@ -7,7 +7,7 @@ import pytest
 
 from specdemo.errors import FileError
 from specdemo.experiments import suites
-from specdemo.experiments.suites import Task, bundled_tasks, limited, read_tasks
+from specdemo.experiments.suites import Task, bundled_tasks, chosen_tasks, limited, read_tasks
 from specdemo.records import Prompts
 
 
@@ -28,6 +28,7 @@ def test_every_known_format_is_read(tmp_path: Path) -> None:
     )
     assert read_tasks(path) == [
         Task(name="81", task="writing", prompt="Write a tale."),
+        Task(name="81, turn 2", task="writing", prompt="Shorten it.", before=("Write a tale.",)),
         Task(name="HumanEval/0", task="HumanEval", prompt="def f():"),
         Task(name="4", task="prompts", prompt="Once"),
         Task(name="5", task="openings", prompt="Twice"),
@@ -109,3 +110,27 @@ def test_a_limit_takes_from_every_kind() -> None:
     assert {task.task for task in limited(tasks, len(kinds))} == kinds
     assert limited(tasks, 1) == tasks[:1]
     assert limited(tasks, None) == limited(tasks, 999) == tasks
+
+
+def test_suites_that_people_compare_by_are_read_with_all_turns(tmp_path: Path) -> None:
+    """SPEED-Bench's lines have more keys, and prompts of up to 32,000 tokens."""
+    line = {
+        "question_id": "b3",
+        "category": "low_entropy",
+        "sub_category": "sort",
+        "turns": ["x " * 60_000, "Again."],
+        "source": "made here",
+        "src_id": "1",
+        "difficulty": "easy",
+        "multiturn": True,
+    }
+    path = written(tmp_path, line)
+    first, second = chosen_tasks(path, "chat", None)
+    assert (first.name, first.task, first.before) == ("b3", "low_entropy", ())
+    assert (second.name, second.prompt, second.before) == ("b3, turn 2", "Again.", (first.prompt,))
+    assert chosen_tasks(path, "base", None) == chosen_tasks(path, "chat", None, turns=False) == [first]
+
+
+def test_a_checkpoint_of_prompts_without_turns_is_as_before() -> None:
+    task = Task(name="1", task="tales", prompt="Say")
+    assert task.model_dump_json(exclude_defaults=True) == '{"name":"1","task":"tales","prompt":"Say"}'

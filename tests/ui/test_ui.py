@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.analysis import metrics
+from specdemo.analysis.thinking import answer
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import race
@@ -23,7 +24,6 @@ from specdemo.ui.controls import NAMES, control, settings_from, settings_from_li
 from specdemo.ui.feed import Feed
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.html.summary import figures_html
-from specdemo.ui.html.thinking import answer
 from specdemo.ui.html.tokens import round_html
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.restore import restore

@@ -72,7 +72,7 @@ class Callbacks:
                 return
             settings = kind.begin(pair, max_new_tokens=int(tokens))
             waiting = [notice("Reading the prompts …"), gr.skip(), gr.skip(), *idle]
-            tasks = yield from meanwhile(reading(file, pair.target.prompts, int(limit)), waiting)
+            tasks = yield from meanwhile(reading(file, pair.target.prompts, int(limit), turns=kind.turns), waiting)
             plan = kind.plan(pair, tasks, settings, repeats=int(repeats), **chosen)
             plan.check()
             checkpoint = checkpoint_of(plan.header, kind.name)
@@ -84,9 +84,7 @@ class Callbacks:
         busy = working(kind.start, busy=True)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
         state = None
-        for update in measured(
-            self._sessions, visitor, kind.name, job, lambda progress: result_board(progress.found)
-        ):
+        for update in measured(self._sessions, visitor, kind.name, job, _shown):
             state = update.state
             yield [update.message, update.board, gr.skip(), *busy]
         if state is None or not state.found.measured:
