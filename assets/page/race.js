@@ -322,7 +322,7 @@ export class Race {
     this.find(".headline").textContent = result.headline;
     this.find(".ceiling").textContent = result.ceiling ?? "";
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
-    this.find(".doubt").textContent = result.doubt ?? "";
+    this.find(".doubt").textContent = this.find(".doubt").title = result.doubt ?? "";
     this.find(".grounds").innerHTML = result.why ?? ""; // escaped by the server
     this.find(".agreement").textContent = result.agreement && `${result.identical ? "✓" : "≠"} ${result.agreement}`;
     this.find(".agreement").dataset.identical = String(result.identical);

@@ -33,7 +33,8 @@ export class Stored {
       // not JSON
     }
     this.reset = true;
-    this.write(value ?? this.empty);
+    if (value !== null || this.empty !== null) this.write(value ?? this.empty);
+    else this.place().removeItem(this.key);
     return value ?? this.empty;
   }
 

@@ -1,0 +1,110 @@
+"""What `assets/page/gradio.js` leans on in Gradio's page: each of these tests says what a new release has changed."""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import BRIEF, Visit, downloaded, open_tab, run
+
+pytestmark = pytest.mark.browser
+PROMPT = "#prompt textarea"
+
+
+def in_address(page: Page, name: str) -> list[str]:
+    """What the address says of it, after its #."""
+    return parse_qs(urlsplit(page.url).fragment).get(name, [])
+
+
+def test_the_prompt_its_keys_and_its_examples(visit: Visit) -> None:
+    page = visit(BRIEF)
+    page.fill(PROMPT, "One")
+    page.press(PROMPT, "Shift+Enter")
+    page.keyboard.type("two")
+    expect(page.locator(PROMPT)).to_have_value("One\ntwo")  # Shift+Enter begins a line
+    page.wait_for_function("location.hash.includes('One%0Atwo')")  # and Gradio has seen it
+    page.press(PROMPT, "Enter")
+    expect(page.locator(".pane.plain .prompt")).to_have_text("One\ntwo")  # Enter runs
+    page.click(".examples .opener")
+    example = page.locator(".examples .list button").nth(1)
+    text = example.inner_text()
+    example.click()
+    expect(page.locator(PROMPT)).to_have_value(text)  # a script of ours can set it
+    expect(page.locator(".examples .list")).to_be_hidden()
+    page.wait_for_function("text => new URLSearchParams(location.hash.slice(1)).get('prompt') === text", arg=text)
+
+
+def test_tabs_are_in_the_address_and_back_returns_to_the_one_before(visit: Visit) -> None:
+    page = visit(BRIEF)
+    for name in ("Anatomy", "Tune"):
+        open_tab(page, name)
+        page.wait_for_function(f"location.hash.includes('tab={name.lower()}')")
+    page.go_back()
+    expect(page.get_by_role("tab", name="Anatomy", exact=True)).to_have_attribute("aria-selected", "true")
+    page.reload()
+    expect(page.get_by_role("tab", name="Anatomy", exact=True)).to_have_attribute("aria-selected", "true")
+    page.go_back()
+    expect(page.get_by_role("tab", name="Compare", exact=True)).to_have_attribute("aria-selected", "true")
+    assert in_address(page, "tab") == []
+    expect(page.locator("#run")).to_be_enabled()
+
+
+def test_each_tab_of_the_browser_keeps_its_own_prompt_and_run(visit: Visit) -> None:
+    mine, theirs = visit(BRIEF), visit(BRIEF)
+    for page, prompt in ((mine, "Mine"), (theirs, "Theirs")):
+        page.fill(PROMPT, prompt)
+        run(page)
+    mine.reload()
+    expect(mine.locator(PROMPT)).to_have_value("Mine")
+    expect(mine.locator(".pane.plain .prompt")).to_have_text("Mine")
+    assert downloaded(mine).prompt == "Mine"
+
+
+def test_storage_of_another_shape_is_reset_and_that_is_said(visit: Visit) -> None:
+    page = visit()
+    for key in ("specdemo-runs", "specdemo-settings", "specdemo-intro-dismissed"):
+        page.evaluate("key => { localStorage.setItem(key, '\"x\"'); sessionStorage.clear(); }", key)
+    page.goto("about:blank")
+    page.go_back()
+    expect(page.locator(".past .none")).to_contain_text("was reset")
+    expect(page.locator("#message [role=alert]")).to_contain_text("so the page begins with its defaults")
+    run(page)
+    expect(page.locator(".past li")).to_have_count(1)
+    expect(page.locator(".past .none")).to_be_hidden()
+
+
+def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) -> None:
+    page = visit(BRIEF)
+    assert page.locator(".modebar-btn").count() > 0
+    assert page.locator(".modebar-btn[data-title*='hare'], .modebar-btn[data-title*='loud']").count() == 0
+    run(page)
+    shares = page.locator(".track i").evaluate_all("bars => bars.map(bar => parseFloat(bar.style.width))")
+    comparison = downloaded(page)
+    assert max(shares) == 100
+    assert min(shares) < 100
+    assert comparison.plain.text
+    for width, height in ((1280, 720), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.evaluate("document.querySelector('.doubt').textContent = 'disturbed: '.repeat(20)")
+        tall = page.locator(".verdict").evaluate("verdict => verdict.getBoundingClientRect().height")
+        assert tall <= height / 5, (width, tall)
+    for width in (390, 1024):
+        page.set_viewport_size({"width": width, "height": 800})
+        expect(page.get_by_role("textbox", name="Prompt", exact=True)).to_be_visible()
+        for needed in (".examples .opener", "#copy", ".pane.speculative .legend"):
+            expect(page.locator(needed)).to_be_visible()
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.locator("body").press("p")
+    expect(page.locator("#rail")).to_be_hidden()
+    for part in (".verdict", ".pane.plain", ".pane.speculative", ".chart.clock", ".chart.acceptance"):
+        expect(page.locator(part)).to_be_in_viewport(ratio=0.99)
+    page.keyboard.press("s")
+    expect(page.locator(".slow-motion")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("n")
+    expect(page.locator(PROMPT)).not_to_have_value("")
+    page.keyboard.press("r")
+    expect(page.locator("#run")).to_have_text(re.compile("Waiting|Running"))
+    page.keyboard.press("Escape")
+    expect(page.locator("#rail")).to_be_visible()
