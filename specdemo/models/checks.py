@@ -1,11 +1,12 @@
 """Whether a pair can run here, and with which engine, before anything heavy is loaded."""
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import openvino_genai
 
 from specdemo.errors import LoadError, PairError, SettingsError
+from specdemo.models.catalogue import catalogue
 from specdemo.models.converted import is_converted, tokenizer_folder
 from specdemo.models.memory import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
@@ -106,6 +107,32 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
         return model.vocabulary != target.vocabulary, larger
 
     return sorted(filter(able, models), key=unlikely)
+
+
+def is_recommended(draft: Model, target: Model) -> bool:
+    """Whether a draft very likely fits a target: the catalogue pairs them, or it is small and has the same tokenizer.
+
+    A head is made for one target, which only the catalogue knows.
+    """
+    if (draft.name, target.name) in _paired():
+        return True
+    if draft.eagle3 or draft.vocabulary != target.vocabulary or draft.architecture != target.architecture:
+        return False
+    if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
+        return False
+    try:
+        return _difference(target, draft) is None
+    except LoadError:
+        return False
+
+
+@cache
+def _paired() -> frozenset[tuple[str, str]]:
+    """Names of a draft and a target that the catalogue pairs."""
+    pairs = ((entry.draft, entry.target) for entry in catalogue() if entry.draft is not None and entry.supported)
+    return frozenset(
+        (draft.name or draft.repository or "", target.name or target.repository or "") for draft, target in pairs
+    )
 
 
 def check_engine(pair: ModelPair, engine: EngineName) -> None:

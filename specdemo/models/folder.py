@@ -61,15 +61,22 @@ def files_digest(path: Path) -> str:
     """
     digest = hashlib.sha256()
     for file in (file for file in _files(path) if file.suffix in _DIGESTED):
-        size = file.stat().st_size
-        digest.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as opened:
-            for place in range(0, size, max(size // _PIECES, _PIECE_BYTES)):
-                opened.seek(place)
-                digest.update(opened.read(_PIECE_BYTES))
-            opened.seek(max(size - _PIECE_BYTES, 0))
-            digest.update(opened.read())
+        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
+        digest.update(content_digest(file))
     return digest.hexdigest()
+
+
+def content_digest(file: Path) -> bytes:
+    """A digest of a file's size and of short pieces spread over its length."""
+    size, digest = file.stat().st_size, hashlib.sha256()
+    digest.update(str(size).encode())
+    with file.open("rb") as opened:
+        for place in range(0, size, max(size // _PIECES, _PIECE_BYTES)):
+            opened.seek(place)
+            digest.update(opened.read(_PIECE_BYTES))
+        opened.seek(max(size - _PIECE_BYTES, 0))
+        digest.update(opened.read())
+    return digest.digest()
 
 
 def _files(path: Path) -> list[Path]:

@@ -183,7 +183,7 @@ def read_header(path: Path) -> Header:
             raise GGUFError(f"{name!r} is not a readable GGUF file; choose another file.")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _Parser(content, name).header()
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:  # a place behind the end, however far
         raise _cut(name) from error
     except OSError as error:
         raise GGUFError(f"The file {name!r} cannot be read ({error.strerror}); check the path.") from error

@@ -4,16 +4,18 @@ The page can choose only from these names: a name is compared with what was foun
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 
 from specdemo.errors import FolderError, ModelError, UnknownNameError, quoted
 from specdemo.input import is_text
-from specdemo.models.catalogue import Entry, catalogue, suggestion
+from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.discovery import found_files, gguf_files, listed
 from specdemo.models.download import cached_folders, local_folder
-from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf import inspect_gguf, inspect_model
+from specdemo.models.folder import content_digest, inspect_folder
+from specdemo.models.gguf import inspect_gguf, inspect_model, is_gguf
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import MODELS_VARIABLE, models_dir
 from specdemo.records import Model, Record
@@ -26,15 +28,30 @@ class Unusable(Record):
     reason: str
 
 
+class Copy(Record):
+    """Another name for a model: a file with the same content."""
+
+    name: str
+    of: str
+
+
 class Library(Record):
-    """What there is. Model names are unique."""
+    """What there is. Model names are unique, and files of the same content are one model."""
 
     models: tuple[Model, ...]
     unusable: tuple[Unusable, ...] = ()
+    copies: tuple[Copy, ...] = ()
+
+    def named(self, name: str) -> Model | None:
+        """The model of this name, or of which this is a copy; None if there is none."""
+        whole = next((copy.of for copy in self.copies if copy.name == name), name)
+        return next((model for model in self.models if model.name == whole), None)
 
 
-def library(directory: Path | None = None) -> Library:
+def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Library:
     """All models on this machine; `directory` stands for the user's own models directory.
+
+    Those given `first` come first, under their names.
 
     Raises:
         FolderError: the directory that was named does not exist.
@@ -50,20 +67,64 @@ def library(directory: Path | None = None) -> Library:
     own, unusable = models_in(models_dir(directory)) if named or models_dir().is_dir() else ([], [])
     mine = {model.path and model.path.resolve() for model in (*offered, *own)}
     found, refused = _usable((name, file) for name, file in found_files() if file.resolve() not in mine)
-    models = distinct([*bundled_models(), *offered, *cached, *own, *found])
-    return Library(models=tuple(models), unusable=(*unusable, *refused))
+    models, copies = _one_of_each(distinct(_places([*first, *bundled_models(), *offered, *cached, *own, *found])))
+    return Library(models=tuple(models), unusable=(*unusable, *refused), copies=tuple(copies))
+
+
+def _places(models: Iterable[Model]) -> Iterator[Model]:
+    """The first model of each place."""
+    seen = set()
+    for model in models:
+        if model.path is None or model.path not in seen:
+            seen.add(model.path)
+            yield model
+
+
+def _one_of_each(models: Iterable[Model]) -> tuple[list[Model], list[Copy]]:
+    """Models without files of the same content as an earlier one, and the names of those."""
+    kept, copies = list[Model](), list[Copy]()
+    for model in models:
+        same = next((other for other in kept if same_file(model, other)), None)
+        if same is None:
+            kept.append(model)
+        else:
+            copies.append(Copy(name=model.name, of=same.name))
+    return kept, copies
+
+
+def same_file(model: Model, other: Model) -> bool:
+    """Whether two models are GGUF files of the same content."""
+    if model.weight_bytes != other.weight_bytes or model.path is None or other.path is None:
+        return False
+    return model.path.is_file() and other.path.is_file() and _content(model.path) == _content(other.path)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        state = path.stat()
+        return _content_at(path, state.st_size, state.st_mtime_ns)
+    except OSError:
+        return os.fsencode(path)
+
+
+@lru_cache(maxsize=512)
+def _content_at(path: Path, size: int, modified: int) -> bytes:
+    """What tells a file's content from others, computed again only when it changes."""
+    return content_digest(path)
 
 
 def resolve(name: str, directory: Path | None = None) -> Model:
     """The model that is meant: that of a file or folder, if it is one or looks like a path, else that of this name.
 
     Raises:
-        FolderError: the folder holds no whole model.
+        FolderError: the folder holds no whole model, or it is another kind of file.
         GGUFError: the file is not a GGUF file, or an unsupported one.
         UnknownNameError: there is neither.
     """
     path = Path(name)
     if path.is_file():
+        if path.suffix.lower() != ".gguf" and not is_gguf(path):
+            raise FolderError(f"{path.name!r} is not a model; give a GGUF file or an OpenVINO folder.")
         return inspect_gguf(path)
     if path.is_dir():
         files = [] if any(path.glob("openvino_*")) else list(gguf_files(path, depth=0))
@@ -96,14 +157,21 @@ def find_model(name: str, directory: Path | None = None) -> Model:
         UnknownNameError: there is none, or it cannot be used.
     """
     found = library(directory)
-    for model in found.models:
-        if model.name == name:
-            return model
+    model = found.named(name)
+    if model is not None:
+        return model
     for folder in found.unusable:
         if folder.name == name:
             raise UnknownNameError(f"{quoted(name)} cannot be used: {folder.reason}")
-    instead = suggestion(name, [model.name for model in found.models])
-    raise UnknownNameError(f"There is no model {quoted(name)} on this machine; {instead}.")
+    raise unknown_model(name, [model.name for model in found.models])
+
+
+def unknown_model(name: str, models: Sequence[str]) -> UnknownNameError:
+    """What to do about a name that no model has; pairs of the catalogue may be meant, too."""
+    near = get_close_matches(name, [*models, *(entry.name for entry in catalogue())], n=1, cutoff=0.6)
+    if near:
+        return UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
+    return UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")
 
 
 def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:

@@ -2,11 +2,13 @@
 
 import json
 import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from specdemo.errors import FolderError, PairError
-from specdemo.models.catalogue import Beginning, catalogue, find
-from specdemo.models.converted import conversions, is_converted
+from specdemo.models.catalogue import Beginning, Source, catalogue, find
+from specdemo.models.converted import conversions, file_digest, is_converted
 from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
@@ -44,7 +46,7 @@ def suited(target: Model) -> RuntimeSettings:
 
 
 def beginning(target: Model) -> Beginning:
-    """The default settings for a target: the catalogue's, if it is one of its own."""
+    """The default settings for a target: the catalogue's, if it is one of its own, wherever it lies."""
     if target.server is not None:
         # only this one is told in each request how to speculate
         return Beginning(
@@ -52,8 +54,16 @@ def beginning(target: Model) -> Beginning:
         )
     if target.path is None:
         return Beginning()
-    listed = (entry for entry in catalogue() if local_folder(entry.target) == target.path)
+    listed = (entry for entry in catalogue() if _is(target.path, entry.target))
     return next((entry.begin for entry in listed), Beginning())
+
+
+def _is(path: Path, source: Source) -> bool:
+    """Whether a folder or file is the catalogue's model: by its place or, of a file, by its content."""
+    if source.sha256 is not None and path.is_file():
+        with suppress(OSError):
+            return path.stat().st_size == source.disk_bytes and file_digest(path) == source.sha256
+    return local_folder(source) == path
 
 
 def begun(target: Model, **chosen: Any) -> GenerationSettings:

@@ -10,7 +10,7 @@ from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import devices, draft_device
 from specdemo.models.download import download, download_source, local_folder
-from specdemo.models.library import distinct, entry_folders, library
+from specdemo.models.library import entry_folders, library
 from specdemo.models.pairs import pair_of, suited
 from specdemo.progress import Progress
 from specdemo.records import Model, ModelPair
@@ -72,13 +72,11 @@ class Registry:
     def models(self) -> dict[str, Model]:
         """Every model by its name, the default pair's first."""
         first = [model for model in (self.default.target, self.default.draft) if model is not None]
-        paths = {model.path for model in first}
-        rest = (model for model in library(self._directory).models if model.path not in paths)
-        return {model.name: model for model in distinct([*first, *rest])}
+        return {model.name: model for model in library(self._directory, first).models}
 
     def elsewhere(self, name: str) -> str:
         """Of a name that no model on this machine has: what to do."""
-        missing = f"There is no model {quoted(name)} on this machine"
+        missing = f"Unknown model {quoted(name)}"
         if not of_hub(name):
             return f"{missing}; choose one from the list."
         if self.downloads:

@@ -543,7 +543,7 @@ def test_training_without_pytorch_says_how_to_get_it(
         (["--out", "taken"], "choose another --out"),
         (["--out", "made", "--prompts", "nowhere.txt"], "name a text file"),
         (["--out", "made", "--prompts", "empty.txt"], "write one per line"),
-        (["--out", "made", "--from", "nothing"], "There is no model 'nothing'"),
+        (["--out", "made", "--from", "nothing"], "Unknown model 'nothing'"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(

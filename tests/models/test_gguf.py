@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from specdemo.cli import main
-from specdemo.errors import ConversionError, GGUFError, LoadError, UnknownNameError
+from specdemo.errors import ConversionError, FolderError, GGUFError, LoadError, UnknownNameError
 from specdemo.experiments.bench import available
-from specdemo.models.checks import check_pair
+from specdemo.models.checks import check_pair, drafts_for
 from specdemo.models.converted import awaits_conversion, converted_folder, file_digest, folder_of
 from specdemo.models.gguf import inspect_gguf, read_header
 from specdemo.models.gguf_convert import convert_gguf, convert_here
@@ -123,7 +123,7 @@ def test_a_file_is_a_model_wherever_one_is_named(file: Path, tmp_path: Path) -> 
     models = tmp_path / "models"
     (models / "org" / "repository").mkdir(parents=True)
     shutil.copy(file, models / "mine.gguf")
-    shutil.copy(file, models / "org" / "repository" / "tiny.gguf")
+    gguf_files.write(models / "org" / "repository" / "tiny.gguf", "qwen2", "Q8_0")
     (models / "bad.gguf").write_bytes(b"GGUF")
     (models / "mmproj-tiny.gguf").write_bytes(b"GGUF")
     found = library(models)
@@ -132,6 +132,32 @@ def test_a_file_is_a_model_wherever_one_is_named(file: Path, tmp_path: Path) -> 
     assert resolve("mine.gguf", models).path == models / "mine.gguf"
     with pytest.raises(UnknownNameError, match=r"'bad.gguf' cannot be used: 'bad.gguf' is incomplete"):
         resolve("bad.gguf", models)
+
+
+def test_copies_of_a_file_are_one_model(file: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("first.gguf", "second.gguf"):
+        shutil.copy(file, models / name)
+    gguf_files.write(models / "other.gguf", arrays=gguf_files.weights("llama", seed=1), kind="Q8_0")
+    found = library(models)
+    names = [model.name for model in found.models]
+    assert ("first.gguf" in names, "second.gguf" in names, "other.gguf" in names) == (True, False, True)
+    assert [(copy.name, copy.of) for copy in found.copies] == [("second.gguf", "first.gguf")]
+    assert resolve("second.gguf", models).name == "first.gguf"
+    assert "first.gguf" not in [model.name for model in drafts_for(resolve("first.gguf", models), found.models)]
+
+
+def test_what_is_no_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("Hello")
+    with pytest.raises(FolderError, match=r"^'README.md' is not a model; give a GGUF file or an OpenVINO folder.$"):
+        resolve(str(tmp_path / "README.md"))
+
+
+@pytest.mark.parametrize(("name", "meant"), [("qwn3", "qwen3-8b"), ("story-pair/targt", "story-pair/target")])
+def test_an_unknown_name_is_compared_with_others(name: str, meant: str) -> None:
+    with pytest.raises(UnknownNameError, match=rf"^Unknown model '{name}'. Did you mean {meant}\?$"):
+        resolve(name)
 
 
 def test_before_it_is_converted(file: Path) -> None:

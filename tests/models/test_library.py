@@ -131,7 +131,7 @@ def test_a_target_without_a_draft_is_shown_how_to_get_one() -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "../models/mine", "/etc", "", ".", "org/../mine"])
 def test_a_name_is_never_a_path(name: str, registry: Path) -> None:
-    with pytest.raises(UnknownNameError, match="There is no model"):
+    with pytest.raises(UnknownNameError, match="Unknown model"):
         find_model(name, registry)
 
 

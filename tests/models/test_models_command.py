@@ -140,7 +140,7 @@ def test_download_what_is_to_be_converted(hub: Hub, capsys: pytest.CaptureFixtur
         (("download", "dolly"), 2, "The catalogue has no 'dolly'; choose dolly-v2-"),
         (("download", "flan-t5-xl"), 2, "encoder–decoder"),
         (("download", "org/nothing"), 1, "does not show you org/nothing"),
-        (("info", "nothing"), 2, "There is no model 'nothing' on this machine"),
+        (("info", "nothing"), 2, "Unknown model 'nothing'; choose one of "),
         (("info", "/nowhere"), 1, "There is no folder '/nowhere'; check the path."),
         (("check", "story-pair/target", "--cache-size", "0"), 2, "Cache size (cache_size) should be greater"),
         (("list", "--models-dir", "/nowhere"), 1, "There is no directory '/nowhere'"),

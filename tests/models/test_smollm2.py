@@ -1,6 +1,7 @@
 """The pair that people see first: SmolLM2 from its package, where that is installed."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.measure.race import race
 from specdemo.models.catalogue import find
+from specdemo.models.checks import is_recommended
 from specdemo.models.download import local_folder
+from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import PAIR_VARIABLE, beginning, default_pair
+from specdemo.models.pairs import PAIR_VARIABLE, beginning, default_pair, suited
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 
@@ -54,3 +57,16 @@ def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     told = json.loads(capfd.readouterr().out)
     assert told["pair"]["target"]["name"] == "SmolLM2-135M-Instruct"
     assert told["pair"]["runtime"]["dynamic_quantization"] == "off"
+
+
+def test_a_copy_of_its_file_begins_like_it(tmp_path: Path) -> None:
+    copy = Path(shutil.copy(str(FILE), tmp_path / "mine.gguf"))
+    assert beginning(inspect_gguf(copy)) == find("smollm2").begin
+    assert suited(inspect_gguf(copy)).dynamic_quantization == "off"
+
+
+def test_its_draft_is_recommended() -> None:
+    pair = default_pair()
+    assert pair.draft is not None
+    assert is_recommended(pair.draft, pair.target)
+    assert not is_recommended(pair.target, pair.target)

@@ -151,6 +151,9 @@ SEEDS = {
     "more strings than bytes": with_entry("tokenizer.ggml.tokens", ARRAY, (STRING, 2**60, b"")),
     "more numbers than bytes": with_entry("tokenizer.ggml.tokens", ARRAY, (UINT64, 2**62, b"")),
     "a string longer than the file": header()[:24] + struct.pack("<Q", 2**63) + header()[32:],
+    "a string of an array longer than the file": with_entry(
+        "tokenizer.ggml.tokens", ARRAY, (STRING, 1, struct.pack("<Q", 2**63 + 1) + b"a")
+    ),
     "more tensors than bytes": header(tensors=2**60),
     "more entries than bytes": header(count=2**60),
     "no dimensions": header(rows=(("token_embd.weight", (), 0, 0),)),

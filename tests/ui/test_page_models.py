@@ -56,13 +56,13 @@ def assert_restored(page: Page, header: str) -> None:
     expect(page.locator("#max_ngram_size")).to_be_visible()
     models_tab(page)
     expect(page.locator("#target input")).to_have_value("llama/target")
-    expect(page.locator("#draft input")).to_have_value("llama/draft")
+    expect(page.locator("#draft input")).to_have_value("llama/draft · recommended")
 
 
 def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_command(visit: Visit) -> None:
     page = visit("/#target=../../etc")
     alert = page.locator("#message [role=alert]")
-    expect(alert).to_contain_text("The link's pair cannot be used. There is no model '../../etc' on this machine")
+    expect(alert).to_contain_text("The link's pair cannot be used. Unknown model '../../etc'; choose one")
     expect(page.locator("#header")).to_contain_text("story-pair ·")
     models_tab(page)
     expect(page.locator("button[data-action=download]")).to_have_count(0)

@@ -226,7 +226,7 @@ def test_stored_values_are_restored() -> None:
     [
         (
             '{"target": "../../etc"}',
-            "There is no model &#39;../../etc&#39; on this machine; choose one",
+            "Unknown model &#39;../../etc&#39;; choose one",
         ),
         ('{"device": "TPU"}', "no device &#39;TPU&#39;; choose one of"),
         ('{"device": "MULTI:CPU(5)"}', "offers no device &#39;MULTI:CPU(5)&#39;; choose one of CPU"),

@@ -8,7 +8,7 @@ import gradio as gr
 from gradio.components import Component
 
 from specdemo.errors import SpecdemoError, UnknownNameError
-from specdemo.models.checks import check_pair, drafts_for
+from specdemo.models.checks import check_pair, drafts_for, is_recommended
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, Control, start_values
@@ -23,6 +23,7 @@ Choices = list[tuple[str, str]]
 """What a list offers: labels, and the names that they stand for."""
 
 _NO_DRAFT = "None: prompt lookup only"
+RECOMMENDED = " · recommended"
 _SUITED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
 
 
@@ -185,7 +186,11 @@ def _name(event: gr.EventData) -> str:
 
 
 def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:
-    """The choices of a target, and of a draft for this one."""
+    """The choices of a target, and of a draft for this one; those that fit it are marked."""
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
-    drafts = drafts_for(models[target], models.values()) if target in models else list(models.values())
-    return targets, [(_NO_DRAFT, ""), *((model.name, model.name) for model in drafts)]
+    if target not in models:
+        return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
+    drafts = drafts_for(models[target], models.values())
+    fitting = {model.name for model in drafts if is_recommended(model, models[target])}
+    labelled = [(name + RECOMMENDED * (name in fitting), name) for name in (model.name for model in drafts)]
+    return targets, [(_NO_DRAFT, ""), *sorted(labelled, key=lambda choice: choice[1] not in fitting)]

@@ -139,7 +139,7 @@ def _training(target: Model, own_directory: bool) -> Markup:
     where = " --models-dir DIR" if own_directory else ""  # visitors are not told which one
     name = f"{target.name.rpartition('/')[2].removesuffix('.gguf')}-draft"
     command = f"python -m specdemo train-draft --target {quote(target.name)} --out {quote(name)}{where}"
-    return _NOTE.format("It has no draft here; one can be trained on text that it writes.") + _COMMAND.format(command)
+    return _NOTE.format("No matching draft found. Use prompt lookup now, or train one:") + _COMMAND.format(command)
 
 
 _ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat template")
