@@ -1,7 +1,17 @@
-"""`python -m specdemo`."""
+"""`python -m specdemo`, and the command `specdemo`."""
 
+import signal
 import sys
 
-from specdemo.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command that the arguments name; return the exit code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C ends it without a word until a command has begun
+    from specdemo.cli import main as run
+
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,10 +19,12 @@ once, and `in_limited_child` waits for it.
 import atexit
 import multiprocessing
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from enum import Enum, auto
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,7 +60,8 @@ class Child:
         self._connection, theirs = context.Pipe()
         # not a daemon in multiprocessing's sense, since those may not have children
         self._process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
-        self._process.start()
+        with _uninterrupted():
+            self._process.start()
         theirs.close()  # so that reading fails once the child is gone
         atexit.register(self.end)
 
@@ -105,6 +108,19 @@ class Child:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Start processes that Ctrl+C does not reach: a terminal sends it to all, and their parent ends them."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def send_all(connection: Connection, messages: Iterable[Any]) -> None:
@@ -287,7 +303,7 @@ def _once(connection: Connection, work: Callable[..., Iterable[Any]], arguments:
 def _run(main: Callable[..., None], connection: Connection, arguments: tuple[Any, ...]) -> None:
     """Entry point of the child. Unexpected exceptions are printed there, and the parent finds it gone."""
     Thread(target=_end_with_parent, daemon=True).start()
-    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # a terminal interrupts child processes, too
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         main(connection, *arguments)
 
 

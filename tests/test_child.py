@@ -163,3 +163,35 @@ def test_two_are_done_at_once_and_whoever_leaves_makes_room() -> None:
     third.close()
     assert len(children) <= 3, "two, and what Python keeps for them"
     assert all(gone(child.pid) for child in children if "resource_tracker" not in str(child))
+
+
+def interrupts_itself() -> Iterator[int]:
+    os.kill(os.getpid(), signal.SIGINT)
+    sleep(0.2)
+    yield 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
+def test_ctrl_c_does_not_reach_children() -> None:
+    assert heard(interrupts_itself) == [1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such signal")
+@pytest.mark.parametrize("seconds", [0.15, 0.3, 1.0, 2.5, 4.0])
+def test_ctrl_c_leaves_no_traceback_at_any_moment_of_a_command(seconds: float) -> None:
+    code = "import sys; sys.argv = ['specdemo', 'compare', 'Say', '--repeats', '0']; print(flush=True)\n"
+    code += "from specdemo.__main__ import main; sys.exit(main())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # Python has started
+        sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[0]
+    assert "Traceback" not in said
+    assert process.returncode in (0, 130, -signal.SIGINT)

@@ -45,8 +45,8 @@ def importing() -> Iterator[None]:
 
     A KeyboardInterrupt there can surface as any error of whichever module it hits.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored in the background, or somebody's
-        yield
+    if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_DFL):
+        yield  # ignored in the background, or somebody's
         return
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
