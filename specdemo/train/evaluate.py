@@ -9,10 +9,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import openvino as ov
 import torch
 
 from specdemo.analysis import metrics
@@ -29,6 +31,7 @@ from specdemo.train.request import Request
 LOOKAHEADS = range(1, 9)
 SHOWN = 4
 RACES, TOKENS = 5, 128
+STEPS = 200  # timed steps of a draft
 OPENINGS = ("The sun was", "Once upon a time", "In the beginning", "This is", "It was the first")
 Right = npt.NDArray[np.bool_]
 """Whether a token was predicted, [steps of a chain, tokens of answers]."""
@@ -142,6 +145,41 @@ def acceptance_length(rights: list[Right], lookahead: int) -> float:
             passes += 1
         tokens += end
     return tokens / max(1, passes)
+
+
+class VocabularyCost(NamedTuple):
+    """What a vocabulary of a size costs and leaves out."""
+
+    size: int
+    outside: float
+    """Share of the answers' tokens outside of it."""
+
+    seconds: float
+    """Of one step of the draft, the median; 0 where it was not measured."""
+
+    def __str__(self) -> str:
+        step = f", {self.seconds * 1e3:.2f} ms a step" if self.seconds else ""
+        return f"{self.size} tokens: {self.outside:.1%} of the answers' tokens outside{step}"
+
+
+def step_seconds(models: Sequence[ov.Model], threads: int = 0) -> list[float]:
+    """Median seconds of a step over one token, of drafts that take turns, so that all meet the same conditions."""
+    properties = {"INFERENCE_PRECISION_HINT": "f32"} | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
+    requests = [ov.Core().compile_model(model, "CPU", properties).create_infer_request() for model in models]
+    seconds: list[list[float]] = [[] for _ in models]
+    for step in range(STEPS):
+        turns = list(zip(requests, seconds, strict=True))
+        for request, some in turns[step % len(turns) :] + turns[: step % len(turns)]:
+            inputs = {
+                "input_ids": np.zeros((1, 1), np.int64),
+                "attention_mask": np.ones((1, step + 1), np.int64),
+                "position_ids": np.full((1, 1), step, np.int64),
+                "beam_idx": np.zeros(1, np.int32),
+            }
+            began = perf_counter()
+            request.infer(inputs)
+            some.append(perf_counter() - began)
+    return [median(some[STEPS // 4 :]) for some in seconds]  # the first ones warm up
 
 
 def costs_of(pair: ModelPair) -> Costs | None:

@@ -6,7 +6,7 @@ finished draft under another name.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,20 @@ from specdemo.train import export
 from specdemo.train.card import card
 from specdemo.train.corpus import Corpus
 from specdemo.train.dataset import Dataset, Labeller, write_labels
-from specdemo.train.evaluate import Evaluation, best_lookahead, costs_of, evaluate, raced
+from specdemo.train.evaluate import (
+    Evaluation,
+    VocabularyCost,
+    best_lookahead,
+    costs_of,
+    evaluate,
+    raced,
+    step_seconds,
+)
 from specdemo.train.fit import Plan, Point, endless, fit, write_curve
 from specdemo.train.network import Ids, Network
 from specdemo.train.objective import DraftLearner, HeadLearner, Learner
 from specdemo.train.request import Request, remember
-from specdemo.train.start import Start, from_draft, from_target
+from specdemo.train.start import Start, from_draft, from_target, initial_weights
 from specdemo.train.table import count
 from specdemo.train.text import NO_SOURCES, TEXT_SHARE, Sources, write_corpus
 
@@ -40,6 +48,7 @@ LABELS_SHARE = 0.25  # of the minutes, beside the text's; training, which has th
 LEAST_LAYERS = 10  # of a target that GenAI takes a head for
 EVALUATED = 400  # held-out answers at the end, at most
 CURVE = "curve.json"
+VOCABULARIES = (8192, 16384, 24576)  # sizes that are compared, beside the one asked for
 
 Say = Callable[[str], None]
 
@@ -90,6 +99,7 @@ class Run:
         corpus = write_corpus(self.request, self.folder, self.work, sources, self.threads, self.say)
         self.labels(corpus)
         dataset = self.dataset()
+        vocabularies = self.vocabularies(dataset)
         learner, curve, costs = self.training(dataset)
         alike, elsewhere = self.evaluations(learner, dataset)
         made = self.work / "draft"
@@ -98,7 +108,7 @@ class Run:
         if self.request.kind == "draft":
             count(corpus, self.network.shape.vocabulary, self.request.hold_out)[0].save(made / TABLE)
         measured = raced(self._pair(made), self.request, best_lookahead(elsewhere or alike, costs)[0])
-        self.describe(made, dataset, alike, elsewhere, measured)
+        self.describe(made, dataset, vocabularies, (alike, elsewhere), measured)
         made.rename(self.out)
         self.say(
             f"{self.out} is ready: {alike}" + (f"; on {self.request.hold_out}: {elsewhere}" if elsewhere else "")
@@ -137,12 +147,27 @@ class Run:
             raise UsageError(
                 "The target wrote too little to learn from; choose another --out, with more --tokens or --minutes."
             )
-        counts = dataset.counts()
-        for size in sorted({8192, 16384, 24576, self.request.vocabulary}):
-            inside = counts[dataset.frequent(size)].sum()
-            self.say(f"vocabulary: {1 - inside / counts.sum():.1%} of the answers' tokens are outside of {size}")
         dataset.choose(dataset.frequent(self.request.vocabulary))
         return dataset
+
+    def vocabularies(self, dataset: Dataset) -> list[VocabularyCost]:
+        """Cost of a step against tokens outside, for several sizes; measured once."""
+        file = self.work / "vocabularies.json"
+        if not file.exists():
+            counts, most = dataset.counts(), self.network.shape.vocabulary
+            sizes = sorted({min(size, most) for size in (*VOCABULARIES, self.request.vocabulary)})
+            tokens = [dataset.frequent(size) for size in sizes]
+            seconds = [0.0] * len(sizes)
+            if self.request.kind == "draft":
+                starts = [(self.start(some), some) for some in tokens]
+                models = [export.draft_model(start, initial_weights(start), some, most) for start, some in starts]
+                seconds = step_seconds(models, self.threads)
+            outside = [1 - float(counts[some].sum() / counts.sum()) for some in tokens]
+            file.write_text(json.dumps(list(zip(sizes, outside, seconds, strict=True))), encoding="utf-8")
+        found = [VocabularyCost(*row) for row in json.loads(file.read_text(encoding="utf-8"))]
+        for one in found:
+            self.say(f"vocabulary of {one}")
+        return found
 
     def training(self, dataset: Dataset) -> tuple[Learner, list[Point], Costs | None]:
         """Train, with early figures."""
@@ -215,7 +240,12 @@ class Run:
         export.save(out, model, described, self.folder, tokenizer=not head)
 
     def describe(
-        self, made: Path, dataset: Dataset, alike: Evaluation, elsewhere: Evaluation | None, measured: str
+        self,
+        made: Path,
+        dataset: Dataset,
+        vocabularies: Sequence[VocabularyCost],
+        found: tuple[Evaluation, Evaluation | None],
+        measured: str,
     ) -> None:
         """Write the draft's card into its folder."""
         request, text = self.request, dataset.corpus
@@ -228,9 +258,10 @@ class Run:
             **({"initial weights": Path(request.begin).name} if request.begin else {}),
             "seed": str(request.seed),
             "vocabulary": f"{len(dataset.vocabulary)} tokens, those that the target's answers use most often",
+            "other vocabularies": "; ".join(map(str, vocabularies)),
             "size": f"{in_units(size)}, matrices in int8",
         }
-        (made / "README.md").write_text(card(request, facts, alike, elsewhere, measured), encoding="utf-8")
+        (made / "README.md").write_text(card(request, facts, *found, measured), encoding="utf-8")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -48,6 +48,16 @@ def from_target(network: Network, vocabulary: Ids, layers: Sequence[int]) -> Sta
     )
 
 
+def initial_weights(start: Start) -> dict[str, Array]:
+    """A start's layers and norm by the names of `modules.Draft`."""
+    layers = {
+        f"layers.{index}.{name}.weight": value
+        for index, layer in enumerate(start.layers)
+        for name, value in layer.items()
+    }
+    return layers | {"norm.weight": start.norm}
+
+
 def from_draft(folder: Path, target: Network) -> tuple[Start, Ids]:
     """Read a draft that `train-draft` made for this target; also gives its vocabulary.
 
