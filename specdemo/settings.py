@@ -115,9 +115,7 @@ class _Chosen(_Settings):
 class GenerationSettings(Parameters, _Chosen):
     """How one comparison decodes. Both sides share everything except who proposes tokens."""
 
-    max_new_tokens: int = Field(
-        128, ge=2, le=2048, title="New tokens", description="where both sides stop at the latest"
-    )
+    max_new_tokens: int = Field(128, ge=2, le=2048, title="New tokens", description="maximum length of the answer")
     apply_chat_template: bool = Field(
         True, title="Chat template", description="send the prompt as a chat message, if the model is made for chats"
     )

@@ -22,6 +22,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """End with the message, but not with all of a long argument that it repeats."""
+        """End with one sentence, without the usage, and without all of a long argument that it repeats."""
         half = _LONGEST // 2
-        super().error(message if len(message) <= _LONGEST else f"{message[:half]} … {message[-half:]}")
+        short = message if len(message) <= _LONGEST else f"{message[:half]} … {message[-half:]}"
+        if short.endswith("required: PROMPT"):
+            short = f'Give a prompt, such as: {self.prog} "Once upon a time"'
+        self.exit(2, f"specdemo: {short[:1].upper()}{short[1:]}; {self.prog} --help lists what there is.\n")

@@ -19,7 +19,7 @@ from specdemo.cli.options import (
     chosen_pair,
     raced_settings,
 )
-from specdemo.cli.progress import show_conversion
+from specdemo.cli.progress import announced, show_conversion
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
 from specdemo.measure.race import race
@@ -46,6 +46,7 @@ def add_to(commands: Commands) -> None:
         help="runs after the first, for an interval of the speedup (default: as many as fit into "
         f"{REPEAT_SECONDS:.0f} s, or {ENOUGH} if they fit into {MOST_SECONDS:.0f} s)",
     )
+    parser.add_argument("--explain", action="store_true", help="say why, with every figure's formula")
     add_json(parser, "the comparison")
     for name, kind in files.KINDS.items():
         parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
@@ -61,26 +62,25 @@ def _compare(options: argparse.Namespace) -> None:
     for name in files.KINDS:
         check_file(getattr(options, name))
     show_conversion(convert_pair(pair))
-    status = Console(stderr=True)
-    with status.status("loading"):
+    with announced("loading"):
         engine = load_engine(settings.engine, pair)
     comparison = None
-    with closing(engine), status.status("measuring step costs") as busy:
+    with closing(engine), announced("measuring step costs") as announce:
         varying = settings.strategy.fixed_lookahead is None or settings.strategy.needs_costs
         costs = measure_costs(engine) if varying else None
         for progress in race(engine, options.prompt, settings, costs=costs):
             if isinstance(progress, Comparison):
                 comparison = progress
-            busy.update(progress.name if isinstance(progress, Phase) else "racing")
+            announce(progress.name if isinstance(progress, Phase) else "racing")
         assert comparison is not None, "a race that nobody stops ends with a comparison"
         for more in repeats(engine, comparison, number=options.repeats):
             comparison = more
-            busy.update(f"repeating, {len(more.repeats)} so far")
+            announce("repeating", f", {len(more.repeats)} so far")
         if costs is None:
-            busy.update("measuring step costs")
+            announce("measuring step costs")
             comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
     if options.json != "-":
-        print_comparison(Console(), comparison)
+        print_comparison(Console(), comparison, explained=options.explain)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
     for name, kind in files.KINDS.items():

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from specdemo import progress as parts
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model
-from specdemo.cli.progress import show_conversion
+from specdemo.cli.progress import announced, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
@@ -165,7 +165,7 @@ def _show_download(name: str, progress_of: Iterator[parts.Progress[Path | None]]
 
 
 def _convert(options: argparse.Namespace) -> None:
-    with Console(stderr=True).status(f"converting {options.model}; this takes a few minutes"):
+    with announced(f"converting {options.model}; this takes a few minutes"):
         folder = options.output or converted_folder(options.model, options.weight_format, options.models_dir)
         model = convert(options.model, options.weight_format, folder, trust_remote_code=options.trust_remote_code)
     assert model is not None, "nobody stops it"

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from specdemo.cli.numbers import positive
 from specdemo.engines.server import served_pair
-from specdemo.errors import UsageError, quoted
+from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.models.library import resolve
 from specdemo.models.pairs import begun, default_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
@@ -34,14 +34,33 @@ def add_settings(
     settings: type[GenerationSettings | RuntimeSettings],
     without: Collection[str] = (),
 ) -> None:
-    """One option per field. Unset options stay out of the namespace, so that defaults live only in the type."""
+    """One option per field. Unset options stay out of the namespace, so that defaults live only in the type.
+
+    `--help` names the defaults of the pair on the command line, or else of the default pair.
+    """
+    defaults = _defaults(settings) if {"-h", "--help"} & {*sys.argv[1:]} else {}
     for name, field in settings.model_fields.items():
         if name in without:
             continue
         flag = "--" + name.replace("_", "-")
-        default = "" if field.default in (None, False) else f" (default: {field.default})"
+        value = defaults.get(name, field.default)
+        default = "" if value in (None, False) else f" (default: {value})"
         help_ = f"{field.description}{default}".replace("%", "%%")
         parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
+
+
+def _defaults(settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
+    """The defaults of the pair that is named after `--target`, or of the default one; empty if it cannot be used."""
+    names = dict(zip(sys.argv, sys.argv[1:], strict=False))
+    directory = names.get("--models-dir")
+    try:
+        if "--target" in names:
+            target = chosen_model(names["--target"], None if directory is None else Path(directory))
+        else:
+            target = default_pair().target
+        return (begun(target) if settings is GenerationSettings else suited(target)).model_dump()
+    except SpecdemoError:
+        return {}
 
 
 def chosen_settings(options: argparse.Namespace, pair: ModelPair, **defaults: Any) -> GenerationSettings:

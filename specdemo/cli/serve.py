@@ -2,6 +2,8 @@
 
 import argparse
 import re
+from contextlib import suppress
+from socket import create_connection
 
 from specdemo.cli.options import Commands, add_pair, chosen_pair
 from specdemo.cli.signals import importing
@@ -66,6 +68,18 @@ def _serve(options: argparse.Namespace) -> None:
             allowed_hosts=options.allowed_host,
         )
     except OSError as error:
-        raise UsageError(
-            f"The page cannot listen on that address ({error}); choose another --host or --port."
-        ) from error
+        raise UsageError(_unreachable(options.host or "127.0.0.1", options.port, error)) from error
+
+
+def _unreachable(host: str, port: int | None, error: OSError) -> str:
+    """Why the page cannot listen, and what to choose instead. Gradio's own message does not name the reason."""
+    if port is not None and _taken(host, port):
+        return f"Port {port} is in use; choose another with --port."
+    return f"The page cannot listen on {host} ({error}); choose another --host or --port."
+
+
+def _taken(host: str, port: int) -> bool:
+    """Whether some other program listens there."""
+    with suppress(OSError), create_connection((host, port), timeout=1):
+        return True
+    return False

@@ -14,7 +14,6 @@ from specdemo.presentation import explain
 from specdemo.presentation.figures import figures
 from specdemo.presentation.pieces import PieceKind, pieces_of
 from specdemo.presentation.verdict import verdict
-from specdemo.presentation.warnings import warnings
 from specdemo.presentation.wording import prompt_of
 from specdemo.records import Comparison, Run
 
@@ -25,20 +24,29 @@ STYLES: dict[PieceKind, str] = {
 }
 _SAME = ("target", "draft")  # in every row of a report, and in its title
 
+_MORE = "--explain says why, with formulas."
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Both texts, the speculative one coloured, the verdict and the metrics."""
+
+def print_comparison(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
+    """Both texts, the speculative one coloured, the conclusion, and the figures; `explained`: why, with formulas."""
     prompt = Text(prompt_of(comparison), "dim")
     console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
     console.print(legend(comparison))
     conclusion = verdict(comparison)
-    console.print(Text(conclusion.headline + ".", style="bold"), conclusion.sentence)
-    console.print(explain.agreement(comparison).capitalize() + ".", explain.divergence_reason(comparison))
-    console.print(table(comparison))
-    for doubt in warnings(comparison):
-        console.print(Text(doubt.reason, "dark_orange"))
-    for note in (explain.made_by(comparison), *explain.notes(comparison)):
+    beside = filter(None, (conclusion.difference, conclusion.ceiling))
+    console.print(
+        Text(conclusion.headline + ".", style="bold"), Text(conclusion.sentence), *(f"({each})" for each in beside)
+    )
+    if comparison.both:
+        console.print(Text(f"{explain.agreement(comparison).capitalize()}."))
+    console.print(table(comparison, formulas=explained))
+    if explained:
+        for paragraph in conclusion.why:
+            console.print(Text(paragraph))
+    elif conclusion.doubt is not None:
+        console.print(Text(conclusion.doubt, "dark_orange"))
+    for note in (explain.made_by(comparison), *(explain.notes(comparison) if explained else [_MORE])):
         console.print(Text(note, "dim"))
 
 
@@ -92,9 +100,9 @@ def _table(listed: Listed) -> Table:
     return rows
 
 
-def table(comparison: Comparison) -> Table:
-    """Every figure of the comparison, with its formula."""
-    result = Table("figure", "plain", "speculative", "formula", box=None, header_style="bold")
+def table(comparison: Comparison, *, formulas: bool) -> Table:
+    """Every figure of the comparison, with its formula if they are wanted."""
+    result = Table("figure", "plain", "speculative", *["formula"] * formulas, box=None, header_style="bold")
     for figure in figures(comparison):
-        result.add_row(*figure[:3], Text(figure.formula, "dim"))
+        result.add_row(*figure[:3], *[Text(figure.formula, "dim")] * formulas)
     return result

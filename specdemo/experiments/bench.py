@@ -464,7 +464,9 @@ KIND = Kind(
             "methods",
             "Methods",
             "such as 'traced auto,genai constant' (default: all that the pair supports of "
-            + ", ".join(f"{engine} {method}" for engine in ENGINES for method in methods())
+            + ", ".join(
+                f"{engine} {name}" for engine in ENGINES for name in methods() if engine in STRATEGIES[name].engines
+            )
             + ")",
             "names",
             choices=_methods,

@@ -93,6 +93,8 @@ def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]
 
 
 def _read(path: Path, draft: bool) -> Model:
+    if path.is_file():
+        raise FolderError(f"{quoted(path.name)} is not a model; give a GGUF file or an OpenVINO folder.")
     if not path.is_dir():
         raise FolderError(f"There is no folder {quoted(str(path))}; check the path.")
     if (path / "openvino_encoder_model.xml").is_file():

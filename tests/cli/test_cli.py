@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
+from socket import create_server
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from specdemo.cli import experiments as experiments_module
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
+from specdemo.cli.progress import progress_bar
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
@@ -107,13 +109,14 @@ def test_repeats_are_counted_where_the_speedup_is_quoted(
     assert main(["compare", "Say", "--repeats", "6", "--json", str(path), *files]) == 0
     assert [file.read_bytes()[:4] for file in shared] == [b"<!do", b"GIF8", b"\x89PNG"]
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Median of 6 repeats (95 % interval" in printed
+    assert "1.82× (95 % interval" in printed
     assert "scripted on scripted: lookahead 4, draft model, GenAI engine, greedy, at most 128 tokens." in printed
     summary = json.loads(path.read_text())["summary"]
-    assert summary["runs"] == 6
-    assert summary["speedup_interval"] == pytest.approx([summary["speedup"]] * 2)
-    assert main(["compare", "Say", "--repeats", "0"]) == 0
-    assert "From a single run." in capsys.readouterr().out
+    assert summary["runs"] == 7
+    low, high = summary["speedup_interval"]
+    assert low < summary["speedup"] < high
+    assert main(["compare", "Say", "--repeats", "0", "--explain"]) == 0
+    assert "timed steps of one race" in capsys.readouterr().out
     assert main(["compare", "Say", "--gif", str(tmp_path)]) == 2
     with pytest.raises(SystemExit):
         main(["compare", "Say", "--repeats", "-1"])
@@ -196,7 +199,85 @@ def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    (sentence,) = capsys.readouterr().err.splitlines()  # and not all of the usage
+    assert sentence.startswith("specdemo: ")
+    assert sentence.endswith("--help lists what there is.")
+
+
+def test_a_missing_prompt_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compare"])
+    assert 'Give a prompt, such as: python -m specdemo compare "Once upon a time"' in capsys.readouterr().err
+
+
+def test_progress_into_a_pipe_is_a_line_for_each_thing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: ScriptedEngine())
+    assert main(["compare", "Say", "--repeats", "1"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "specdemo: loading"
+    assert "specdemo: warming up" in lines
+    assert "specdemo: racing" in lines
+    assert "specdemo: repeating, 1 so far" in lines
+    with progress_bar() as show:
+        show("measuring", 0, 40, None)
+        show("measuring", 1, 40, 130.0)  # too soon after the line before
+        show("hardware", 3, None, None)
+    assert capsys.readouterr().err.splitlines() == ["specdemo: measuring, 0 of 40", "specdemo: hardware"]
+
+
+def test_formulas_are_printed_where_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: ScriptedEngine(wrong=(4,)))
+    assert main(["compare", "Say", "--repeats", "6"]) == 0
+    brief = " ".join(capsys.readouterr().out.split())
+    assert "1.82× faster. Each round yields 4.00 tokens and takes as long as 2.20 normal steps." in brief
+    assert "--explain says why" in brief
+    assert "bootstrap" not in brief
+    assert main(["compare", "Say", "--repeats", "6", "--explain"]) == 0
+    long = " ".join(capsys.readouterr().out.split())
+    assert "bootstrap" in long
+    assert "timed steps of the race and 6 repeats" in long
+    assert "A perfect draft, whose every guess is right, would reach" in long
+
+
+def test_help_names_the_defaults_of_the_pair(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["specdemo", "compare", "--help"])
+    began = GenerationSettings(num_assistant_tokens=7, repetition_penalty=1.1)
+    monkeypatch.setattr("specdemo.cli.options.begun", lambda target: began)
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "tokens proposed per round (default: 7)" in printed
+    assert "(default: 1.1)" in printed
+    monkeypatch.setattr("sys.argv", ["specdemo", "compare", "--help", "--target", "nothing"])
+    with pytest.raises(SystemExit):
+        main(["compare", "--help", "--target", "nothing"])
+    assert "tokens proposed per round (default: 4)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_only_methods_that_an_engine_has_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "traced auto" in printed
+    assert "genai auto" not in printed
+
+
+def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        def refuse(*arguments: object, **options: object) -> None:
+            raise OSError("Cannot find empty port")
+
+        monkeypatch.setattr("specdemo.ui.page.serve", refuse)
+        assert main(["serve", "--port", str(port)]) == 2
+    assert capsys.readouterr().err == f"specdemo: Port {port} is in use; choose another with --port.\n"
 
 
 @pytest.mark.parametrize("auth", ["", "user", "user:", ":word"])

@@ -50,7 +50,8 @@ def test_a_steady_engine_repeats_until_that_is_certain() -> None:
     engine = ScriptedEngine()
     warmed(engine)
     phases, found = warmed(engine)
-    assert [phase.done for phase in phases] == list(range(6))
+    assert {(phase.done, phase.total) for phase in phases} <= {(1, 2), (2, 2)}
+    assert len(phases) == 6
     assert found["plain"].steady
     assert found["speculative"].steady
 

@@ -1,0 +1,295 @@
+"""How often the interval of a short race holds the true speedup, on a quiet machine and beside other programs.
+
+    python -m tests.benchmarks.coverage --out rows.jsonl [--minutes 25] [--races 12]
+
+The truth is what many quiet races of the same request take in all, which needs no estimate. Then come short races,
+each with a few repeats, quiet and while processes that this script starts ask for 25, 50 and 90 % of the processor in
+bursts of 0.05 to 0.5 s. Three settings of each pair are meant to lie above, near and below 1×; the truth says where
+they do. Run it on a machine that does nothing else. Rows are appended as they are measured, and measured ones are
+skipped, so that it can be interrupted; `--minutes` bounds a call. Prints a table in Markdown from all rows.
+"""
+
+import argparse
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import monotonic, perf_counter, sleep
+from typing import Any, NamedTuple
+
+from specdemo.analysis import metrics
+from specdemo.analysis.speedups import Speedup, of_comparison
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
+from specdemo.measure.race import race
+from specdemo.measure.repeats import repeats
+from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.pairs import begun, bundled_pair, default_pair
+from specdemo.output import json_text
+from specdemo.presentation import schema
+from specdemo.records import Comparison, ModelPair
+from specdemo.settings import GenerationSettings
+
+CONDITIONS = {"quiet": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}
+"""Shares of the processor that other programs ask for."""
+STORY = "Once upon a time there was a fox who"
+STRANGE = "SELECT name, price FROM customers WHERE id = 7 AND"  # no story, so the draft guesses badly
+CODE = "Write a Python function that returns the n-th Fibonacci number."
+SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "story-pair": {
+        "above": (STORY, {"num_assistant_tokens": 4}),
+        "near": (STORY, {"drafter": "lookup", "num_assistant_tokens": 2}),
+        "below": (STRANGE, {"num_assistant_tokens": 12}),
+    },
+    "smollm2": {
+        "above": (CODE, {"num_assistant_tokens": 2}),
+        "near": (CODE, {"drafter": "lookup", "num_assistant_tokens": 1}),
+        "below": (CODE, {"num_assistant_tokens": 12}),
+    },
+}
+ENGINES = ("traced", "genai")
+TRUTH_SECONDS = 12.0  # of races, on their own clocks
+_BURSTS = (0.05, 0.5)
+_LONGEST = 1800.0  # a burner ends by then, whatever happens
+
+
+class Place(NamedTuple):
+    """What is raced."""
+
+    pair: str
+    engine: str
+    setting: str
+
+
+class Measured(NamedTuple):
+    """One row: the truth, where `condition` is empty, or a race and its repeats."""
+
+    pair: str
+    engine: str
+    setting: str
+    condition: str
+    number: int
+    middle: float
+    low: float
+    high: float
+    call: str
+    load: float | None
+
+    @property
+    def place(self) -> Place:
+        """What was raced."""
+        return Place(self.pair, self.engine, self.setting)
+
+
+def burn(share: float, seed: int, parent: int) -> None:
+    """Take this share of a core in bursts, until the parent is gone."""
+    random, until = Random(seed), monotonic() + _LONGEST
+    while os.getppid() == parent and monotonic() < until:
+        burst = random.uniform(*_BURSTS)
+        end = perf_counter() + burst
+        while perf_counter() < end:
+            pass
+        sleep(burst * (1 - share) / share)
+
+
+@contextmanager
+def beside(share: float) -> Iterator[None]:
+    """Other programs that ask for this share of every core."""
+    context = get_context("spawn")
+    cores = os.cpu_count() or 1
+    burners = [
+        context.Process(target=burn, args=(share, seed, os.getpid()), daemon=True)
+        for seed in range(cores if share else 0)
+    ]
+    for burner in burners:
+        burner.start()
+    try:
+        sleep(1.0 if burners else 0)
+        yield
+    finally:
+        for burner in burners:
+            burner.terminate()
+            burner.join()
+
+
+def compared(engine: Engine, prompt: str, settings: GenerationSettings, number: int) -> Comparison:
+    """A race with so many repeats."""
+    *_, comparison = race(engine, prompt, settings)
+    assert isinstance(comparison, Comparison)
+    for more in repeats(engine, comparison, number=number):
+        comparison = more
+    return comparison
+
+
+def truth(engine: Engine, prompt: str, settings: GenerationSettings) -> Measured | None:
+    """The ratio of all seconds of many races; the ends are the quartiles of single ones."""
+    plain = speculative = 0.0
+    each = []
+    while plain + speculative < TRUTH_SECONDS:
+        comparison = compared(engine, prompt, settings, 1)
+        tokens = metrics.common_tokens(comparison)
+        sides = [metrics.seconds_to(run, tokens) for run in (comparison.plain, comparison.speculative)]
+        if not all(sides):
+            return None
+        sides = [side + more for side, more in zip(sides, _seconds(comparison), strict=True)]
+        plain, speculative = plain + sides[0], speculative + sides[1]
+        each.append(sides[0] / sides[1])
+    low, high = sorted(each)[len(each) // 4], sorted(each)[-1 - len(each) // 4]
+    return Measured("", "", "", "", len(each), plain / speculative, low, high, "", None)
+
+
+def _seconds(comparison: Comparison) -> tuple[float, float]:
+    """Those of the repeats."""
+    return sum(trial.plain_seconds for trial in comparison.repeats), sum(
+        trial.seconds for trial in comparison.repeats
+    )
+
+
+def measured(place: Place, condition: str, number: int, comparison: Comparison) -> Iterator[Measured]:
+    """The row of a race with its repeats, and of the race alone, numbered apart."""
+    for sign, each in ((1, comparison), (-1, comparison.model_copy(update={"repeats": ()}))):
+        speedup = of_comparison(each)
+        if speedup is not None:
+            yield row(place, condition, sign * number, speedup, comparison.other_load)
+
+
+def row(place: Place, condition: str, number: int, speedup: Speedup, load: float | None) -> Measured:
+    """What is kept of an estimate."""
+    low, high = speedup.low or speedup.middle, speedup.high or speedup.middle
+    return Measured(*place, condition, number, speedup.middle, low, high, speedup.call, load)
+
+
+class Rows:
+    """The file of rows."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what there is."""
+        self._path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.rows = [Measured(*json.loads(line)) for line in lines]
+
+    def add(self, *rows: Measured) -> None:
+        """Keep rows."""
+        self.rows += rows
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(each) + "\n" for each in rows)
+
+    def has(self, place: Place, condition: str, number: int | None = None) -> bool:
+        """Whether this was measured."""
+        return any(
+            each.place == place and each.condition == condition and number in (None, each.number)
+            for each in self.rows
+        )
+
+
+def pair_of(name: str) -> ModelPair:
+    """One of the two bundled pairs."""
+    return bundled_pair() if name == "story-pair" else default_pair()
+
+
+def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespace, until: float) -> None:
+    """All conditions of a pair in an engine, in turns, until the time is up."""
+    loaded = pair_of(pair)
+    for _ in convert_pair(loaded):
+        pass
+    engine = load_engine(engine_name, loaded)  # type: ignore[arg-type]
+    shared = {"engine": engine_name, "max_new_tokens": arguments.tokens, "ignore_eos": True}
+    variants = {
+        name: (prompt, begun(loaded.target, **shared | chosen)) for name, (prompt, chosen) in SETTINGS[pair].items()
+    }
+    try:
+        for name, (prompt, settings) in variants.items():
+            place = Place(pair, engine_name, name)
+            if not rows.has(place, "") and (found := truth(engine, prompt, settings)) is not None:
+                rows.add(found._replace(pair=pair, engine=engine_name, setting=name))
+                print(
+                    f"{pair} {engine_name} {name}: {found.middle:.3f}, {found.low:.3f}–{found.high:.3f}", flush=True
+                )
+        for number in range(1, arguments.races + 1):
+            for condition, share in CONDITIONS.items():
+                with beside(share):
+                    for name, (prompt, settings) in variants.items():
+                        place = Place(pair, engine_name, name)
+                        if rows.has(place, condition, number):
+                            continue
+                        if monotonic() > until:
+                            return
+                        comparison = compared(engine, prompt, settings, arguments.repeats)
+                        rows.add(*measured(place, condition, number, comparison))
+                        if arguments.keep is not None:
+                            path = arguments.keep / "-".join((*place, condition.strip(" %"), f"{number}.json"))
+                            path.write_text(json_text(schema.to_json(comparison)), encoding="utf-8")
+    finally:
+        engine.close()
+
+
+def table(rows: Sequence[Measured]) -> Iterator[str]:
+    """Every condition of every pair and engine, then all together."""
+    truths = {each.place: each.middle for each in rows if not each.condition}
+    races = [each for each in rows if each.condition and each.place in truths]
+    yield "| pair, engine | asked for | races | true speedups | held the truth | wrong side | half-width | said |"
+    yield "|---|---|---|---|---|---|---|---|"
+    places = sorted({(each.pair, each.engine) for each in races})
+    groups = [(f"{pair}, {engine}", {(pair, engine)}) for pair, engine in places]
+    groups += [("all", set(places)), ("all, without repeats", set(places))]
+    for name, members in groups:
+        alone = name.endswith("repeats")
+        for condition in CONDITIONS:
+            of_it = [
+                each
+                for each in races
+                if (each.pair, each.engine) in members and each.condition == condition and (each.number < 0) == alone
+            ]
+            if of_it:
+                yield f"| {name} | {condition} | {line(of_it, truths)} |"
+
+
+def line(rows: Sequence[Measured], truths: dict[Place, float]) -> str:
+    """The figures of one condition."""
+    held = sum(each.low <= truths[each.place] <= each.high for each in rows)
+    wrong = sum(each.call == ("slower" if truths[each.place] > 1 else "faster") for each in rows)
+    width = median((each.high / each.low) ** 0.5 - 1 for each in rows)
+    true = sorted({truths[each.place] for each in rows})
+    said = Counter(each.call for each in rows)
+    calls = ", ".join(f"{count} {call}" for call, count in sorted(said.items()))
+    cells = (
+        len(rows),
+        f"{true[0]:.2f}–{true[-1]:.2f}",
+        f"{held / len(rows) * 100:.0f} %",
+        wrong,
+        f"±{width * 100:.0f} %",
+        calls,
+    )
+    return " | ".join(map(str, cells))
+
+
+def main() -> None:
+    """Measure what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--minutes", type=float, default=25)
+    parser.add_argument("--races", type=int, default=12, help="of each setting in each condition, at most")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--pairs", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep every comparison as JSON there")
+    parser.add_argument("--table", action="store_true", help="only print the table of what was measured")
+    arguments = parser.parse_args()
+    if arguments.keep is not None:
+        arguments.keep.mkdir(parents=True, exist_ok=True)
+    rows = Rows(arguments.out)
+    end = monotonic() + arguments.minutes * 60
+    places = [(pair, engine) for pair in arguments.pairs for engine in arguments.engines]
+    for done, (pair, engine) in enumerate([] if arguments.table else places):
+        measure(rows, pair, engine, arguments, monotonic() + (end - monotonic()) / (len(places) - done))
+    print("\n".join(table(rows.rows)))
+
+
+if __name__ == "__main__":
+    main()
