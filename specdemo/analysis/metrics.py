@@ -18,6 +18,8 @@ FORMULAS = {
     "time_per_token": "decode seconds / tokens after the first",
     "draft_cost": "seconds of one draft step / seconds of one plain target step",
     "verify_cost": "seconds of a target pass over n tokens / seconds over one",
+    "expected_length": "(1 − a^(γ+1)) / (1 − a)",
+    "predicted_speedup": "τ / (γc + v(γ+1))",
     "token_acceptance": "accepted / (accepted + rejected), over judged proposals",
     "throughput": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
     "with as many requests running all the time",

@@ -12,11 +12,6 @@ from typing import NamedTuple
 from specdemo.analysis import metrics
 from specdemo.records import Costs, Record
 
-FORMULAS = {
-    "expected_length": "(1 − a^(γ+1)) / (1 − a)",
-    "predicted_speedup": "τ / (γc + v(γ+1))",
-}
-
 
 class Prediction(Record):
     """The speedup predicted for lookaheads 1, 2, …: with measured verification costs, and by the textbook."""

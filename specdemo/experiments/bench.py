@@ -12,13 +12,14 @@ from typing import Any, Literal
 
 import plotly.graph_objects as go
 
-from specdemo.analysis import metrics
+from specdemo.analysis import metrics, speedups
+from specdemo.analysis.intervals import ENOUGH
 from specdemo.engines import load_engine
 from specdemo.errors import PairError, SettingsError, quoted
 from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.kind import Kind, Option, Range
 from specdemo.experiments.plan import Stop, never
-from specdemo.experiments.report import Chart, Report, Table, measured_on, memory_notes, times
+from specdemo.experiments.report import Chart, Report, Table, measured_on, memory_notes, times, whiskers
 from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cells, problems
 from specdemo.measure.hardware import MEBIBYTE, Bound, Loader, MemoryUse, measure_bound, measure_memory
 from specdemo.measure.race import WARM_UP_PROMPT
@@ -160,9 +161,9 @@ def advice(found: Sequence[Cell]) -> list[Advice]:
     for task in dict.fromkeys(cell.task for cell in found):
         mine = sorted((cell for cell in found if cell.task == task), key=lambda cell: -cell.speedup.middle)
         best, call = mine[0], "too close"
-        if best.speedup.low is not None and best.speedup.low > 1:
+        if best.speedup.call == "faster":
             call = "on"
-        elif all(cell.speedup.high is not None and cell.speedup.high < 1 for cell in mine):
+        elif all(cell.speedup.call == "slower" for cell in mine):
             call = "off"
         advised.append(
             Advice(
@@ -182,11 +183,11 @@ def conclusion(overall: Sequence[Cell]) -> str:
     if not overall:
         return "Nothing could be measured."
     best = max(overall, key=lambda cell: cell.speedup.middle)
-    evidence = f"{best.speedup}, the median of {times(best.runs, 'run')}"
+    evidence = f"{best.speedup} in {times(best.runs, 'run')}"
     outputs = "outputs identical" if best.identical else f"outputs identical in {best.identical_runs} of {best.runs}"
     if best.speedup.low is None:
         return f"Too few runs to be sure: the fastest so far is {best.name}, {evidence}, {outputs}."
-    if best.speedup.low <= 1:
+    if best.speedup.call != "faster":
         return f"No method clearly beats plain decoding: the best, {best.name}, reached {evidence}, {outputs}."
     equals = _equals(best, overall)
     if not equals:
@@ -252,6 +253,8 @@ def headline(result: Bench) -> dict[str, Any]:
         "runs": len(result.rows),
         "speedups": {
             cell.name: {
+                "speedup": round(cell.speedup.middle, 3),
+                "interval": [round(end, 3) for end in (cell.speedup.low, cell.speedup.high) if end is not None],
                 "mean": round(cell.mean, 3),
                 "deviation": None if cell.deviation is None else round(cell.deviation, 3),
                 "identical": cell.identical,
@@ -275,13 +278,12 @@ def table(result: Bench) -> list[tuple[str, ...]]:
 
 
 def _row(cell: Cell) -> tuple[str, ...]:
-    spread = "" if cell.deviation is None else f" ± {cell.deviation:.2f}"
     outputs = "identical" if cell.identical else f"{cell.identical_runs} of {cell.runs} identical"
     return (
         cell.task,
         cell.engine,
         cell.method,
-        f"{cell.mean:.2f}{spread}",
+        str(cell.speedup),
         outputs,
         number(cell.mean_accepted_length),
         number(cell.acceptance_rate),
@@ -327,8 +329,9 @@ def notes(result: Bench) -> Iterator[str]:
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {result.total} runs."
     yield (
-        f"Speedup: {metrics.FORMULAS['speedup']}; {_repeats(result)}. Each speculative run is compared with the "
-        "plain runs of the same engine just before and after it."
+        f"Speedup: {metrics.FORMULAS['speedup']}, of {_repeats(result)}. Each speculative run is compared with the "
+        f"plain runs of the same engine just before and after it: {speedups.FORMULA}; from {ENOUGH} prompts on, over "
+        "prompts."
     )
     for problem, rows in problems(result).items():
         methods = ", ".join(dict.fromkeys(row.name for row in rows))
@@ -350,9 +353,7 @@ def _repeats(result: Bench) -> str:
     """How many repeats the table's cells cover: fewer than requested if it is unfinished."""
     counts = {cell.repeats for cell in cells(result)} or {0}
     fewest, most = min(counts), max(counts)
-    if most <= 1:
-        return "a single repeat, so nothing tells how much it varies"
-    return f"mean ± standard deviation over {most if fewest == most else f'{fewest} to {most}'} repeats"
+    return times(most, "repeat") if fewest == most else f"{fewest} to {most} repeats"
 
 
 def _bound(result: Bench) -> Iterator[str]:
@@ -380,7 +381,7 @@ def charts(result: Bench) -> dict[str, Chart]:
         "speedup": Chart(
             "Speedup over plain decoding" + (f", {outputs}" if found else ""),
             _by_task(found, "speedup", _speedup_bars),
-            f"{metrics.FORMULAS['speedup'].capitalize()}; error bars: standard deviation over the repeats.",
+            f"{metrics.FORMULAS['speedup'].capitalize()}; error bars: 95 % intervals.",
         ),
         "length": Chart(
             "Mean acceptance length τ",
@@ -398,11 +399,9 @@ def charts(result: Bench) -> dict[str, Chart]:
 
 
 def _speedup_bars(mine: list[Cell]) -> dict[str, Any]:
-    spread = [cell.deviation for cell in mine if cell.deviation is not None]
-    bars = {"type": "data", "array": spread, "thickness": 1.5, "color": "var(--sd-ink)"}
     return {
-        "y": [cell.mean for cell in mine],
-        "error_y": bars if len(spread) == len(mine) else None,  # not of no height
+        "y": [cell.speedup.middle for cell in mine],
+        "error_y": whiskers([cell.speedup for cell in mine], color="var(--sd-ink)"),
         "hovertext": ["outputs identical" if cell.identical else "outputs differ" for cell in mine],
     }
 
@@ -479,7 +478,7 @@ KIND = Kind(
     extras="hardware",
     prompts=Range(50, 5),
     repeats=Range(10, REPEATS),
-    why="3 or more give a standard deviation",
+    why="of every run",
     charts=("speedup", "length", "passes"),
     tables=("advice", "table"),
 )

@@ -79,4 +79,4 @@ class Kind:
     limit: int | None = None
     charts: tuple[str, ...] = ()
     tables: tuple[str, ...] = ("table",)
-    why: str = "6 or more give an interval"
+    why: str = "of every run; more narrow the intervals"

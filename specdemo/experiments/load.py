@@ -275,6 +275,7 @@ KIND = Kind(
     repeats=Range(12, REPEATS),
     tokens=Range(256, 64),
     limit=8,
+    why="6 or more give an interval",
     charts=("latency", "speedup"),
     tables=("best", "table", "positions"),
 )

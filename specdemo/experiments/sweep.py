@@ -226,12 +226,13 @@ class SweepPlan(TrialPlan[Sweep]):
         found = []
         for candidate in self.tried:
             mine = [
-                row.trial
+                (row.prompt, row.trial)
                 for row in rows
                 if row.method == candidate.name and row.trial is not None and (row.repeat >= self.repeats) == fresh
             ]
             if mine:
-                found.append(Point(candidate=candidate, **summarise(mine).model_dump()))
+                prompts, done = zip(*mine, strict=True)
+                found.append(Point(candidate=candidate, **summarise(done, prompts).model_dump()))
         return found
 
     def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[Group], stop: Stop) -> Iterator[TrialRow]:
@@ -317,13 +318,13 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
     if fresh is None or best.speedup.low is None:
         sentence = f"Too few runs to be sure: the fastest so far is {name}, {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
-    if best.speedup.wide:
+    if best.speedup.wide or best.speedup.impossible:
         sentence = (
             f"Not settled: the runs of the fastest setting, {name}, differ too much ({best.speedup.ends} in {runs} "
             "fresh runs). Close other programs and sweep again."
         )
         return Recommendation(candidate=None, sentence=sentence)
-    if best.speedup.low <= 1:
+    if best.speedup.call != "faster":
         clearly = "clearly " if best.speedup.middle > 1 else ""
         sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
@@ -390,8 +391,8 @@ def notes(sweep: Sweep) -> Iterator[str]:
         yield ", ".join([steps, *(f"v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)]) + "."
     if sweep.prediction is not None:
         yield (
-            f"Predicted: {predict.FORMULAS['predicted_speedup']} with these step costs and "
-            "accepted / (accepted + rejected) over all runs."
+            f"Predicted: {metrics.FORMULAS['predicted_speedup']} with these step costs and a = "
+            f"{metrics.FORMULAS['token_acceptance']} of all runs."
         )
 
 
@@ -435,7 +436,7 @@ def charts(sweep: Sweep) -> dict[str, Chart]:
         shown["speedup"] = Chart(
             "Speedup by lookahead",
             _speedup_figure(constant, sweep.prediction),
-            f"Dots are measured, with 95 % intervals. Lines are predicted: {predict.FORMULAS['predicted_speedup']}, "
+            f"Dots are measured, with 95 % intervals. Lines are predicted: {metrics.FORMULAS['predicted_speedup']}, "
             "and the same with v = 1, as in textbooks.",
         )
     if others:

@@ -261,15 +261,15 @@ class Cell(Summary):
 
 def cell_of(task: str, rows: Sequence[TrialRow]) -> Cell | None:
     """The rows of one method, summarised; None if none has a trial."""
-    done = [(row.repeat, row.trial) for row in rows if row.trial is not None]
+    done = [(row, row.trial) for row in rows if row.trial is not None]
     if not done:
         return None
     ran, each = [trial for _, trial in done], []
-    for repeat in sorted({repeat for repeat, _ in done}):
-        mine = [trial for number, trial in done if number == repeat]
+    for repeat in sorted({row.repeat for row, _ in done}):
+        mine = [trial for row, trial in done if row.repeat == repeat]
         each.append(sum(trial.plain_seconds for trial in mine) / sum(trial.seconds for trial in mine))
     return Cell(
-        **summarise(ran).model_dump(),
+        **summarise(ran, [row.prompt for row, _ in done]).model_dump(),
         engine=rows[0].engine,
         method=rows[0].method,
         task=task,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from specdemo.analysis.intervals import ENOUGH, LEVEL, Interval
+from specdemo.analysis.intervals import ENOUGH, LEVEL, Call, Interval
 from specdemo.analysis.metrics import FORMULAS
 from specdemo.experiments.report import Chart, Line, Report, Table, measured_on, speedup_lines, times
 from specdemo.experiments.trials import ALL, Cell, TrialResult, cell_of, problems
@@ -18,6 +18,12 @@ from specdemo.records import Record
 from specdemo.settings import GenerationSettings
 
 _DRAWS = 2000
+_CALLS: dict[Call, str] = {
+    "faster": "speculation clearly pays at",
+    "slower": "it costs time at",
+    "about even": "it makes no difference at",
+    "too noisy to call": "it is too noisy to call at",
+}
 
 
 class VariantPoint(Record):
@@ -69,19 +75,14 @@ class Variants(TrialResult):
         points = self.points
         if not points:
             return "Nothing could be measured."
-        calls: dict[str, list[str]] = {"pays": [], "costs": [], "unclear": []}
+        calls: dict[str, list[str]] = {}
         for point in points:
-            calls[call(point.cell.speedup)].append(str(point.value))
+            calls.setdefault(point.cell.speedup.call, []).append(str(point.value))
         best = max(points, key=lambda point: point.cell.speedup.middle)
         if not best.cell.speedup.known:
             return f"Too few runs to be sure: {self.axis} {best.value} is fastest so far, {best.cell.speedup}."
         parts = [f"{self.axis.capitalize()} {best.value} is fastest, {best.cell.speedup}"]
-        if calls["pays"]:
-            parts.append(f"speculation clearly pays at {listed(calls['pays'])}")
-        if calls["costs"]:
-            parts.append(f"it costs time at {listed(calls['costs'])}")
-        if calls["unclear"]:
-            parts.append(f"there is no clear difference at {listed(calls['unclear'])}")
+        parts += [f"{_CALLS[name]} {listed(calls[name])}" for name in _CALLS if name in calls]
         return "; ".join(parts) + "."
 
     def remarks(self) -> Iterator[str]:
@@ -178,14 +179,6 @@ class Variants(TrialResult):
             yield f"Left out for {values}: {problem}"
         for name in ("speedup", "acceptance_rate", "mean_accepted_length"):
             yield f"{name.replace('_', ' ').capitalize()}: {FORMULAS[name]}."
-
-
-def call(speedup: Interval) -> str:
-    """Whether a whole interval is above 1 ("pays"), below ("costs"), or neither."""
-    low, high = (speedup.low, speedup.high) if speedup.known else (None, None)
-    if low is not None and low > 1:
-        return "pays"
-    return "costs" if high is not None and high < 1 else "unclear"
 
 
 def ratio(pairs: Sequence[tuple[float | None, float | None]], seed: int = 0) -> Interval | None:

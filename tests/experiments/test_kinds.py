@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from specdemo.analysis.metrics import FORMULAS
 from specdemo.cli import experiments as command
 from specdemo.cli.commands import _Parser
 from specdemo.engines.scripted import ScriptedEngine
@@ -33,6 +34,7 @@ from specdemo.ui.tabs.experiments import Callbacks, given
 SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=41)
 TASKS = [Task(name=f"tales {n}", task="tales", prompt=f"Say {n}") for n in (1, 2, 3)]
 PAIR = ScriptedEngine().pair
+ROOT = Path(__file__).parents[2]
 
 
 class Lengths(Variants):
@@ -201,6 +203,15 @@ def test_precisions_are_loaded_one_after_the_other() -> None:
     for wrong, message in (("weights u4", "not a precision of target, draft, cache"), ("cache u3", "KV-cache")):
         with pytest.raises(SettingsError, match=message):
             next(run(PrecisionPlan(PAIR, TASKS, SETTINGS, (wrong,)), load))
+
+
+def test_formulas_stand_in_one_table() -> None:
+    """Whatever a board, a report or a tab says of a figure's formula is `metrics.FORMULAS`."""
+    hidden = [formula for formula in FORMULAS.values() if " / " in formula]
+    for path in (*ROOT.glob("assets/page/*.html"), *ROOT.glob("specdemo/[eu]*/**/*.py"), ROOT / "assets/report.html"):
+        text = path.read_text()
+        assert not [formula for formula in hidden if formula in text], path.name
+    assert FORMULAS["speedup"] in " ".join(chart.remark for chart in lengths().report().charts.values()).lower()
 
 
 def test_a_ratio_has_an_interval_from_enough_runs_on() -> None:

@@ -7,7 +7,8 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.analysis import metrics
-from specdemo.analysis.predict import AS_MEASURED, FORMULAS, Imagined, predict
+from specdemo.analysis.metrics import FORMULAS
+from specdemo.analysis.predict import AS_MEASURED, Imagined, predict
 from specdemo.experiments.sweep import curves
 from specdemo.presentation.figures import number, percent
 from specdemo.presentation.plotting import base_figure, plain_line
@@ -54,6 +55,8 @@ def costs_board(known: KnownCosts, acceptance: float, what_if: Imagined = AS_MEA
     texts = {
         "caption": caption(known.pair, known.engine),
         "steps": str(table_html(_STEPS, _steps(known.costs))),
+        "steps-remark": str(Markup.escape(f"c: {FORMULAS['draft_cost']}.")),
+        "verify-remark": str(Markup.escape(f"v(n): {FORMULAS['verify_cost']}.")),
         "expectation": html,
         "change": _length_change(known.costs),
     }

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
+from specdemo.analysis.metrics import FORMULAS
 from specdemo.analysis.predict import WHAT_IFS
 from specdemo.experiments.sweep import LOOKAHEADS, REPEATS
 from specdemo.records import ModelPair
@@ -128,7 +129,7 @@ def _step_costs() -> _StepCosts:
             step=0.01,
             label="Acceptance per judged proposal",
             elem_id="alpha",
-            info="accepted / (accepted + rejected); above α, which also counts discarded ones; set by a sweep",
+            info=f"{FORMULAS['token_acceptance']}; above α, which also counts discarded ones; set by a sweep",
         )
         draft, growth, presets = _what_if()
     board = view("board", "costs.html", elem_id="costs-board")
