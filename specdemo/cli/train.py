@@ -16,6 +16,7 @@ from specdemo.models.gguf_convert import convert_models
 from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
 from specdemo.resources import ASSETS
+from specdemo.train.corpus import is_corpus
 from specdemo.train.prompts import Prompt, read_passages, read_prompts
 from specdemo.train.request import KINDS, OBJECTIVES, VOCABULARY, Request
 from specdemo.train.table import make_table
@@ -98,7 +99,7 @@ def _train(options: argparse.Namespace) -> None:
         raise UsageError(f"--out {options.out!r} is not a plain name; give one without slashes or a leading dot.")
     if out.exists():
         raise UsageError(f"There is {str(out)!r} already; choose another --out, or delete it.")
-    if options.text and not (options.text / "text.rows").is_file():
+    if options.text and not is_corpus(options.text):
         raise UsageError(f"--text {str(options.text)!r} holds no text of train-draft; name a folder with text.rows.")
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ A batch's ids are written before its rows, so after a crash the rows say what is
 """
 
 import json
+import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from specdemo.errors import FileError
 
 Ids = npt.NDArray[np.int64]
 """Token ids, shape (tokens,)."""
@@ -75,13 +78,16 @@ class Parts(NamedTuple):
     """Of a source that is only tested on."""
 
 
+FILES = ("text.ids", "text.rows", "text.labels")
+
+
 class Corpus:
     """A folder's `text.ids` (uint32), `text.rows` (uint32, six columns) and `text.labels` (JSON lines)."""
 
     def __init__(self, folder: Path) -> None:
         """Open a folder, or begin one; cuts off what a crash left unfinished."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._ids, self._rows, self._labels = (folder / f"text.{end}" for end in ("ids", "rows", "labels"))
+        self._ids, self._rows, self._labels = (folder / name for name in FILES)
         for file in (self._ids, self._rows, self._labels):
             file.touch()
         data = np.fromfile(self._rows, np.uint32)
@@ -167,3 +173,34 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Conversation]:
         return (self[index] for index in range(len(self)))
+
+
+def pack(folder: Path, out: Path) -> None:
+    """Write a corpus' files compressed, about two bytes a token."""
+    out.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (out / f"{name}.xz").write_bytes(lzma.compress((folder / name).read_bytes(), preset=9))
+
+
+def is_corpus(folder: Path) -> bool:
+    """Whether a folder holds a corpus, packed or not."""
+    return all((folder / name).is_file() or (folder / f"{name}.xz").is_file() for name in FILES)
+
+
+def unpacked(folder: Path, scratch: Path) -> Corpus:
+    """The corpus of a folder; a packed one is unpacked into `scratch`.
+
+    Raises:
+        FileError: the files are damaged.
+    """
+    if (folder / FILES[0]).is_file():
+        return Corpus(folder)
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        for name in FILES:
+            (scratch / name).write_bytes(lzma.decompress((folder / f"{name}.xz").read_bytes()))
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise FileError(
+            f"The text in {str(folder)!r} is damaged; leave --text out, or name another folder."
+        ) from error
+    return Corpus(scratch)

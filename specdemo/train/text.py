@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
-from specdemo.train.corpus import Conversation, Corpus, Label
+from specdemo.train.corpus import Conversation, Corpus, Label, unpacked
 from specdemo.train.prompts import FOLLOW_UPS, Prompt, beginning, filled, kind_of, with_passage
 from specdemo.train.request import Request
 
@@ -256,7 +257,8 @@ def write_corpus(
     if done.exists():
         return corpus
     if request.text and not len(corpus):
-        corpus.take(Corpus(Path(request.text)), request.tokens)
+        with TemporaryDirectory(dir=work) as scratch:
+            corpus.take(unpacked(Path(request.text), Path(scratch)), request.tokens)
     clock = _Clock(work / "text.seconds", request.minutes * 60 * TEXT_SHARE)
 
     def share(written: Corpus) -> float:

@@ -19,7 +19,7 @@ from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_gguf
 from specdemo.models.graph import join_products
 from specdemo.train import text
-from specdemo.train.corpus import Conversation, Corpus, Label
+from specdemo.train.corpus import Conversation, Corpus, Label, is_corpus, pack, unpacked
 from specdemo.train.network import Network
 from specdemo.train.prompts import kind_of, read_passages, read_prompts, with_passage
 from specdemo.train.table import predictions
@@ -114,6 +114,13 @@ def test_a_corpus_keeps_answers_labels_and_batches(tmp_path: Path) -> None:
     part.take(corpus, 0)
     assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in corpus]
     assert part.batches == 2
+    pack(tmp_path / "one", tmp_path / "packed")
+    assert is_corpus(tmp_path / "packed")
+    again = unpacked(tmp_path / "packed", tmp_path / "scratch")
+    assert [one.label for one in again] == [one.label for one in corpus]
+    (tmp_path / "packed" / "text.ids.xz").write_bytes(b"torn")
+    with pytest.raises(FileError, match="is damaged"):
+        unpacked(tmp_path / "packed", tmp_path / "scratch")
 
 
 def test_prompts_are_held_out_whole_and_by_source(tmp_path: Path) -> None:
