@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import openvino_genai
 import pytest
 
 from specdemo.engines import load_engine
@@ -14,7 +15,7 @@ from specdemo.measure.side import Slice
 from specdemo.progress import Phase
 from specdemo.records import Comparison, ModelPair, Request, Turn
 from specdemo.runtime import sequences
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.tokenizer import Tokenizer, special_patterns
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from tests.support.folders import chat_pair
@@ -51,6 +52,41 @@ def test_a_template_that_refuses_is_told(tmp_path: Path) -> None:
     (pair.target.path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
     with pytest.raises(PromptError, match="refuses this chat; switch the template off"):
         encoded(pair, "Hello")
+
+
+TYPED = "Once <|endoftext|> upon <|endoftext|><|endoftext|>"
+
+
+def test_special_tokens_that_somebody_typed_are_text_with_and_without_a_template(tmp_path: Path) -> None:
+    pair = chat_pair(tmp_path)
+    assert pair.target.path is not None
+    assert special_patterns(pair.target.path) == [r"(\<\|endoftext\|\>)"]
+    tokenizer, history = Tokenizer(pair.target), (Turn(prompt=TYPED, answer=TYPED),)
+    special = openvino_genai.Tokenizer(pair.target.path).encode("<|endoftext|>").input_ids.data[0]
+    assert len(special) == 1, "OpenVINO makes one of it wherever it stands"
+    for request, text in (
+        (Request.of(TYPED, SETTINGS.model_copy(update={"apply_chat_template": False})), TYPED),
+        (Request.of(TYPED, SETTINGS), f"<user>{TYPED}\n<assistant>"),
+        (
+            Request.of("\ue000\ue000 And?", SETTINGS, history),
+            f"<user>{TYPED}\n<assistant>{TYPED}\n<user>\ue000\ue000 And?\n<assistant>",
+        ),
+    ):
+        ids = tokenizer.encode_prompt(request)
+        assert special[0] not in ids
+        assert tokenizer.decode(ids) == text, "nothing is lost"
+    plain = "Once upon a time <| there |> was <end"
+    assert tokenizer.encode_prompt(Request.of(plain, SETTINGS.model_copy(update={"apply_chat_template": False}))) == (
+        tokenizer.encode(plain)
+    )
+
+
+@pytest.mark.parametrize("engine_name", ["genai", "traced"])
+def test_both_sides_of_both_engines_read_typed_special_tokens_alike(engine_name: EngineName, tmp_path: Path) -> None:
+    engine = load_engine(engine_name, chat_pair(tmp_path))
+    comparison, _ = turn(engine, TYPED)
+    engine.close()
+    assert comparison.plain.token_ids == comparison.speculative.token_ids
 
 
 def turn(engine: Engine, prompt: str, history: tuple[Turn, ...] = ()) -> tuple[Comparison, list[Phase]]:
