@@ -16,11 +16,18 @@ from specdemo.models.gguf_convert import convert_models
 from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
 from specdemo.resources import ASSETS
-from specdemo.train.corpus import is_corpus
-from specdemo.train.prompts import Prompt, read_passages, read_prompts
-from specdemo.train.request import KINDS, OBJECTIVES, VOCABULARY, Request
-from specdemo.train.table import make_table
-from specdemo.train.text import Sources
+from specdemo.train import (
+    KINDS,
+    OBJECTIVES,
+    VOCABULARY,
+    Prompt,
+    Request,
+    Sources,
+    is_corpus,
+    make_table,
+    read_passages,
+    read_prompts,
+)
 
 INSTALL = f"pip install -r {ASSETS / 'train-requirements.txt'}"
 DEFAULT_MINUTES = 60.0

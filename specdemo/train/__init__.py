@@ -1,6 +1,23 @@
-"""A draft for a target that has none: text, labels, training, export, report. Needs PyTorch.
+"""A draft for a target that has none: text, labels, training, export, report; or a table of n-grams.
 
-Only the command `train-draft` imports it.
+What this package hands on needs no PyTorch; `specdemo.train.pipeline`, which trains, does.
 """
 
-import specdemo.telemetry  # noqa: F401 (before `openvino`)
+from specdemo.train.corpus import is_corpus
+from specdemo.train.prompts import Prompt, read_passages, read_prompts
+from specdemo.train.request import KINDS, OBJECTIVES, VOCABULARY, Request
+from specdemo.train.table import make_table
+from specdemo.train.text import Sources
+
+__all__ = [
+    "KINDS",
+    "OBJECTIVES",
+    "VOCABULARY",
+    "Prompt",
+    "Request",
+    "Sources",
+    "is_corpus",
+    "make_table",
+    "read_passages",
+    "read_prompts",
+]

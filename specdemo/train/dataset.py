@@ -98,7 +98,7 @@ class Batch:
     first: Tensor
     """Where each token of the vocabulary, or the unknown one, occurs first, [batch, size + 1]; far off if never."""
 
-    judged: Tensor
+    scored: Tensor
     """Where the target's next token belongs to its answer, [batch, tokens]."""
 
 
@@ -170,15 +170,15 @@ class Dataset:
     def batch(self, indices: list[int]) -> Batch:
         """Read conversations and their states."""
         size, longest = len(indices), max(map(self.length, indices))
-        ids, judged = np.zeros((size, longest), np.int64), np.zeros((size, longest), bool)
+        ids, scored = np.zeros((size, longest), np.int64), np.zeros((size, longest), bool)
         states = torch.zeros((size, longest, *self.states.shape[1:]), dtype=torch.bfloat16)
         for place, index in enumerate(indices):
             one, length, offset = self.corpus[index], self.length(index), int(self.corpus.rows[index, OFFSET])
             ids[place, :length] = one.ids[:length]
-            judged[place, : length - 1] = one.answered[1:length]
+            scored[place, : length - 1] = one.answered[1:length]
             states[place, :length] = torch.from_numpy(np.array(self.states[offset : offset + length])).bfloat16()
         small = torch.from_numpy(self.small[ids])
         first = torch.full((size, len(self.vocabulary) + 1), 2**31 - 1, dtype=torch.int32)
         places = torch.arange(longest, dtype=torch.int32).expand(size, -1)
         first.scatter_reduce_(1, small, places, "amin")
-        return Batch(torch.from_numpy(ids), small, states, first, torch.from_numpy(judged))
+        return Batch(torch.from_numpy(ids), small, states, first, torch.from_numpy(scored))

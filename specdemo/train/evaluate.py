@@ -113,7 +113,7 @@ def predicted(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
         rows = learner.rows
         found = []
         for place in range(len(batch.ids)):
-            where = batch.judged[place].nonzero()[:, 0]
+            where = batch.scored[place].nonzero()[:, 0]
             repeated = torch.zeros((int(where[-1]) + 1, len(rows) + 1), dtype=torch.bool)
             repeated[torch.arange(len(repeated)), batch.small[place, : len(repeated)]] = True
             repeated = repeated.cummax(0).values[where, :-1]

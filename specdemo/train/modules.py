@@ -1,7 +1,7 @@
-"""The two kinds of draft as PyTorch modules, in the shape of the target's own layers.
+"""The two kinds of draft as PyTorch modules, in the shape of the target's layers.
 
-A draft of its own reads tokens. An EAGLE-3 head reads, with each token, what the target thought at the position
-before: three hidden states, or, for tokens that the target has not seen yet, the head's own output. Both write only
+A draft of its own reads tokens. An EAGLE-3 head reads, with each token, the target's hidden states at the position
+before: three of them, or, for tokens that the target has not read yet, the head's own output. Both write only
 the most frequent tokens; rows of others would cost time at every step and are seldom right.
 """
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from specdemo.train.network import Array, Shape
 
-DROPOUT = 0.1  # of what a layer adds: texts are few and learnt from often, and would be learnt by heart
+DROPOUT = 0.1  # of what a layer adds: a short text is passed over often, and would be memorised
 
 
 class Norm(nn.Module):
@@ -108,10 +108,10 @@ class Draft(nn.Module):
 
 
 class Head(nn.Module):
-    """An EAGLE-3 head: a draft whose layers also get what the target thought a token before.
+    """An EAGLE-3 head: a draft whose layers also read the target's hidden states at the token before.
 
     A few units of the target's residual stream are thousands of times as large as the others, so states are scaled
-    before `fc`; an export multiplies the scales into it. `fc` tells from three states what the target's last one was;
+    before `fc`; an export multiplies the scales into it. `fc` predicts the target's last state from three others;
     further along a chain, where there is none yet, the head's own output stands for it. What each layer gets of it is
     as large as the residual stream there: added to the embeddings at the size of the last one, it would drown them.
     """

@@ -1,8 +1,9 @@
 """What a target's network holds, read from its IR by structure, not by names, which differ between exporters.
 
 A decoder is a residual stream: every layer adds what its attention and its MLP found to it. The MLP's addition is a
-matrix product whose input is an elementwise one (gate times up), by which GenAI knows the layers as well. Weights may
-be stored in any precision: the constants and what dequantises them are cut out as a network of their own and run.
+matrix product whose input is an elementwise one (gate times up), by which GenAI recognises the layers as well.
+Weights may be stored in any precision: the constants and what dequantises them are cut out as a network of their own
+and run.
 """
 
 from collections.abc import Iterator

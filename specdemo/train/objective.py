@@ -98,27 +98,27 @@ class Learner(nn.Module, ABC):
         """By step of a chain: last hidden states for the token after each, normed, [batch, tokens, hidden]."""
 
     def loss(self, batch: Batch, share: float) -> Tensor:
-        """Mean over judged positions, summed over the steps of a chain; `share` of the training is done."""
+        """Mean over scored positions, summed over the steps of a chain; `share` of the training is done."""
         context = Context(batch, self.penalty)
         with torch.no_grad():
-            wanted = batch.states[:, :, -1][batch.judged] @ self.target_rows.T
+            wanted = batch.states[:, :, -1][batch.scored] @ self.target_rows.T
             for some, part in zip(wanted.split(context.sizes), context.parts, strict=True):
                 logits = some.float()
                 part.penalise(logits)
                 some.copy_(logits.softmax(-1))
         total, weight, weights = torch.zeros(()), 1.0, self.weights(share)
         for states in self.predictions(batch, self.steps(share)):
-            loss: Tensor = Loss.apply(states[batch.judged], self.rows, wanted, context, weights)
+            loss: Tensor = Loss.apply(states[batch.scored], self.rows, wanted, context, weights)
             total, weight = total + weight * loss, weight * DECAY
         return total
 
 
 class Context:
-    """Which tokens a repetition penalty applies to at the judged positions of a batch."""
+    """Which tokens a repetition penalty applies to at the scored positions of a batch."""
 
     def __init__(self, batch: Batch, penalty: float) -> None:
-        found = zip(batch.first[:, :-1], batch.judged, strict=True)
-        self.parts = [ContextOfOne(first, judged.nonzero()[:, 0], penalty) for first, judged in found]
+        found = zip(batch.first[:, :-1], batch.scored, strict=True)
+        self.parts = [ContextOfOne(first, scored.nonzero()[:, 0], penalty) for first, scored in found]
         self.sizes = [part.positions for part in self.parts]
 
 
@@ -126,7 +126,7 @@ class ContextOfOne:
     """The same of one conversation, in which few of all tokens occur."""
 
     def __init__(self, first: Tensor, places: Tensor, penalty: float) -> None:
-        """`first` [size] is where each token occurs first, `places` are the judged positions."""
+        """`first` [size] is where each token occurs first, `places` are the scored positions."""
         self.positions, self.penalty = len(places), penalty
         self.tokens = (first <= places[-1]).nonzero()[:, 0]
         self.repeated = first[self.tokens] <= places[:, None]
@@ -242,13 +242,13 @@ class HeadLearner(Learner):
         squares, products, count, size = torch.zeros(width, width), torch.zeros(width, width // 3), 0, 1.0
         for group in dataset.grouped(dataset.train[:FITTED], TOKENS):
             batch = dataset.batch(group)
-            given = batch.states[:, :, :-1].flatten(2).float()[batch.judged]
-            wanted = (batch.states[:, :, -1].float() / norm)[batch.judged]
+            given = batch.states[:, :, :-1].flatten(2).float()[batch.scored]
+            wanted = (batch.states[:, :, -1].float() / norm)[batch.scored]
             squares += given.T @ given
             products += given.T @ wanted
             if not count:
                 states = batch.states[:, 1:, :-1].flatten(2).float()
-                output = self.model(self.embedded(batch)[:, 1:], states, 1)[0][batch.judged[:, 1:]]
+                output = self.model(self.embedded(batch)[:, 1:], states, 1)[0][batch.scored[:, 1:]]
                 size = output.square().mean().sqrt().item()
             count += len(given)
         sizes = (squares.diagonal() / count).sqrt().clamp(min=1e-6)

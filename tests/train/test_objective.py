@@ -1,4 +1,4 @@
-"""What a draft learns, and how it is judged: losses with their gradients, the loop, figures."""
+"""What a draft learns, and how it is scored: losses with their gradients, the loop, figures."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -47,10 +47,10 @@ def test_gradients_of_the_objectives_are_those_of_their_formulas(objective: Obje
 
 def test_the_loss_and_its_gradient_are_those_under_the_penalty() -> None:
     torch.manual_seed(0)
-    judged = torch.zeros(3, 100, dtype=torch.bool)
-    judged[:, 20:90] = True
-    batch: Any = type("Batch", (), {"judged": judged, "first": torch.randint(0, 200, (3, 91), dtype=torch.int32)})
-    positions = int(judged.sum())
+    scored = torch.zeros(3, 100, dtype=torch.bool)
+    scored[:, 20:90] = True
+    batch: Any = type("Batch", (), {"scored": scored, "first": torch.randint(0, 200, (3, 91), dtype=torch.int32)})
+    positions = int(scored.sum())
     states = torch.randn(positions, 32, requires_grad=True)
     rows = torch.randn(90, 32).bfloat16().float().requires_grad_()
     wanted = torch.randn(positions, 90).softmax(-1).bfloat16()
@@ -59,7 +59,7 @@ def test_the_loss_and_its_gradient_are_those_under_the_penalty() -> None:
     found = [states.grad, rows.grad]
     states.grad = rows.grad = None
     logits = states @ rows.T
-    where, place = judged.nonzero(as_tuple=True)
+    where, place = scored.nonzero(as_tuple=True)
     repeated = batch.first[where, :-1] <= place[:, None]
     logits = torch.where(repeated, torch.where(logits > 0, logits / 1.1, logits * 1.1), logits)
     expected = _expected(logits, wanted.float(), LATER["choice"]).mean()
