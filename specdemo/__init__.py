@@ -1,3 +1,55 @@
-"""specdemo: watch plain and speculative decoding of the same model race on your own machine."""
+"""specdemo: watch plain and speculative decoding of the same model race on your own machine.
+
+    import specdemo
+
+    pair = specdemo.load("SmolLM2-135M-Instruct")
+    run = specdemo.compare(pair, "Tell me a story about a fox.", num_assistant_tokens=3)
+    run.speedup
+
+See `docs/python.md`. Importing this is quick and changes nothing in the process: what a name stands for is imported
+when it is first used.
+"""
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from specdemo.api import Experiment as Experiment
+    from specdemo.api import LiveRound as LiveRound
+    from specdemo.api import LiveRun as LiveRun
+    from specdemo.api import Pair as Pair
+    from specdemo.api import Run as Run
+    from specdemo.api import bench as bench
+    from specdemo.api import compare as compare
+    from specdemo.api import load as load
+    from specdemo.api import load_test as load_test
+    from specdemo.api import open_run as open_run
+    from specdemo.api import sweep as sweep
+    from specdemo.errors import SpecdemoError
+
+__all__ = [
+    "Experiment",
+    "LiveRound",
+    "LiveRun",
+    "Pair",
+    "Run",
+    "SpecdemoError",
+    "bench",
+    "compare",
+    "load",
+    "load_test",
+    "open_run",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'specdemo' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("specdemo.errors" if name == "SpecdemoError" else "specdemo.api"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

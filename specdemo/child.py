@@ -30,6 +30,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 from time import monotonic
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from specdemo.errors import SpecdemoError
@@ -60,7 +61,7 @@ class Child:
         self._connection, theirs = context.Pipe()
         # not a daemon in multiprocessing's sense, since those may not have children
         self._process = context.Process(target=_run, args=(main, theirs, arguments), name=name)
-        with _uninterrupted():
+        with _uninterrupted(), _script_hidden():
             self._process.start()
         theirs.close()  # so that reading fails once the child is gone
         atexit.register(self.end)
@@ -121,6 +122,24 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _script_hidden() -> Iterator[None]:
+    """Keep a script from being run again by a child, so that it needs no `if __name__ == "__main__"`.
+
+    A spawned process imports its parent's main module, for what is pickled from there. A module that was started with
+    `python -m`, such as a test's, is left in place.
+    """
+    script = sys.modules["__main__"]
+    if script.__spec__ is not None:
+        yield
+        return
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def send_all(connection: Connection, messages: Iterable[Any]) -> None:

@@ -39,6 +39,11 @@ class Interval(Record):
     high: float | None = None
     limit: float | None = None
 
+    @property
+    def value(self) -> float:
+        """The estimate itself."""
+        return self.middle
+
     def __str__(self) -> str:
         """The estimate, with the interval in parentheses."""
         return f"{self.middle:.2f}×" + (f" ({self.ends})" if self.known else "")

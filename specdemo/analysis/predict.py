@@ -12,6 +12,8 @@ from typing import NamedTuple
 from specdemo.analysis import metrics
 from specdemo.records import Costs, Record
 
+_HALVINGS = 10
+
 
 class Prediction(Record):
     """The speedup predicted for lookaheads 1, 2, …: with measured verification costs, and by the textbook."""
@@ -99,6 +101,24 @@ def ceiling(costs: Costs, drafter: str = "model") -> tuple[float, int] | None:
         return None
     lookahead, speedup = max(enumerate(found.predicted, 1), key=lambda pair: pair[1])
     return speedup, lookahead
+
+
+def break_even(costs: Costs, drafter: str = "model") -> tuple[float | None, ...]:
+    """The acceptance α from which each lookahead is predicted to gain; None where it cannot, even if α is 1.
+
+    Empty where the draft's cost is unknown. The prediction grows with α, so that halving finds it.
+    """
+    found: list[float | None] = []
+    most = predict(costs, 1.0, drafter)
+    for index, best in enumerate(most.predicted if most is not None else ()):
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            prediction = predict(costs, middle, drafter)
+            assert prediction is not None, "the draft's cost is the same"
+            low, high = (low, middle) if prediction.predicted[index] > 1 else (middle, high)
+        found.append(high if best > 1 else None)
+    return tuple(found)
 
 
 def _best(speedups: Sequence[float]) -> int:

@@ -2,22 +2,47 @@
 
 import argparse
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from specdemo.cli import code, compare, experiments, models, serve, train
+from specdemo.cli import code, compare, completion, doctor, experiments, models, serve, train
 
 _LONGEST = 400
+TOPICS = {
+    "the page": ("serve",),
+    "measure": ("compare", "sweep", "bench", "load", "temperature", "precision"),
+    "models": ("models", "train-draft"),
+    "settings elsewhere": ("code",),
+    "this machine": ("doctor", "completion"),
+}
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; options for settings come from the settings types."""
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
-    parser = _Parser(prog=called, description="Does speculative decoding pay off here?")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (compare, experiments, code, models, train, serve):
+    parser = _Parser(
+        prog=called,
+        usage=f"{called} COMMAND [OPTION …]",
+        description="Does speculative decoding pay off here?",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    for command in (serve, compare, experiments, code, models, train, doctor, completion):
         command.add_to(commands)
+    parser.epilog = "\n".join(_by_topic({action.dest: action.help or "" for action in commands._choices_actions}))
     return parser
+
+
+def _by_topic(helps: Mapping[str, str]) -> Iterator[str]:
+    """Every command with its help, by topic."""
+    width = max(map(len, helps))
+    listed = {name for names in TOPICS.values() for name in names}
+    others = tuple(name for name in helps if name not in listed)
+    for topic, names in (TOPICS | ({"more": others} if others else {})).items():
+        yield f"{topic}:"
+        yield from (f"  {name:<{width}}  {helps[name]}" for name in names if name in helps)
+    yield "\nAll options of one: COMMAND --help"
 
 
 class _Parser(argparse.ArgumentParser):

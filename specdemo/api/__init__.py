@@ -1,0 +1,22 @@
+"""specdemo from Python: what page and terminal measure, for scripts and notebooks.
+
+    import specdemo
+
+    with specdemo.load("story-pair") as pair:
+        run = specdemo.compare(pair, "Once upon a time there was a fox who", num_assistant_tokens=3)
+        print(run.speedup)
+
+`pairs` has what decodes, `runs` what comes of it. `specdemo` itself hands all of this on.
+"""
+
+from specdemo.api.pairs import LiveRound as LiveRound
+from specdemo.api.pairs import LiveRun as LiveRun
+from specdemo.api.pairs import Pair as Pair
+from specdemo.api.pairs import bench as bench
+from specdemo.api.pairs import compare as compare
+from specdemo.api.pairs import load as load
+from specdemo.api.pairs import load_test as load_test
+from specdemo.api.pairs import sweep as sweep
+from specdemo.api.runs import Experiment as Experiment
+from specdemo.api.runs import Run as Run
+from specdemo.api.runs import open_run as open_run

@@ -1,0 +1,432 @@
+"""Pairs of models, and what can be measured with them.
+
+A `Pair` owns the process in which its engines run, the same as the page's: what crashes there ends one measurement
+and not the notebook, and step costs are measured once for each engine. Nothing is loaded before it is needed, one
+engine is loaded at a time, and `close`, or the end of a `with`, frees everything.
+
+Settings are those of page and terminal, by the same names: `specdemo compare --help` lists them. Those that are not
+given are the ones that the pair begins with.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from specdemo.api.runs import Experiment, Run
+from specdemo.engines import load_engine
+from specdemo.engines.base import Engine
+from specdemo.engines.server import served_pair
+from specdemo.errors import UnknownNameError, UsageError
+from specdemo.experiments import bench as benchmark
+from specdemo.experiments import load as concurrency
+from specdemo.experiments.kind import Kind
+from specdemo.experiments.plan import Plan, run_with_extras
+from specdemo.experiments.plan import run as run_plan
+from specdemo.experiments.suites import chosen_tasks
+from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
+from specdemo.measure.race import race
+from specdemo.measure.repeats import repeats as repeated
+from specdemo.measure.side import Slice
+from specdemo.models.catalogue import Entry, catalogue
+from specdemo.models.download import download, download_source
+from specdemo.models.library import entry_folders, library, resolve
+from specdemo.models.pairs import begun, default_pair, pair_of, suited
+from specdemo.progress import Phase, Progress
+from specdemo.records import Comparison, Costs, Model, ModelPair, Round, Server, Servers, Side, Turn
+from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import EngineName
+from specdemo.worker import EngineFactory, Job, WithEngine, WithLoader, Worker
+
+Name = str | Path
+OnProgress = Callable[[Progress[Any]], None]
+"""Called with the state after every run of an experiment."""
+OWN_DRAFT = "own"
+"""The draft that the catalogue pairs with a target, if it is on this machine."""
+
+
+class LiveRound(NamedTuple):
+    """A round as it was decoded; number 0 is the side's prefill."""
+
+    side: Side
+    number: int
+    round: Round
+
+
+LiveEvent = Phase | LiveRound
+"""What a live comparison yields: rounds, and before them what the engine is busy with."""
+
+
+class Pair:
+    """A target and its draft, and the process that runs them."""
+
+    def __init__(self, models: ModelPair, *, engines: EngineFactory = load_engine) -> None:
+        """`engines` makes an engine by its name, in the pair's process; it must be picklable."""
+        self.models = models
+        self._engines = engines
+        self._worker: Worker | None = None
+
+    @property
+    def name(self) -> str:
+        """The pair's name."""
+        return self.models.name
+
+    def settings(self, **chosen: Any) -> GenerationSettings:
+        """The settings that this pair begins with, apart from those chosen; without a draft, prompt lookup proposes.
+
+        Raises:
+            SettingsError: one is out of its range, or two contradict each other.
+        """
+        alone = {"drafter": "lookup"} if self.models.draft is None else {}
+        return begun(self.models.target, **alone | chosen)
+
+    def stream(
+        self, prompt: str, *, repeats: int | None = None, history: Sequence[Turn] = (), **settings: Any
+    ) -> "LiveRun":
+        """A comparison to iterate over while it runs; see `compare`.
+
+        Raises:
+            SettingsError: a setting is out of its range, or two contradict each other.
+        """
+        return LiveRun(self, prompt, self.settings(**settings), repeats, tuple(history))
+
+    def costs(self, engine: EngineName | None = None) -> Costs | None:
+        """What steps cost in an engine, measured at its first use; None where that cannot be measured.
+
+        Raises:
+            SpecdemoError: the pair cannot be loaded.
+        """
+        found = [*self.work(WithEngine(engine or self.settings().engine, self.models, _costs))]
+        return next((each for each in found if isinstance(each, Costs)), None)
+
+    def work(self, job: Job, stopped: Event | None = None) -> Iterator[Any]:
+        """What a job yields in the pair's process; closing the iterator, or setting the event, ends it.
+
+        Raises:
+            SpecdemoError: what the job raised, or the process died.
+        """
+        if self._worker is None:
+            self._worker = Worker(self._engines)
+        for message in self._worker.run(job, stopped):
+            if message is not None:
+                yield message
+
+    def close(self) -> None:
+        """End the process and free the models; they are loaded again where the pair is used again."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker = None
+
+    def __enter__(self) -> Self:
+        """The pair itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Close it, if nobody did."""
+        with suppress(Exception):
+            self.close()
+
+    def __repr__(self) -> str:
+        """Name and models."""
+        models = (self.models.target, self.models.draft)
+        words = (f"{model.name}, {model.weights}" for model in models if model is not None)
+        return f"<Pair {self.name}: {' | '.join(words)}>"
+
+
+class LiveRun:
+    """A comparison that runs while it is iterated over, with `for` or `async for`; `run` is its result.
+
+    It can be iterated over once. `stop` ends it early, with what there is; so does leaving the loop.
+    """
+
+    def __init__(
+        self, pair: Pair, prompt: str, settings: GenerationSettings, repeats: int | None, history: tuple[Turn, ...]
+    ) -> None:
+        work = partial(_compared, prompt=prompt, settings=settings, history=history, number=repeats)
+        self._pair, self._job = pair, WithEngine(settings.engine, pair.models, work)
+        self._stopped = Event()
+        self._comparison: Comparison | None = None
+
+    @property
+    def run(self) -> Run:
+        """The result so far.
+
+        Raises:
+            UsageError: there is none yet.
+        """
+        if self._comparison is None:
+            raise UsageError("This comparison has no result yet; iterate over it to its end first.")
+        return Run(self._comparison)
+
+    def stop(self) -> None:
+        """End it after the round under way."""
+        self._stopped.set()
+
+    def __iter__(self) -> Iterator[LiveEvent]:
+        """Phases and rounds as they happen."""
+        numbers: dict[Side, int] = {"plain": 0, "speculative": 0}
+        for event in self._pair.work(self._job, self._stopped):
+            if isinstance(event, Comparison):
+                self._comparison = event
+            elif isinstance(event, Slice):
+                for each in event.rounds:
+                    yield LiveRound(event.side, numbers[event.side], each)
+                    numbers[event.side] += 1
+            else:
+                yield event
+
+    async def __aiter__(self) -> AsyncIterator[LiveEvent]:
+        """The same, without keeping the event loop waiting."""
+        events = iter(self)
+        try:
+            while (event := await asyncio.to_thread(next, events, None)) is not None:
+                yield event
+        finally:
+            self.stop()
+
+    def result(self) -> Run:
+        """Run to the end without watching.
+
+        Raises:
+            SpecdemoError: it cannot be run, or failed.
+        """
+        for _ in self:
+            pass
+        return self.run
+
+    async def wait(self) -> Run:
+        """The same, without keeping the event loop waiting."""
+        async for _ in self:
+            pass
+        return self.run
+
+
+def _costs(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Costs | None]:
+    yield costs
+
+
+def _compared(
+    engine: Engine,
+    *,
+    stop: Callable[[], bool],
+    costs: Costs | None,
+    prompt: str,
+    settings: GenerationSettings,
+    history: tuple[Turn, ...],
+    number: int | None,
+) -> Iterator[Any]:
+    """The race, and then the comparison with each of its repeats."""
+    for event in race(engine, prompt, settings, history=history, stop=stop, costs=costs):
+        yield event
+        if isinstance(event, Comparison):
+            yield from repeated(engine, event, number=number, stop=stop)
+
+
+def load(
+    target: Name | None = None,
+    draft: Name | None = OWN_DRAFT,
+    *,
+    models_dir: Path | None = None,
+    url: str | None = None,
+    plain_url: str | None = None,
+    **runtime: Any,
+) -> Pair:
+    """A pair by the names of its models; nothing is loaded before it is needed.
+
+    A model is named by its name in `specdemo models list`, a folder, a GGUF file, or its id on the Hub, from where it
+    is downloaded if it is not on this machine. Without a target, it is the pair that the page begins with. Without a
+    draft it is the catalogue's for this target, if there is one here; None is a target alone, for which prompt lookup
+    proposes. `url` and `plain_url` name servers that decode in place of models here. `runtime` are runtime settings,
+    such as `device` or `precision`.
+
+    Raises:
+        SpecdemoError: there is no such model, or the models cannot be a pair.
+    """
+    if url is not None or plain_url is not None:
+        if target is not None:
+            raise UsageError("Servers have their own models; leave the target out, or the servers' addresses.")
+        named = {"speculative": url, "plain": plain_url}
+        return Pair(served_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
+    if target is None:
+        return Pair(default_pair(**runtime))
+    entry = _entry_of(str(target))
+    models = [_model(str(target), models_dir, entry)]
+    if draft == OWN_DRAFT:
+        folders = entry_folders(entry, models_dir) if entry is not None else ()
+        models += [_at(folder, models_dir) for folder in folders[1:] if folder is not None]
+    elif draft is not None:
+        models.append(_model(str(draft), models_dir, None))
+    chosen = RuntimeSettings.checked(**suited(models[0]).model_dump() | runtime)
+    return Pair(pair_of(*models, runtime=chosen))
+
+
+def _entry_of(name: str) -> Entry | None:
+    """The catalogue's pair of this name, or with a target of this name or repository."""
+    return next((each for each in catalogue() if name in (each.name, each.target.name, each.target.repository)), None)
+
+
+def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
+    """A model on this machine, or else on the Hub, by any of its names."""
+    if entry is not None:
+        folder = entry_folders(entry, directory)[0]
+        if folder is None:
+            *_, last = download_source(entry.target)
+            folder = last.found
+        assert folder is not None, "nobody stops the download"
+        return _at(folder, directory)
+    try:
+        return resolve(name, directory)
+    except UnknownNameError:
+        if "/" not in name:
+            raise
+    for _ in download(name):
+        pass
+    return resolve(name, directory)
+
+
+def _at(folder: Path, directory: Path | None) -> Model:
+    """The model that is there, by its name in the library."""
+    return next(model for model in library(directory).models if model.path == folder)
+
+
+def compare(
+    pair: Pair | Name,
+    prompt: str,
+    *,
+    repeats: int | None = None,
+    history: Sequence[Turn] = (),
+    **settings: Any,
+) -> Run:
+    """Race plain and speculative decoding of a prompt, then repeat the race unwatched.
+
+    The prompt is sent as a chat message to models that are made for chats, after the turns of `history`. `repeats` is
+    the number of repeats, which the speedup's interval needs; None chooses as the page does.
+
+    Raises:
+        SpecdemoError: it cannot be run, or failed; the message says what to do.
+    """
+    with _opened(pair) as used:
+        return used.stream(prompt, repeats=repeats, history=history, **settings).result()
+
+
+def sweep(
+    pair: Pair | Name,
+    prompts: str | Iterable[str],
+    *,
+    lookaheads: Sequence[int] = LOOKAHEADS,
+    thresholds: Sequence[float] = THRESHOLDS,
+    repeats: int = 3,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> Experiment:
+    """Measure which lookahead, confidence threshold or policy is fastest for these prompts on this machine.
+
+    Raises:
+        SpecdemoError: it cannot be run, or failed; the message says what to do.
+    """
+    with _opened(pair) as used:
+        chosen = used.settings(**settings)
+        tried = candidates(used.models, chosen, lookaheads, thresholds)
+        tasks = prompts_as_tasks([prompts] if isinstance(prompts, str) else list(prompts))
+        plan = SweepPlan(used.models, tasks, chosen, tried, repeats=repeats, seed=seed)
+        return _measured(used, plan, on_progress)
+
+
+def bench(
+    pair: Pair | Name,
+    prompts: Name | None = None,
+    *,
+    limit: int | None = None,
+    methods: Sequence[str] | None = None,
+    repeats: int = benchmark.KIND.repeats.first,
+    seed: int = 0,
+    hardware: bool = True,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> Experiment:
+    """Measure every decoding strategy on a suite of tasks: a file of JSON lines, or the bundled suite.
+
+    Raises:
+        SpecdemoError: it cannot be run, or failed; the message says what to do.
+    """
+    return _experiment(
+        benchmark.KIND, pair, prompts, limit, repeats, seed, hardware, on_progress, settings, methods=methods
+    )
+
+
+def load_test(
+    pair: Pair | Name,
+    prompts: Name | None = None,
+    *,
+    levels: Sequence[int] = concurrency.LEVELS,
+    lookaheads: Sequence[int] = (),
+    limit: int | None = concurrency.KIND.limit,
+    repeats: int = concurrency.KIND.repeats.first,
+    seed: int = 0,
+    memory: bool = True,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> Experiment:
+    """Measure how the speedup changes with more and more requests at once.
+
+    Raises:
+        SpecdemoError: it cannot be run, or failed; the message says what to do.
+    """
+    chosen = {"levels": levels, "lookaheads": lookaheads}
+    return _experiment(concurrency.KIND, pair, prompts, limit, repeats, seed, memory, on_progress, settings, **chosen)
+
+
+def _experiment(
+    kind: Kind,
+    pair: Pair | Name,
+    prompts: Name | None,
+    limit: int | None,
+    repeats: int,
+    seed: int,
+    extras: bool,
+    on_progress: OnProgress | None,
+    settings: dict[str, Any],
+    **options: Any,
+) -> Experiment:
+    with _opened(pair) as used:
+        chosen = used.settings(**settings) if kind.settings is None else kind.settings(used.models, **settings)
+        path = None if prompts is None else Path(prompts)
+        tasks = chosen_tasks(path, used.models.target.prompts, limit)
+        plan = kind.plan(used.models, tasks, chosen, repeats=repeats, seed=seed, **options)
+        return _measured(used, plan, on_progress, extras=extras)
+
+
+def _measured(
+    pair: Pair, plan: Plan[Any, Any, Any], on_progress: OnProgress | None, *, extras: bool = False
+) -> Experiment:
+    """The result of a plan, measured in the pair's process."""
+    plan.check()
+    last = None
+    for progress in pair.work(WithLoader(pair.models, partial(run_with_extras if extras else run_plan, plan))):
+        if isinstance(progress, Progress):
+            last = progress
+            if on_progress is not None:
+                on_progress(progress)
+    assert last is not None, "an experiment begins with a state"
+    return Experiment(last.found)
+
+
+@contextmanager
+def _opened(pair: Pair | Name) -> Iterator[Pair]:
+    """The pair, or one of this name that is closed again."""
+    if isinstance(pair, Pair):
+        yield pair
+        return
+    with load(pair) as opened:
+        yield opened

@@ -1,0 +1,278 @@
+"""Results as Python has them: figures, files, tables, and what a notebook shows of them."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from specdemo.analysis import metrics
+from specdemo.analysis.conclusion import headline, speedup_of
+from specdemo.analysis.intervals import Interval
+from specdemo.errors import UsageError, quoted
+from specdemo.experiments.plan import Result
+from specdemo.experiments.report import Report, to_html, to_markdown, write
+from specdemo.input import read_bytes
+from specdemo.output import json_text, write_bytes, write_json
+from specdemo.presentation import schema
+from specdemo.presentation.figures import figures
+from specdemo.records import SIDES, Comparison
+from specdemo.resources import colours
+from specdemo.ui.boards.anatomy import confidence_figure, lookahead_figure, timeline
+from specdemo.ui.html.charts import acceptance_figure, clock_figure
+from specdemo.ui.share.files import KINDS
+
+_MOST_BYTES = 2**26
+_HEIGHT = 640  # pixels of a replay or a report in a notebook
+
+FIGURES: dict[str, Callable[[Comparison], go.Figure]] = {
+    "clock": lambda comparison: _clock(comparison),
+    "acceptance": lambda comparison: _acceptance(comparison),
+    "timeline": lambda comparison: timeline(comparison.speculative),
+    "confidence": lambda comparison: confidence_figure(comparison.speculative),
+    "lookahead": lookahead_figure,
+}
+"""A comparison's figures by name."""
+
+
+class Run:
+    """A finished comparison of plain and speculative decoding. `comparison` is the whole record."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    @property
+    def speedup(self) -> Interval | None:
+        """Plain seconds / speculative seconds for the same number of new tokens, with its 95 % interval.
+
+        None where a side is too short to tell.
+        """
+        return speedup_of(self.comparison)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """α: accepted / proposed, over rounds whose proposals are known."""
+        return metrics.acceptance_rate(self.comparison.speculative)
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """τ: committed tokens / target passes."""
+        return metrics.mean_accepted_length(self.comparison.speculative)
+
+    @property
+    def identical(self) -> bool:
+        """Whether the outputs agree in every compared token."""
+        return metrics.identical(self.comparison)
+
+    @property
+    def text(self) -> str:
+        """What speculative decoding wrote."""
+        return self.comparison.speculative.text
+
+    def figure(self, name: str) -> go.Figure:
+        """A Plotly figure: clock, acceptance, timeline, confidence or lookahead.
+
+        Raises:
+            UsageError: there is no figure of this name.
+        """
+        if name not in FIGURES:
+            raise UsageError(f"There is no figure {quoted(name)}; choose from {', '.join(FIGURES)}.")
+        return coloured(FIGURES[name](self.comparison))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of schema 2 that `--json` writes."""
+        return schema.to_json(self.comparison)
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """That object as text; written to a file, too, if there is a path.
+
+        Raises:
+            SpecdemoError: it cannot be written.
+        """
+        if path is not None:
+            write_json(self.to_dict(), path)
+        return json_text(self.to_dict())
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` with one row for each round of each side; round 0 is the prefill.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        rows = [
+            {
+                "side": side,
+                "round": number,
+                "seconds": step.seconds,
+                "proposed": None if step.proposed is None else len(step.proposed),
+                "accepted": step.accepted if number and side == "speculative" else 0,
+                "committed": len(step.committed),
+                "text": "".join(token.text for token in step.committed),
+                "draft_seconds": step.draft_seconds,
+                "verify_seconds": step.verify_seconds,
+            }
+            for side in SIDES
+            for number, step in enumerate((self.comparison.side(side).prefill, *self.comparison.side(side).rounds))
+        ]
+        return frame(rows)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a file of the kind that the name's ending says: .html, .gif, .png or .json.
+
+        Raises:
+            UsageError: there is no such kind.
+            SpecdemoError: it cannot be written.
+        """
+        path = Path(path)
+        kind = path.suffix.lower().removeprefix(".")
+        if kind == "json":
+            self.to_json(path)
+        elif kind in KINDS:
+            write_bytes(KINDS[kind].make(self.comparison), path)
+        else:
+            raise UsageError(f"A run cannot be saved as {quoted(path.name)}; end it in .html, .gif, .png or .json.")
+        return path
+
+    def __str__(self) -> str:
+        """The conclusion and every figure, without formulas."""
+        rows = ((figure.name, figure.plain, figure.speculative) for figure in figures(self.comparison))
+        lines = (f"  {name}: {' | '.join(filter(None, values))}" for name, *values in rows)
+        return "\n".join([f"{headline(self.comparison)} ({self.comparison.pair.name})", *lines])
+
+    def __repr__(self) -> str:
+        """The conclusion."""
+        return f"<Run: {headline(self.comparison)}>"
+
+    def _repr_html_(self) -> str:
+        """The replay, coloured, in a frame of its own; it asks no host for anything."""
+        return framed(KINDS["html"].make(self.comparison).decode())
+
+
+def open_run(path: str | Path) -> Run:
+    """The run in a JSON file that page, terminal or `Run.to_json` wrote.
+
+    Raises:
+        FileError: it cannot be read, or holds no comparison.
+    """
+    text = read_bytes(Path(path), _MOST_BYTES, "a JSON file of a comparison")
+    return Run(schema.from_text(text, "choose another file"))
+
+
+class Experiment:
+    """What a sweep, a benchmark or a load run found. `result` is the whole record, `report` tables and charts."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+
+    @property
+    def report(self) -> Report:
+        """The result in words, tables and charts."""
+        return self.result.report()
+
+    @property
+    def conclusion(self) -> str:
+        """The first sentence of the report."""
+        return next(iter(self.report.opening), "")
+
+    def figure(self, name: str) -> go.Figure:
+        """One of the report's Plotly figures.
+
+        Raises:
+            UsageError: there is no figure of this name.
+        """
+        charts = self.report.charts
+        if name not in charts:
+            raise UsageError(f"There is no figure {quoted(name)}; choose from {', '.join(charts)}.")
+        return coloured(charts[name].figure)
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Everything measured and derived, JSON-serialisable."""
+        return self.report.data()
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """That as text; written to a file, too, if there is a path, with tables and an HTML report beside it.
+
+        Raises:
+            SpecdemoError: it cannot be written.
+        """
+        if path is not None:
+            write(self.report, Path(path))
+        return json_text(self.to_dict())
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame` of the first table, with unrounded figures.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return frame([dict(row) for row in self.report.figures])
+
+    def __str__(self) -> str:
+        """The report as Markdown."""
+        return to_markdown(self.report)
+
+    def __repr__(self) -> str:
+        """The conclusion."""
+        return f"<Experiment: {self.conclusion}>"
+
+    def _repr_html_(self) -> str:
+        """The report, in a frame of its own."""
+        return framed(to_html(self.report))
+
+
+def frame(rows: list[dict[str, Any]]) -> Any:
+    """Rows as a `pandas.DataFrame`.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise UsageError("Tables need pandas, which is not installed; run: pip install pandas") from error
+    return pandas.DataFrame(rows)
+
+
+def framed(page: str) -> str:
+    """A page of its own within another: its styles and scripts stay inside."""
+    return (
+        f'<iframe srcdoc="{escape(page)}" sandbox="allow-scripts allow-downloads" '
+        f'style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
+    )
+
+
+def coloured(figure: go.Figure) -> go.Figure:
+    """The figure with the page's colours in place of the names that its style sheet gives them."""
+    values = colours()
+    text = re.sub(r"var\(--sd-([\w-]+)\)", lambda name: values[name[1]], json.dumps(figure.to_plotly_json()))
+    return go.Figure(json.loads(text))
+
+
+def _clock(comparison: Comparison) -> go.Figure:
+    """Committed tokens over each side's own clock."""
+    figure = go.Figure(json.loads(clock_figure()))
+    for trace, side in zip(figure.data, SIDES, strict=True):
+        run = comparison.side(side)
+        seconds, tokens = 0.0, len(run.prefill.committed)
+        x, y = [seconds], [tokens]
+        for step in run.rounds:
+            seconds, tokens = seconds + step.seconds, tokens + len(step.committed)
+            x.append(seconds)
+            y.append(tokens)
+        trace.update(x=x, y=y)
+    return figure.update_layout(height=360, showlegend=True)
+
+
+def _acceptance(comparison: Comparison) -> go.Figure:
+    """Proposals of each round, accepted and not, with the running α."""
+    figure = go.Figure(json.loads(acceptance_figure()))
+    rounds = comparison.speculative.rounds
+    numbers = list(range(1, len(rounds) + 1))
+    accepted, refused, alpha, _ = figure.data
+    accepted.update(x=numbers, y=[step.accepted for step in rounds])
+    refused.update(x=numbers, y=[max(len(step.proposed or ()) - step.accepted, 0) for step in rounds])
+    alpha.update(x=numbers, y=metrics.running_acceptance(rounds))
+    return go.Figure(figure.data[:3], figure.layout).update_layout(height=360, showlegend=True)

