@@ -9,9 +9,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specdemo.analysis import metrics
-from specdemo.analysis.conclusion import headline, speedup_of
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis import metrics, speedups
+from specdemo.analysis.speedups import Speedup
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Report, to_html, to_markdown, write
@@ -19,6 +18,7 @@ from specdemo.input import read_bytes
 from specdemo.output import json_text, write_bytes, write_json
 from specdemo.presentation import schema
 from specdemo.presentation.figures import figures
+from specdemo.presentation.verdict import headline
 from specdemo.records import SIDES, Comparison
 from specdemo.resources import colours
 from specdemo.ui.boards.anatomy import confidence_figure, lookahead_figure, timeline
@@ -45,12 +45,12 @@ class Run:
         self.comparison = comparison
 
     @property
-    def speedup(self) -> Interval | None:
+    def speedup(self) -> Speedup | None:
         """Plain seconds / speculative seconds for the same number of new tokens, with its 95 % interval.
 
-        None where a side is too short to tell.
+        It is estimated from the steps of the race and its repeats together; None where a side is too short to tell.
         """
-        return speedup_of(self.comparison)
+        return speedups.of_comparison(self.comparison)
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -167,7 +167,7 @@ def test_mistakes_are_told_before_anything_is_loaded(pair: specdemo.Pair) -> Non
         specdemo.compare(pair, PROMPT, num_assistant_tokens=99)
     with pytest.raises(SettingsError, match="no setting called"):
         specdemo.compare(pair, PROMPT, lookahead=3)
-    with pytest.raises(specdemo.SpecdemoError, match="There is no model"):
+    with pytest.raises(specdemo.SpecdemoError, match="nothing-of-this-name"):
         specdemo.load("nothing-of-this-name")
     with pytest.raises(UsageError, match="leave the target out"):
         specdemo.load("story-pair", url="http://127.0.0.1:1")
