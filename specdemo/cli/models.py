@@ -18,6 +18,7 @@ from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
 from specdemo.models.convert import convert, converted_folder
+from specdemo.models.converted import stored_form
 from specdemo.models.download import download, download_source
 from specdemo.models.gguf_convert import convert_models
 from specdemo.models.library import Library, entry_folders, library
@@ -209,6 +210,8 @@ def _print_library(found: Library, directory: Path | None) -> None:
         table.add_row(model.name, model.architecture, parameters(model.parameters), model.weights, size)
     console = Console()
     console.print(table)
+    for copy in found.copies:
+        console.print(escape(f"{copy.name}: the same file as {copy.of}"), style="dim")
     for folder in found.unusable:
         console.print(escape(f"{folder.name}: {folder.reason}"), style="dim")
     places = f"Your own models: {models_dir(directory)}\nThe Hub's: {hub_cache()}"
@@ -223,6 +226,7 @@ def _facts(described: Entry | Model) -> list[tuple[str, str]]:
             ("architecture", described.architecture),
             ("parameters", parameters(described.parameters)),
             ("precision", described.weights),
+            *([("stored as", stored)] if (stored := stored_form(described)) else []),
             ("on disk", in_units(described.weight_bytes or 0)),
             ("vocabulary", f"{described.vocabulary} tokens"),
             ("context", f"{described.context_length} tokens"),

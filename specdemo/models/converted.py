@@ -51,6 +51,17 @@ def choice_of(model: Model) -> WeightsChoice | None:
     return remembered_choice(digest) if digest is not None else None
 
 
+def stored_form(model: Model) -> str | None:
+    """The form of a GGUF model's weights in words, and why; None of a folder, and of a file not converted yet."""
+    if model.path is None or not model.path.is_file() or not is_converted(model):
+        return None
+    choice = choice_of(model)
+    words = {"exact": "exact weights", "int8": "int8 in groups of 64"}[form_of(model)]
+    if model.form != "auto":
+        return f"{words} (as set)"
+    return f"{words} ({choice.reason if choice is not None else 'not measured yet'})"
+
+
 def tokenizer_folder(model: Model) -> Path:
     """The folder of a model's tokenizer, which is the same in every form.
 

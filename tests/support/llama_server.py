@@ -1,4 +1,6 @@
-"""llama.cpp's own server on a free local port, as a process: `python -m tests.support.llama_server TARGET [DRAFT]`.
+"""llama.cpp's own server on a free local port, as a process.
+
+    python -m tests.support.llama_server TARGET [DRAFT [THREADS]]
 
 It prints its address. The draft proposes four tokens per round.
 """
@@ -11,7 +13,7 @@ import xllamacpp
 LOOKAHEAD = 4
 
 
-def main(target: str, draft: str | None = None) -> None:
+def main(target: str, draft: str = "", threads: str = "1") -> None:
     """Serve until standard input is closed, so that nothing stays when whoever started it is gone."""
     params = xllamacpp.CommonParams()
     params.model.path = target
@@ -19,8 +21,8 @@ def main(target: str, draft: str | None = None) -> None:
     params.port = 0
     params.n_parallel, params.n_ctx = 4, 2048  # tokens of all four together
     params.endpoint_metrics = True
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    if draft is not None:
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
+    if draft:
         speculative = params.speculative.draft
         params.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         speculative.mparams.path = draft

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from specdemo.models.catalogue import Entry, Source
 from specdemo.models.checks import PairReport
+from specdemo.models.converted import stored_form
 from specdemo.models.memory import in_units, memory_free
 from specdemo.presentation.figures import parameters
 from specdemo.progress import Progress
@@ -154,7 +155,8 @@ def _values(model: Model) -> tuple[str, ...]:
 
 def _remarks(report: PairReport) -> list[str]:
     free = in_units(report.memory_free)
-    lines = []
+    stored = stored_form(report.target)
+    lines = [f"Its weights are stored as {stored}; Runtime, Weights overrules that."] if stored else []
     for engine in report.engines:
         if engine.engine == "served":
             lines.append("A server decodes it, so it takes no memory here.")

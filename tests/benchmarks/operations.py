@@ -1,0 +1,98 @@
+"""Where the time of a step goes: milliseconds by kind of operation, at 1 and at 4 tokens, for each form of weights.
+
+    python -m tests.benchmarks.operations [--model NAME|FILE] [--form exact int8] [--tokens 1 4] [--passes 40]
+
+Figures come from OpenVINO's own counters of a stateful network, whose passes take a few per cent longer with them
+than without; both are printed. Medians over passes.
+"""
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import openvino
+
+from specdemo.models.converted import converted_folder
+from specdemo.models.devices import device_name, properties
+from specdemo.models.gguf_convert import Forms, convert_gguf
+from specdemo.models.library import resolve
+from specdemo.models.pairs import default_pair, suited
+
+CONTEXT = 64
+WARM_UP = 5
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a GGUF file or its name (default: the default pair's target)")
+    parser.add_argument("--form", choices=("exact", "int8"), nargs="*", default=["exact", "int8"])
+    parser.add_argument("--tokens", type=int, nargs="*", default=[1, 4])
+    parser.add_argument("--passes", type=int, default=40)
+    parser.add_argument("--top", type=int, default=12)
+    arguments = parser.parse_args()
+    model = resolve(arguments.model) if arguments.model else default_pair().target
+    assert model.path is not None
+    assert model.path.is_file(), "a GGUF file has forms"
+    compiled_with = properties(suited(model).model_copy(update={"model_cache": False}), "CPU")
+    print(f"{model.name} on {device_name('CPU')}, {compiled_with}\n")
+    for form in arguments.form:
+        for _ in convert_gguf(model.path, Forms(form)):
+            pass
+        folder = converted_folder(model.path, form)
+        assert folder is not None
+        for tokens in arguments.tokens:
+            show(folder, form, tokens, arguments.passes, arguments.top, compiled_with)
+
+
+def show(folder: Path, form: str, tokens: int, passes: int, top: int, compiled_with: dict[str, str]) -> None:
+    """One table."""
+    bare = seconds(folder, tokens, passes, compiled_with)[0]
+    counted, kinds = seconds(folder, tokens, passes, compiled_with | {"PERF_COUNT": "YES"})
+    whole = sum(milliseconds for _, milliseconds in kinds.values())
+    print(f"{form}, {tokens} token{'s' * (tokens > 1)}: {bare:.2f} ms a pass, {counted:.2f} with counters,")
+    print(f"of these {whole:.2f} in operations\n")
+    print("| operation, as it runs | number | ms | share |\n|---|---|---|---|")
+    ranked = sorted(kinds.items(), key=lambda item: -item[1][1])
+    for kind, (number, milliseconds) in ranked[:top]:
+        print(f"| {kind} | {number} | {milliseconds:.2f} | {milliseconds / whole:.0%} |")
+    print(flush=True)
+
+
+def seconds(
+    folder: Path, tokens: int, passes: int, compiled_with: dict[str, str]
+) -> tuple[float, dict[str, tuple[int, float]]]:
+    """Median milliseconds of a pass; number and milliseconds of each kind of operation, where they are counted."""
+    network = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", compiled_with)
+    request = network.create_infer_request()
+    length, times = 0, []
+    counted: dict[str, list[float]] = defaultdict(list)
+    number: dict[str, int] = {}
+    for count in (CONTEXT, *[tokens] * (WARM_UP + passes)):
+        inputs = {
+            "input_ids": np.arange(1, count + 1, dtype=np.int64)[None],
+            "attention_mask": np.ones((1, length + count), np.int64),
+            "position_ids": np.arange(length, length + count, dtype=np.int64)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
+        began = perf_counter()
+        request.infer(inputs)
+        times.append(perf_counter() - began)
+        length += count
+        if "PERF_COUNT" in compiled_with:
+            found: dict[str, list[float]] = defaultdict(list)
+            for node in request.profiling_info:
+                if str(node.status).endswith("EXECUTED"):
+                    found[f"{node.node_type} {node.exec_type}"].append(node.real_time.total_seconds() * 1000)
+            for kind, each in found.items():
+                counted[kind].append(sum(each))
+                number[kind] = len(each)
+    timed = {kind: each[-passes:] for kind, each in counted.items() if len(each) >= passes}  # the rest: prefill only
+    medians = {kind: (number[kind], float(np.median(each))) for kind, each in timed.items()}
+    return float(np.median(times[WARM_UP + 1 :])) * 1000, medians
+
+
+if __name__ == "__main__":
+    main()
