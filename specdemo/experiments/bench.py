@@ -22,7 +22,7 @@ from specdemo.experiments.plan import Stop, never
 from specdemo.experiments.report import Chart, Report, Table, measured_on, memory_notes, times, whiskers
 from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cells, problems
 from specdemo.measure.hardware import MEBIBYTE, Bound, Loader, MemoryUse, measure_bound, measure_memory
-from specdemo.measure.race import WARM_UP_PROMPT
+from specdemo.measure.warm_up import WARM_UP_PROMPT
 from specdemo.models.checks import check_strategy, compared
 from specdemo.models.pairs import begun
 from specdemo.presentation.figures import number, percent

@@ -14,7 +14,7 @@ from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
 from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.side import LiveSettings, RaceSide, Slice
-from specdemo.measure.warm_up import warm_up
+from specdemo.measure.warm_up import WARM_UP_PROMPT, warm_up
 from specdemo.progress import Phase
 from specdemo.records import (
     SIDES,
@@ -30,8 +30,6 @@ from specdemo.records import (
 from specdemo.settings import GenerationSettings
 
 SLICE_SECONDS = 0.2
-WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
-"""No word occurs twice, so prompt lookup finds little."""
 
 RaceEvent = Phase | Slice | Comparison
 

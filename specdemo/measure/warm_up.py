@@ -4,18 +4,24 @@ In a fresh process everything is slow at first: kernels are compiled for each le
 the first time, threads start, the replay's draft is loaded. A fixed number of rounds was too few: the first race
 understated speculation by up to a third. Each repetition does exactly the same work, so its seconds can be compared.
 On an engine that has not raced yet, steps of a small model go on getting faster by a few per cent for about a second,
-which the noise between two repetitions hides, so there each side takes at least that long.
+which the noise between two repetitions hides, so there each side takes at least that long. What was steady less than
+a minute ago is warm: one repetition is enough, so that an answer begins within a second of the click.
 """
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from weakref import WeakSet
+from time import monotonic
+from weakref import WeakKeyDictionary
 
 from specdemo.engines.base import Engine, rounds_of
+from specdemo.errors import SpecdemoError
 from specdemo.progress import Phase
 from specdemo.records import Costs, Request, Side, WarmUp
+from specdemo.settings import GenerationSettings
+from specdemo.strategies import Strategy
 
 REPETITION_SECONDS = 0.15  # on the side's own clock, or
 _LEAST_ROUNDS = 4
@@ -24,14 +30,19 @@ STEADY = 2  # repetitions in a row without such a gain
 COLD_SECONDS = 1.5  # at least, on each side's own clock, where the engine has not raced yet
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
 
-raced = WeakSet[Engine]()
-"""Engines that are warm from an earlier race."""
+WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
+"""No word occurs twice, so prompt lookup finds little."""
+WARM_SECONDS = 60.0  # for so long a side that was steady stays warm
+
+steady_since = WeakKeyDictionary[Engine, dict[Strategy, float]]()
+"""Of engines that have raced: when each strategy was last steady."""
 
 
 @dataclass
 class _Side:
     request: Request
     least_seconds: float
+    warm: bool = False
     rounds: int | None = None  # of a repetition, once its length is chosen
     best: float = float("inf")
     without_gain: int = 0
@@ -57,11 +68,11 @@ class _Side:
     def _judge(self, seconds: float) -> None:
         self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
         self.best = min(self.best, seconds)
-        self.finished = (self.steady and self.spent >= self.least_seconds) or self.spent >= _MOST_SECONDS
+        self.finished = self.warm or (self.steady and self.spent >= self.least_seconds) or self.spent >= _MOST_SECONDS
 
     @property
     def steady(self) -> bool:
-        return self.without_gain >= STEADY
+        return self.warm or self.without_gain >= STEADY
 
     def result(self) -> WarmUp:
         return WarmUp(rounds=self.repetitions * (self.rounds or 0), seconds=self.spent, steady=self.steady)
@@ -75,20 +86,36 @@ def warm_up(
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Repeat the beginnings of these requests alternately until each is steady or has taken three seconds.
 
-    The first warm-up of an engine lasts at least `COLD_SECONDS` a side.
+    The first warm-up of an engine lasts at least `COLD_SECONDS` a side; one that is still warm is not kept waiting.
 
     Yields a phase before each repetition; returns what each side took.
 
     Raises:
         SpecdemoError: a request cannot be run, or the engine failed.
     """
-    least = 0 if engine in raced else COLD_SECONDS
-    sides = {side: _Side(request, least) for side, request in requests.items()}
+    least = 0.0 if engine in steady_since else COLD_SECONDS
+    before, now = steady_since.setdefault(engine, {}), monotonic()
+    sides = {
+        side: _Side(request, least, warm=now < before.get(request.strategy, -math.inf) + WARM_SECONDS)
+        for side, request in requests.items()
+    }
     while unfinished := [one for one in sides.values() if not one.finished]:
         for one in unfinished:
             yield Phase("warming up", 1 + sum(each.finished for each in sides.values()), len(sides))
             one.repeat(engine, costs, stop)
             if stop():
                 return {}
-    raced.add(engine)
+    before |= {one.request.strategy: monotonic() for one in sides.values() if one.steady}
     return {side: one.result() for side, one in sides.items()}
+
+
+def prepare(
+    engine: Engine,
+    settings: GenerationSettings,
+    costs: Costs | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Phase]:
+    """Warm up for a race with these settings before anybody asks for one. What fails here will say so there."""
+    request = Request.of(WARM_UP_PROMPT, settings)
+    with suppress(SpecdemoError):
+        yield from warm_up(engine, {"plain": request.plain, "speculative": request}, costs, stop)

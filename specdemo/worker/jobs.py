@@ -1,15 +1,19 @@
 """Jobs for the engine's process, and what is loaded there."""
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from specdemo.engines.base import Engine
+from specdemo.errors import SettingsError
 from specdemo.measure.race import race
 from specdemo.measure.side import LiveSettings
 from specdemo.measure.step_costs import measure_costs
+from specdemo.measure.warm_up import prepare
 from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.pairs import begun
 from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
@@ -63,7 +67,10 @@ class Engines:
 
 @dataclass(frozen=True)
 class WithEngine:
-    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`. Without any, the pair is only loaded."""
+    """Work with a pair in one engine: `work(engine, stop=…, costs=…)`.
+
+    Without any, the pair is loaded and made warm, so that a race with its initial settings begins at once.
+    """
 
     engine: EngineName
     pair: ModelPair
@@ -72,8 +79,17 @@ class WithEngine:
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Load and calibrate whatever is not ready yet, then work."""
         engine, costs = yield from engines.using(self.engine, self.pair)
-        if self.work is not None and not engines.stop():
+        if self.work is None:
+            yield from self._prepare(engine, engines.stop, costs)
+        elif not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
+
+    def _prepare(self, engine: Engine, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Phase]:
+        if engine.remote or stop():
+            return
+        chosen = {"engine": self.engine} | ({"drafter": "lookup"} if self.pair.draft is None else {})
+        with suppress(SettingsError):  # whoever runs it is told
+            yield from prepare(engine, begun(self.pair.target, **chosen), costs, stop)
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,12 @@ from specdemo.settings import GenerationSettings
 CONDITIONS = {"quiet": 0.0, "25 %": 0.25, "50 %": 0.5, "90 %": 0.9}
 """Shares of the processor that other programs ask for."""
 STORY = "Once upon a time there was a fox who"
-STRANGE = "SELECT name, price FROM customers WHERE id = 7 AND"  # no story, so the draft guesses badly
 CODE = "Write a Python function that returns the n-th Fibonacci number."
 SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "story-pair": {
         "above": (STORY, {"num_assistant_tokens": 4}),
         "near": (STORY, {"drafter": "lookup", "num_assistant_tokens": 2}),
-        "below": (STRANGE, {"num_assistant_tokens": 12}),
+        "below": (STORY, {"num_assistant_tokens": 16}),
     },
     "smollm2": {
         "above": (CODE, {"num_assistant_tokens": 2}),
@@ -53,7 +52,6 @@ SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     },
 }
 ENGINES = ("traced", "genai")
-TRUTH_SECONDS = 12.0  # of races, on their own clocks
 _BURSTS = (0.05, 0.5)
 _LONGEST = 1800.0  # a burner ends by then, whatever happens
 
@@ -126,11 +124,11 @@ def compared(engine: Engine, prompt: str, settings: GenerationSettings, number: 
     return comparison
 
 
-def truth(engine: Engine, prompt: str, settings: GenerationSettings) -> Measured | None:
+def truth(engine: Engine, prompt: str, settings: GenerationSettings, enough: float) -> Measured | None:
     """The ratio of all seconds of many races; the ends are the quartiles of single ones."""
     plain = speculative = 0.0
     each = []
-    while plain + speculative < TRUTH_SECONDS:
+    while plain + speculative < enough:
         comparison = compared(engine, prompt, settings, 1)
         tokens = metrics.common_tokens(comparison)
         sides = [metrics.seconds_to(run, tokens) for run in (comparison.plain, comparison.speculative)]
@@ -205,7 +203,7 @@ def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespa
     try:
         for name, (prompt, settings) in variants.items():
             place = Place(pair, engine_name, name)
-            if not rows.has(place, "") and (found := truth(engine, prompt, settings)) is not None:
+            if not rows.has(place, "") and (found := truth(engine, prompt, settings, arguments.truth)) is not None:
                 rows.add(found._replace(pair=pair, engine=engine_name, setting=name))
                 print(
                     f"{pair} {engine_name} {name}: {found.middle:.3f}, {found.low:.3f}–{found.high:.3f}", flush=True
@@ -276,6 +274,7 @@ def main() -> None:
     parser.add_argument("--races", type=int, default=12, help="of each setting in each condition, at most")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--truth", type=float, default=12, metavar="SECONDS", help="of races that the truth takes")
     parser.add_argument("--pairs", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep every comparison as JSON there")

@@ -4,7 +4,9 @@ import pytest
 
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError
 from specdemo.measure import warm_up as module
+from specdemo.measure.race import race
 from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
 from specdemo.records import Costs, Request, Side, WarmUp
@@ -46,10 +48,9 @@ def test_an_engine_that_has_not_raced_takes_longer(monkeypatch: pytest.MonkeyPat
         assert again[side].seconds < 1
 
 
-def test_a_steady_engine_repeats_until_that_is_certain() -> None:
-    engine = ScriptedEngine()
-    warmed(engine)
-    phases, found = warmed(engine)
+def test_a_steady_engine_repeats_until_that_is_certain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COLD_SECONDS", 0)
+    phases, found = warmed(ScriptedEngine())
     assert {(phase.done, phase.total) for phase in phases} <= {(1, 2), (2, 2)}
     assert len(phases) == 6
     assert found["plain"].steady
@@ -78,3 +79,31 @@ def test_stopping_leaves_no_request_behind() -> None:
     engine = ScriptedEngine()
     assert list(warm_up(engine, {"plain": REQUEST.plain}, stop=lambda: True)) == [Phase("warming up", 1, 1)]
     assert engine.requests == 0
+
+
+def test_what_was_steady_a_moment_ago_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = ScriptedEngine()
+    warmed(engine)
+    phases, found = warmed(engine)
+    assert len(phases) == 2
+    assert all(warm.steady for warm in found.values())
+    other = Request.of("Say", GenerationSettings(num_assistant_tokens=7))
+    phases = list(warm_up(engine, {"plain": REQUEST.plain, "speculative": other}))
+    assert len(phases) > 2  # this lookahead is new
+    monkeypatch.setattr(module, "WARM_SECONDS", 0)
+    assert len(warmed(engine)[0]) == 6
+
+
+def test_a_race_after_the_pair_was_prepared_begins_at_once() -> None:
+    engine, settings = ScriptedEngine(), GenerationSettings()
+    assert list(module.prepare(engine, settings))
+    phases = [progress for progress in race(engine, "Say", settings) if isinstance(progress, Phase)]
+    assert phases == [Phase("warming up", 1, 2), Phase("warming up", 2, 2)]
+
+
+def test_what_cannot_be_prepared_says_so_in_the_race() -> None:
+    class Failing(ScriptedEngine):
+        def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
+            raise EngineError()
+
+    assert list(module.prepare(Failing(), GenerationSettings())) == [Phase("warming up", 1, 2)]

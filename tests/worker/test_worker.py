@@ -17,7 +17,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.measure.race import race
 from specdemo.measure.side import Slice
-from specdemo.measure.warm_up import raced
+from specdemo.measure.warm_up import steady_since
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Request
 from specdemo.settings import GenerationSettings
@@ -57,7 +57,7 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     if pair == HUNG:
         return Hung()
     engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
-    raced.add(engine)  # its steps are as fast from the first
+    steady_since.setdefault(engine, {})  # its steps are as fast from the first
     return engine
 
 
