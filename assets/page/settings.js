@@ -107,14 +107,15 @@ export function copyCode(lines) {
   if (lines) copy(gradio.button("copy-code"), lines);
 }
 
-/** A chat that goes on after a reload, as JSON: this tab's. @param {string} text */
+/** @type {Stored<string | null>} */
+const CHAT = new Stored("specdemo-chat", (value) => (isText(value) ? String(value) : null), null, () => sessionStorage);
+
+/** Keep this tab's chat, as JSON, so that it goes on after a reload. @param {string} text */
 export function keepChat(text) {
   CHAT.write(text || null);
 }
 
-/** @returns {string} */
-export function keptChat() {
-  return CHAT.read() ?? "";
+/** The values of an event, the last of which is this tab's chat. @param {any[]} values */
+export function withChat(...values) {
+  return [...values.slice(0, -1), CHAT.read() ?? ""];
 }
-
-const CHAT = new Stored("specdemo-chat", (value) => (isText(value) ? String(value) : null), /** @type {string | null} */ (null), () => sessionStorage);

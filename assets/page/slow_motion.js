@@ -92,7 +92,7 @@ export class SlowMotion {
     /** @type {HTMLButtonElement} */ (this.find(".previous")).disabled = this.at === 0;
     this.find(".next").textContent = last || !step ? "Done" : "Next";
     const text = this.before + this.steps.slice(0, this.at).map(({ committed }) => committed).join("");
-    this.find(".so-far").textContent = text.length > 160 ? `… ${text.slice(-160)}` : text;
+    this.find(".before").textContent = text.length > 160 ? `… ${text.slice(-160)}` : text;
     const chips = step ? [...step.guesses.map(chip), ...step.own.map((own) => chip({ text: own, kind: "own", odds: "", known: true }))] : [];
     chips.forEach((element, index) => element.style.setProperty("--order", String(index)));
     this.find(".chips").replaceChildren(...chips);

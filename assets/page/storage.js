@@ -33,8 +33,7 @@ export class Stored {
       // not JSON
     }
     this.reset = true;
-    if (value !== null || this.empty !== null) this.write(value ?? this.empty);
-    else this.place().removeItem(this.key);
+    this.write(value ?? this.empty);
     return value ?? this.empty;
   }
 
@@ -52,7 +51,8 @@ export class Stored {
    */
   write(value) {
     try {
-      this.place().setItem(this.key, JSON.stringify(value));
+      if (value === null) this.place().removeItem(this.key);
+      else this.place().setItem(this.key, JSON.stringify(value));
       return true;
     } catch {
       return false;

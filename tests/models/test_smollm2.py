@@ -10,14 +10,14 @@ import pytest
 from specdemo.cli import main
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.measure.race import race
+from specdemo.measure.race import race, run_alone
 from specdemo.models.catalogue import find
 from specdemo.models.checks import is_recommended
 from specdemo.models.download import local_folder
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import PAIR_VARIABLE, beginning, default_pair, suited
-from specdemo.records import Comparison
+from specdemo.models.pairs import PAIR_VARIABLE, beginning, bundled_prompts, default_pair, suited
+from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
 
 FILE = local_folder(find("smollm2").target)
@@ -70,3 +70,15 @@ def test_its_draft_is_recommended() -> None:
     assert pair.draft is not None
     assert is_recommended(pair.draft, pair.target)
     assert not is_recommended(pair.target, pair.target)
+
+
+def test_the_first_example_is_answered_in_well_formed_markdown(engine: Engine) -> None:
+    name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
+    settings = GenerationSettings.checked(engine=name, **beginning(engine.pair.target).generation)
+    request = Request.of(bundled_prompts(engine.pair.target.prompts)[0], settings)
+    run = run_alone(engine.decoder(request.plain))
+    text = run.text
+    assert run.finish_reason == "stop"  # not cut off within a mark
+    assert text.count("```") % 2 == text.replace("```", "").count("`") % 2 == text.count("**") % 2 == 0
+    assert "1. " in text
+    assert "3. " in text

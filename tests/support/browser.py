@@ -168,7 +168,7 @@ def rests(page: Page, seconds: float = WAIT / 1000) -> None:
 
 def repeated(page: Page) -> None:
     """Wait until a finished run has been repeated unwatched, and the page rests."""
-    expect(page.locator(".outcome")).to_contain_text(re.compile(r"\d repeat"))
+    expect(page.locator(".grounds")).to_contain_text(re.compile(r"\d repeat"))
     rests(page)
 
 

@@ -369,7 +369,7 @@ def test_a_page_says_why_it_waits_and_holds_no_connection(browser: BrowserContex
     expect(page.locator("#run")).to_be_enabled()
     expect(note).to_have_count(0)
     run(page)
-    expect(page.locator(".outcome")).to_contain_text(re.compile(r"\d repeat"))
+    expect(page.locator(".grounds")).to_contain_text(re.compile(r"\d repeat"))
     rests(page, seconds=5)  # a browser opens six connections to a host: a seventh tab would wait for ever
     page.close()
 

@@ -44,7 +44,7 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
     page = visit(CHAT)
     run(page)
     expect(page.locator("#anew")).to_be_visible()
-    page.wait_for_function("localStorage.getItem('specdemo-chat') !== null")
+    page.wait_for_function("sessionStorage.getItem('specdemo-chat') !== null")
     repeated(page)
     page.reload()  # the browser keeps the chat and the last run
     page.wait_for_selector(".race[data-state=done]")

@@ -67,7 +67,7 @@ def test_twenty_thousand_turns_are_refused_at_once(saved: dict[str, Any]) -> Non
     with pytest.raises(PromptError, match="start a new chat"):
         list(race(ScriptedEngine(), "Say", GenerationSettings(), history=[Turn(prompt="a", answer="b")] * 257))
     kept = {"target": ScriptedEngine().pair.target.name, "turns": history}
-    assert kept_chat(ScriptedEngine().pair, kept)[:2] == [(), None]
+    assert kept_chat(ScriptedEngine().pair, json.dumps(kept))[:2] == [(), None]
 
 
 def test_a_picture_that_takes_too_long_is_refused(saved: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Where values enter the page: every event refuses, in a sentence, what no widget could have sent."""
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -141,8 +142,9 @@ def test_a_forged_beginning_is_passed_over(saved: str) -> None:
 
 @pytest.mark.parametrize("kept", [1, "chat", ["a"], {}, {"target": 1}, {"target": "x", "turns": [1]}], ids=str)
 def test_a_forged_chat_of_a_browser_is_passed_over(kept: Any) -> None:
-    history, turn, _ = kept_chat(bundled_pair(), kept)
+    history, turn, _ = kept_chat(bundled_pair(), json.dumps(kept))
     assert (history, turn) == ((), None)
+    assert kept_chat(bundled_pair(), "{")[:2] == [(), None]
 
 
 def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.Blocks) -> None:

@@ -210,19 +210,19 @@ def continued(history: tuple[Turn, ...], turn: Turn | None, prompt: str) -> tupl
 
 def begun_anew() -> list[Any]:
     """The chat's updates when a new one begins, and that nothing is kept of the one before."""
-    return [*_chat((), None), None]
+    return [*_chat((), None), ""]
 
 
-def to_keep(pair: ModelPair, history: tuple[Turn, ...], turn: Turn | None) -> dict[str, Any] | None:
-    """What the browser keeps of a chat."""
+def to_keep(pair: ModelPair, history: tuple[Turn, ...], turn: Turn | None) -> str:
+    """What the browser keeps of a chat, as JSON; empty without one."""
     turns = [*history, *filter(None, [turn])]
-    return _Kept(target=pair.target.name, turns=tuple(turns)).model_dump(mode="json") if turns else None
+    return _Kept(target=pair.target.name, turns=tuple(turns)).model_dump_json() if turns else ""
 
 
-def kept_chat(pair: ModelPair, kept: Any) -> list[Any]:
+def kept_chat(pair: ModelPair, kept: str) -> list[Any]:
     """The chat's updates from what the browser kept; a chat with another target does not go on with this one."""
     try:
-        chat = _Kept.model_validate(kept)
+        chat = _Kept.model_validate_json(kept)
     except ValidationError:  # there is none, or somebody else wrote it
         return _chat((), None)
     if chat.target != pair.target.name or not chat.turns:

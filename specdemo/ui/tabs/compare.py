@@ -45,7 +45,7 @@ APPLIED = (*DECODING, "kv_cache")
 ANATOMY = "anatomy"
 """Id of its tab."""
 FIND = "Find my best setting"
-_NO_SECRET = "specdemo"  # what a browser keeps is encrypted, with a key that a restart of the server must not change
+_FROM_BROWSER = script("settings.js", "withChat")
 _WHEN = (
     '<p class="round">Move it: the run follows from its next round.</p>'
     '<p class="run">Takes effect on the next run.</p>'
@@ -98,7 +98,7 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
             _as_code(callbacks, pair, prompt, controls, message)
             # in here: what is in Tabs beside its tabs confuses their order
             finished = gr.State(None)
-            kept = gr.BrowserState(storage_key="specdemo-chat", secret=_NO_SECRET)
+            kept = gr.Textbox(visible=False)  # the chat that goes on after a reload of this browser tab
         with gr.Column(elem_id="stage", min_width=0):
             race = view("race", options=race_figures())
             _connect_share(callbacks, race, message)
@@ -111,14 +111,15 @@ def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: Mo
         race,
         find,
         run.run,
-        lambda after: after.then(kept_chat, [pair, kept], [*chat], **PRIVATE),
+        lambda after: after.then(kept_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE),
     )
     _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat, kept)
     run.stop.click(stop, **PRIVATE)
     moved = [controls[name].change for name in AT_HAND]
     gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
-    chat.anew.click(begun_anew, outputs=[*chat, kept], **PRIVATE)
-    pair.change(kept_chat, [pair, kept], [*chat], **PRIVATE)
+    fresh = chat.anew.click(begun_anew, outputs=[*chat, kept], **PRIVATE)
+    fresh.then(None, kept, js=script("settings.js", "keepChat"))
+    pair.change(kept_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE)
     chat.anew.click(None, js=script("main.js", "anew"))
     _connect_controls(pair, controls, first)
     return tab
@@ -218,7 +219,7 @@ def _connect_run(
     finished: gr.State,
     run: _Buttons,
     chat: _Chat,
-    kept: gr.BrowserState,
+    kept: gr.Textbox,
 ) -> None:
     asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
     started = asked.then(
@@ -231,7 +232,8 @@ def _connect_run(
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=run, **PRIVATE)
-    started.success(to_keep, [pair, chat.history, chat.turn], kept, **PRIVATE)
+    keeping = started.success(to_keep, [pair, chat.history, chat.turn], kept, **PRIVATE)
+    keeping.then(None, kept, js=script("settings.js", "keepChat"))
     started.success(
         callbacks.repeat,
         [known, pair, finished],
