@@ -198,11 +198,3 @@ def draft_cost(costs: Costs) -> float | None:
 def verify_cost(costs: Costs, tokens: int) -> float | None:
     """v(n): seconds of a target pass over n tokens / seconds over one. None beyond what was measured."""
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
-
-
-def round_cost(comparison: Comparison) -> float | None:
-    """Mean duration of a speculative round in plain steps, both from this run."""
-    plain = time_per_token(comparison.plain)
-    run = comparison.speculative
-    known = plain and run.rounds and run.passes_known
-    return decode_seconds(run) / len(run.rounds) / plain if plain and known else None

@@ -37,7 +37,7 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     )
     yield Figure("acceptance rate α", "", number(metrics.acceptance_rate(speculative)), formulas["acceptance_rate"])
     yield Figure(
-        "mean accepted length τ",
+        "mean acceptance length τ",
         number(metrics.mean_accepted_length(plain)),
         number(metrics.mean_accepted_length(speculative)),
         formulas["mean_accepted_length"],

@@ -115,11 +115,3 @@ def test_step_costs_are_ratios_to_a_plain_step() -> None:
     assert metrics.verify_cost(costs, 3) == 1.5
     assert metrics.verify_cost(costs, 4) is None
     assert metrics.verify_cost(costs, 0) is None
-
-
-def test_round_cost_explains_the_speedup() -> None:
-    comparison = compare(ScriptedEngine(wrong=(2, 5)), ignore_eos=True, max_new_tokens=64)
-    length, cost = metrics.mean_accepted_length(comparison.speculative), metrics.round_cost(comparison)
-    assert length is not None
-    assert cost is not None
-    assert metrics.speedup(comparison) == pytest.approx(length / cost)

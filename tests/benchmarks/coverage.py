@@ -43,7 +43,7 @@ SETTINGS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "story-pair": {
         "above": (STORY, {"num_assistant_tokens": 4}),
         "near": (STORY, {"drafter": "lookup", "num_assistant_tokens": 2}),
-        "below": (STORY, {"num_assistant_tokens": 16}),
+        "below": (STORY, {"num_assistant_tokens": 12, "do_sample": True, "temperature": 2.0, "top_k": 0}),
     },
     "smollm2": {
         "above": (CODE, {"num_assistant_tokens": 2}),
