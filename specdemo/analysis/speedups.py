@@ -152,14 +152,14 @@ def kind(step: Round) -> int:
 
 def _pairs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> Iterator[_Pair]:
     """Each trial's run with its plain neighbours. Every run counts once, though it may be neighbour to two trials."""
-    before: tuple[float, ...] = ()
+    before: tuple[Hashable, tuple[float, ...]] = (None, ())
     for trial, prompt in zip(trials, prompts, strict=True):
         run = _Steps(*zip(*[(seconds, tokens, kind) for tokens, kind, seconds in trial.round_steps], strict=True))
         for seconds in trial.plain_steps:
-            if seconds != before:
+            if (prompt, seconds) != before:
                 yield _Pair(_Steps(seconds, (1,) * len(seconds), (0,) * len(seconds)), run, trial.tokens, prompt)
                 run = _NOTHING
-            before = seconds
+            before = prompt, seconds
         if run is not _NOTHING:
             yield _Pair(_NOTHING, run, trial.tokens, prompt)
 

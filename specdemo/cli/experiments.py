@@ -22,10 +22,12 @@ from specdemo.cli.options import (
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
-from specdemo.experiments import KINDS, report
+from specdemo.experiments import KINDS
+from specdemo.experiments.against import read_bench, reported
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.kind import Kind, Option
-from specdemo.experiments.plan import Plan, never, run
+from specdemo.experiments.plan import Plan, Result, never, run
+from specdemo.experiments.report import Report, beside, write
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
 from specdemo.models.gguf_convert import convert_pair
@@ -65,6 +67,8 @@ def add_kind(commands: Commands, kind: Kind) -> None:
     _add_runs(parser, kind.repeats.first)
     if kind.extras is not None:
         parser.add_argument(f"--no-{kind.extras}", action="store_true", help=f"leave out {kind.extras} use")
+    if kind.compares:
+        parser.add_argument("--against", type=Path, metavar="FILE", help="another benchmark's JSON, to compare with")
     add_json(parser, "everything, with tables and an HTML report beside it,")
     add_settings(parser, GenerationSettings, without=kind.without)
     add_pair(parser)
@@ -111,7 +115,9 @@ def _experiment(options: argparse.Namespace, kind: Kind) -> None:
     given = {option.name: _value(option, getattr(options, option.name)) for option in kind.options}
     plan = kind.plan(pair, tasks, settings, repeats=options.repeats, seed=options.random_order, **given)
     extras = kind.extras if kind.extras is not None and not getattr(options, f"no_{kind.extras}") else None
-    _measure(plan, options.json, extras=extras)
+    other = getattr(options, "against", None)
+    there = None if other is None else (read_bench(other), other.name)
+    _measure(plan, options.json, extras=extras, report_of=partial(reported, there=there))
 
 
 def _add_sweep(commands: Commands) -> None:
@@ -141,13 +147,19 @@ def _sweep(options: argparse.Namespace) -> None:
     _measure(plan, options.json)
 
 
-def _measure(plan: Plan[Any, Any, Any], json: str | None, *, extras: str | None = None) -> None:
+def _measure(
+    plan: Plan[Any, Any, Any],
+    json: str | None,
+    *,
+    extras: str | None = None,
+    report_of: Callable[[Result], Report] = reported,
+) -> None:
     """Run a plan with progress on standard error; print its report, and write it where JSON goes.
 
     Finished rows are kept beside the JSON until all are there.
     """
     path = None if json in (None, "-") else Path(json)
-    checkpoint = None if path is None else Checkpoint(report.beside(path, ".rows.jsonl"))
+    checkpoint = None if path is None else Checkpoint(beside(path, ".rows.jsonl"))
 
     def load(name: EngineName, pair: ModelPair = plan.pair) -> Engine:
         return load_engine(name, pair)
@@ -164,12 +176,12 @@ def _measure(plan: Plan[Any, Any, Any], json: str | None, *, extras: str | None 
             raise KeyboardInterrupt
         if extras is not None:
             if path is not None:
-                report.write(result.report(), path)  # now, in case this process dies later
+                write(report_of(result), path)  # now, in case this process dies later
             with progress_bar() as show:  # Ctrl+C now breaks off at once: all rows are there
                 show(extras, result.total, None, None)
                 result = plan.extras(result, never)
     finally:
         if result is not None and result.measured:  # otherwise an earlier run's file stays
-            terminal.print_result(result.report(), path, as_json=json == "-")
+            terminal.print_result(report_of(result), path, as_json=json == "-")
     if checkpoint is not None:
         checkpoint.delete()

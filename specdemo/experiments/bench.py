@@ -476,9 +476,10 @@ KIND = Kind(
     begin=_settings,
     without=("engine", "drafter", "policy"),  # the methods name these
     extras="hardware",
+    compares=True,
     prompts=Range(50, 5),
     repeats=Range(10, REPEATS),
     why="of every run",
-    charts=("speedup", "length", "passes"),
-    tables=("advice", "table"),
+    charts=("speedup", "length", "passes", "against"),
+    tables=("advice", "against", "table"),
 )

@@ -56,6 +56,7 @@ class Kind:
     `plan(pair, tasks, settings, repeats=…, seed=…, **options)` makes the plan. `begin(pair, **chosen)` makes the
     settings that the page begins with; `settings` the same in the terminal, None for those of one strategy, as in a
     comparison. `without` are settings that it varies itself; without `turns`, only the first of a chat is asked.
+    With `compares`, another such benchmark can be given to compare with.
     `extras` is what can be measured after the rows. `limit` is the terminal's number of prompts. `charts` and
     `tables` are those of its reports, in the page's order.
     """
@@ -71,6 +72,7 @@ class Kind:
     settings: Callable[..., GenerationSettings] | None = None
     begin: Callable[..., GenerationSettings] = _begin
     turns: bool = True
+    compares: bool = False
     without: Collection[str] = ()
     extras: str | None = None
     prompts: Range = _PROMPTS

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from specdemo.child import Limits, apart
 from specdemo.errors import FileError
+from specdemo.experiments.against import read_bench
+from specdemo.experiments.bench import Bench
 from specdemo.experiments.suites import Task, chosen_tasks
 from specdemo.presentation import schema
 from specdemo.records import Prompts
@@ -75,6 +77,15 @@ def reading(
         return chosen_tasks(None, prompts, limit)
     refused = "This file takes too long to read; choose one with fewer prompts."
     return (yield from _apart(partial(chosen_tasks, turns=turns), Path(file), prompts, limit, refused=refused))
+
+
+def benchmark(file: str) -> Generator[None, None, Bench]:
+    """Return a visitor's benchmark, read in a process of its own.
+
+    Raises:
+        FileError: it is none, or takes too much.
+    """
+    return _apart(read_bench, Path(file), refused="This benchmark takes too long to read; choose a smaller one.")
 
 
 def _apart(work: Callable[..., T], *arguments: Any, refused: str) -> Generator[None, None, T]:

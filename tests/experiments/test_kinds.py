@@ -141,12 +141,12 @@ def test_a_new_kind_is_a_part_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     visitor: Any = SimpleNamespace(session_hash="visitor")
     callbacks = Callbacks(Sessions(), KIND)  # type: ignore[arg-type]
-    updates = list(callbacks.measure(visitor, True, PAIR, None, 2, 1, 16, False, ["16", "64"]))
+    updates = list(callbacks.measure(visitor, True, PAIR, None, None, 2, 1, 16, False, ["16", "64"]))
     *_, (message, board, _, _, _), (_, _, files, _, _) = updates
     assert message == ""
     assert "Length 16 is fastest, 1." in json.loads(board)["html"]["opening"]
     assert [Path(path).suffix for path in files["value"]] == [".json", ".md", ".csv", ".html"]
-    (nothing,) = callbacks.measure(visitor, True, PAIR, None, 2, 1, 16, False, [])
+    (nothing,) = callbacks.measure(visitor, True, PAIR, None, None, 2, 1, 16, False, [])
     assert "Choose at least one of lengths" in nothing[0]
 
 

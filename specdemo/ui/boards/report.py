@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.experiments.plan import Result
+from specdemo.experiments.report import Report
 from specdemo.ui.html.tables import table_html
 
 _CARD = Markup(
@@ -38,11 +39,16 @@ def report_template(charts: Sequence[str], tables: Sequence[str]) -> str:
     )
 
 
-def result_board(found: Result | None) -> str:
+EMPTY = board({}, {})
+
+
+def result_board(found: Result) -> str:
     """What an experiment found so far; an empty board before its first row."""
-    if found is None or not found.measured:
-        return board({}, {})
-    report = found.report()
+    return report_board(found.report()) if found.measured else EMPTY
+
+
+def report_board(report: Report) -> str:
+    """A report as a board."""
     html = {"opening": _paragraphs(report.opening), "notes": _paragraphs(report.notes)}
     for name, table in report.tables.items():
         html |= _around(name, table.title, table.remark)

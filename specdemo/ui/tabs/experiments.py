@@ -13,20 +13,21 @@ from markupsafe import Markup
 
 from specdemo.errors import SpecdemoError
 from specdemo.experiments import KINDS
+from specdemo.experiments.against import reported
 from specdemo.experiments.checkpoint import Checkpoint, Header
 from specdemo.experiments.kind import Kind, Option
-from specdemo.experiments.plan import run, run_with_extras
-from specdemo.experiments.report import write
+from specdemo.experiments.plan import Result, run, run_with_extras
+from specdemo.experiments.report import Report, write
 from specdemo.models.places import own_cache, writable
 from specdemo.progress import Progress
 from specdemo.records import ModelPair
-from specdemo.ui.boards.report import report_template, result_board
+from specdemo.ui.boards.report import EMPTY, report_board, report_template
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.html.messages import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
-from specdemo.ui.uploads import meanwhile, reading
+from specdemo.ui.uploads import benchmark, meanwhile, reading
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithLoader
 
@@ -53,6 +54,7 @@ class Callbacks:
         known: bool,
         pair: ModelPair,
         file: str | None,
+        other: str | None,
         limit: int,
         repeats: int,
         tokens: int,
@@ -73,6 +75,7 @@ class Callbacks:
             settings = kind.begin(pair, max_new_tokens=int(tokens))
             waiting = [notice("Reading the prompts …"), gr.skip(), gr.skip(), *idle]
             tasks = yield from meanwhile(reading(file, pair.target.prompts, int(limit), turns=kind.turns), waiting)
+            there = None if other is None else (yield from meanwhile(benchmark(other), waiting))
             plan = kind.plan(pair, tasks, settings, repeats=int(repeats), **chosen)
             plan.check()
             checkpoint = checkpoint_of(plan.header, kind.name)
@@ -83,8 +86,9 @@ class Callbacks:
         visitor, job = str(request.session_hash), WithLoader(pair, work)
         busy = working(kind.start, busy=True)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
+        report_of = partial(reported, there=None if there is None else (there, Path(other or "").name))
         state = None
-        for update in measured(self._sessions, visitor, kind.name, job, _shown):
+        for update in measured(self._sessions, visitor, kind.name, job, partial(_shown, report_of=report_of)):
             state = update.state
             yield [update.message, update.board, gr.skip(), *busy]
         if state is None or not state.found.measured:
@@ -92,7 +96,7 @@ class Callbacks:
             return
         try:
             with TemporaryDirectory() as folder:
-                paths = write(state.found.report(), Path(folder) / f"specdemo-{kind.name}.json")
+                paths = write(report_of(state.found), Path(folder) / f"specdemo-{kind.name}.json")
                 if state.found.complete:
                     checkpoint.delete()
                 files = gr.update(value=list(map(str, paths)), visible=True)
@@ -101,8 +105,8 @@ class Callbacks:
             yield [alert(error), gr.skip(), gr.skip(), *idle]
 
 
-def _shown(progress: Progress[Any]) -> str:
-    return result_board(progress.found)
+def _shown(progress: Progress[Any], report_of: Callable[[Result], Report]) -> str:
+    return report_board(report_of(progress.found)) if progress.found.measured else EMPTY
 
 
 def given(option: Option, pair: ModelPair, values: Sequence[str]) -> list[Any]:
@@ -170,14 +174,24 @@ def experiment(
             file = gr.UploadButton(
                 "Your own prompts", file_types=[".jsonl", ".json"], elem_id=f"{name}-suite", scale=0, min_width=220
             )
+            other = gr.UploadButton(
+                "Compare with",
+                file_types=[".json"],
+                elem_id=f"{name}-against",
+                scale=0,
+                min_width=160,
+                visible=kind.compares,
+            )
         suite = gr.HTML(suite_name(None), elem_id=f"{name}-suite-name")
+        against = gr.HTML(elem_id=f"{name}-against-name", visible=kind.compares)
         message = gr.HTML(elem_id=f"{name}-message", elem_classes="message")
     board = view("board", markup=report_template(kind.charts, kind.tables), elem_id=f"{name}-board")
     files = gr.File(
         label="Reports: JSON, Markdown, CSV, and HTML that opens offline", visible=False, elem_id=f"{name}-reports"
     )
     file.upload(suite_name, file, suite, **PRIVATE)
-    inputs = [known, pair, file, *numbers, extras, *groups]
+    other.upload(other_name, other, against, **PRIVATE)
+    inputs = [known, pair, file, other, *numbers, extras, *groups]
     outputs = [message, board, files, start, halt]
     start.click(Callbacks(sessions, kind).measure, inputs, outputs, **QUIET, **ENGINE)
     halt.click(stop(name), **PRIVATE)
@@ -212,6 +226,11 @@ def _amounts(kind: Kind) -> list[gr.Slider]:
         gr.Slider(1, *kind.repeats, step=1, label="Repeats", info=kind.why, elem_id=f"{name}-repeats"),
         gr.Slider(8, *kind.tokens, step=8, label="New tokens", info="of each run, at most", elem_id=f"{name}-tokens"),
     ]
+
+
+def other_name(path: str) -> str:
+    """Which benchmark the next one is compared with."""
+    return str(Markup("<p>Compared with: {}.</p>").format(Path(path).name))
 
 
 def suite_name(path: str | None) -> str:
