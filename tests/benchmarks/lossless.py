@@ -12,11 +12,10 @@ from collections import Counter
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import rounds_of
-from specdemo.engines.traced import TracedEngine
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Request
 from specdemo.strategies import LOCAL
-from tests.engines.test_lossless import PROMPT, SETTINGS, exact, goodness_of_fit
+from tests.engines.test_lossless import PROMPT, SETTINGS, Remembering, exact, goodness_of_fit
 
 
 def main() -> None:
@@ -24,9 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=2500)
     draws = parser.parse_args().draws
-    reference = TracedEngine(bundled_pair())
-    expected = exact(reference)
-    reference.close()
+    expected = exact(Remembering())
     for name in LOCAL:
         engine = load_engine(name, bundled_pair())
         settings = SETTINGS.model_copy(update={"engine": name, "ignore_eos": True})

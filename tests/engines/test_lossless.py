@@ -18,12 +18,14 @@ from specdemo.decoding.sampling import Logits, Probabilities, distribution, draw
 from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform, Verified, rejection_sample
 from specdemo.engines.base import rounds_of
-from specdemo.engines.traced import TracedEngine
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import BothDrafter, Drafter, ModelDrafter, TextDrafter
+from specdemo.models.converted import folder_of
+from specdemo.models.devices import properties
 from specdemo.models.pairs import bundled_pair
-from specdemo.records import Costs, Request
-from specdemo.runtime.language_model import ModelSequence
+from specdemo.records import Costs, Model, ModelPair, Request
+from specdemo.runtime.language_model import LanguageModel, ModelSequence
+from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Both, Plain, Source
 
@@ -114,10 +116,13 @@ class Scripted:
 
 
 class Tokenless:
-    """A tokenizer for texts that nobody reads."""
+    """A tokenizer for texts that nobody reads, after one prompt."""
+
+    def __init__(self, prompt: Sequence[int] = (0,)) -> None:
+        self._prompt = prompt
 
     def encode_prompt(self, request: Request) -> list[int]:
-        return [0]
+        return [*self._prompt]
 
     def decode(self, ids: Sequence[int]) -> str:
         return ""
@@ -249,31 +254,43 @@ SETTINGS = GenerationSettings(
 )
 
 
+class Remembering:
+    """Decoders of the bundled pair on sequences that remember; the prompt is fixed, and nobody reads the texts."""
+
+    def __init__(self) -> None:
+        pair = bundled_pair()
+        assert pair.draft is not None
+        self.target, self.draft = (self._model(model, pair) for model in (pair.target, pair.draft))
+        self.prompt = Tokenizer(pair.target).encode(PROMPT)
+
+    def _model(self, model: Model, pair: ModelPair) -> Remembered:
+        loaded = LanguageModel(folder_of(model), "CPU", properties(pair.runtime, "CPU"))
+        self.vocabulary = loaded.vocabulary
+        return Remembered(loaded.sequence(64))
+
+    def decoder(self, request: Request) -> TracedDecoder:
+        def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+            policy = policy_for(request.strategy, None)
+            return ModelDrafter(self.draft, self.vocabulary, None, policy, request.sampling, random)
+
+        tokenless: Any = Tokenless(self.prompt)
+        return TracedDecoder(request, tokenless, lambda *_: self.target, drafter)
+
+
 @pytest.fixture(scope="module")
-def remembering() -> Iterator[TracedEngine]:
-    engine = TracedEngine(bundled_pair())
-    target, draft = Remembered(engine._model("plain").sequence(64)), Remembered(engine._model("draft").sequence(64))
-    prompt = engine._tokenizer.encode(PROMPT)
-    with (
-        mock.patch.object(engine._tokenizer, "encode_prompt", side_effect=lambda request: [*prompt]),
-        mock.patch.object(
-            engine, "_sequence", lambda role, text, capacity, *, kv_cache: draft if role == "draft" else target
-        ),
-        mock.patch.object(engine._tokenizer, "decode", return_value=""),  # the texts do not matter here
-    ):
-        yield engine
+def remembering() -> Remembering:
+    return Remembering()
 
 
-def exact(engine: TracedEngine) -> list[dict[int, float]]:
+def exact(engine: Remembering) -> list[dict[int, float]]:
     """Distributions of the first three tokens of plain sampling, by going through all texts."""
-    target = engine._sequence("plain", (), 64, kv_cache=True)
     texts: dict[tuple[int, ...], float] = {(): 1.0}
-    prompt, sampling = engine._tokenizer.encode(PROMPT), Request.of(PROMPT, SETTINGS).sampling
+    prompt, sampling = engine.prompt, Request.of(PROMPT, SETTINGS).sampling
     positions: list[dict[int, float]] = []
     for _ in range(3):
         longer: dict[tuple[int, ...], float] = {}
         for text, probability in texts.items():
-            p = distribution(target.logits([*prompt, *text])[0], sampling, ())
+            p = distribution(engine.target.logits([*prompt, *text])[0], sampling, ())
             longer |= {(*text, int(token)): probability * p[token] for token in np.flatnonzero(p)}
         texts = longer
         positions.append(defaultdict[int, float](float))
@@ -295,7 +312,7 @@ def goodness_of_fit(observed: Counter[int], expected: Mapping[int, float]) -> fl
     return float((squares / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / sqrt(2 / (9 * freedom))
 
 
-def deviations(engine: TracedEngine, draws: int) -> list[float]:
+def deviations(engine: Remembering, draws: int) -> list[float]:
     """How far, in standard deviations, drawn tokens are from the exact distribution, by position."""
     seen = [Counter[int]() for _ in range(3)]
     for seed in range(draws):
@@ -308,7 +325,7 @@ def deviations(engine: TracedEngine, draws: int) -> list[float]:
 
 
 @pytest.mark.openvino
-def test_draws_fit_the_targets_distribution(remembering: TracedEngine) -> None:
+def test_draws_fit_the_targets_distribution(remembering: Remembering) -> None:
     """One test in thirty thousand would fail by chance; seeds are fixed."""
     assert max(deviations(remembering, DRAWS)) < 4
 
@@ -316,7 +333,7 @@ def test_draws_fit_the_targets_distribution(remembering: TracedEngine) -> None:
 @pytest.mark.openvino
 @pytest.mark.parametrize("rule", [too_lenient, redraws_from_p])
 def test_the_same_test_fails_a_wrong_rule(
-    remembering: TracedEngine, monkeypatch: pytest.MonkeyPatch, rule: Rule
+    remembering: Remembering, monkeypatch: pytest.MonkeyPatch, rule: Rule
 ) -> None:
     monkeypatch.setattr("specdemo.engines.traced.decoder.rejection_sample", rule)
     first, *later = deviations(remembering, ENOUGH)

@@ -1,6 +1,7 @@
 """The traced engine on the bundled pair: everything is seen, nothing is changed."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
@@ -16,14 +17,15 @@ from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines.base import Engine, rounds_of
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
-from specdemo.engines.traced.decoder import TracedDecoder
-from specdemo.engines.traced.drafters import ModelDrafter
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.pairs import BUNDLED
+from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Request, Round, Run, Spread, StepCosts, Verdict
+from specdemo.runtime.language_model import LanguageModel
+from specdemo.runtime.sequences import Paged
+from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Planned, Strategy, strategies
 from tests.conftest import PROMPTS
@@ -211,13 +213,12 @@ def test_both_sources_propose_and_the_draft_reads_what_the_other_committed(trace
     assert metrics.draft_passes(comparison) == sum(len(proposals(step)) for step in rounds if step.source == "model")
 
 
-def test_the_text_ends_at_its_end(traced: TracedEngine) -> None:
+def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     long = plain(traced)
     request = Request.of(PROMPTS[0], settings(ignore_eos=False))
     end = long.token_ids[20]
+    monkeypatch.setattr(Tokenizer, "ends", lambda tokenizer: frozenset({end}))
     for one in (traced.decoder(request), traced.decoder(request.plain)):
-        assert isinstance(one, TracedDecoder)
-        one._ends = frozenset({end})
         run = run_alone(one)
         assert run.finish_reason == "stop"
         assert run.token_ids == long.token_ids[: long.token_ids.index(end) + 1]
@@ -235,7 +236,7 @@ def test_a_change_of_length_is_not_told_where_passes_cannot_be_made_up(
     traced: TracedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert next(traced.pass_seconds(PROMPTS[0], 2, 3)) > 0
-    monkeypatch.setattr(traced._target, "paged", False)
+    monkeypatch.setattr(LanguageModel, "paged", property(lambda model: False), raising=False)
     assert list(traced.pass_seconds(PROMPTS[0], 2, 3)) == []
 
 
@@ -282,8 +283,13 @@ def test_translation_keeps_what_the_draft_gets_right(traced: TracedEngine, monke
     """The bundled draft, its text decoded and encoded again: hardly anything may be lost."""
     without = metrics.acceptance_rate(speculate(traced))
     assert without is not None
-    monkeypatch.setattr(traced, "_draft_tokenizer", traced._tokenizer)
-    run = speculate(traced)
+
+    def differs(target: Tokenizer, draft: Tokenizer) -> None:
+        raise PairError("Target and draft have different tokenizers.")
+
+    monkeypatch.setattr(Tokenizer, "check_fits", differs)
+    with closing(TracedEngine(bundled_pair())) as translating:
+        run = speculate(translating)
     assert run.token_ids == plain(traced).token_ids
     kept = metrics.acceptance_rate(run)
     assert kept is not None
@@ -304,16 +310,16 @@ def test_a_draft_proposes_nothing_beyond_its_context(foreign: TracedEngine) -> N
 def test_what_openvino_raises_becomes_a_sentence_and_the_next_run_works(
     traced: TracedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Broken:
-        def logits(self, ids: list[int], last: int = 1, width: int = 0) -> np.ndarray:
-            raise RuntimeError("out of memory")
+    def broken(sequence: Paged, ids: list[int], last: int = 1, width: int = 0) -> np.ndarray:
+        raise RuntimeError("out of memory")
 
     decoder = traced.decoder(Request.of(PROMPTS[0], settings()))
     rounds = rounds_of(decoder)
     next(rounds)
-    monkeypatch.setattr(decoder, "_target", Broken())
-    with pytest.raises(EngineError, match="has been reset; run again"):
-        next(rounds)
+    with monkeypatch.context() as patch:
+        patch.setattr(Paged, "logits", broken)
+        with pytest.raises(EngineError, match="has been reset; run again"):
+            next(rounds)
     assert speculate(traced).token_ids == plain(traced).token_ids
 
 
@@ -369,13 +375,19 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
     assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)
 
 
-def test_a_draft_rests_in_plain_rounds(traced: TracedEngine) -> None:
+def test_a_draft_rests_in_plain_rounds(traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[int, int] = {}  # by sequence, the longest text that its model was asked about
+    logits = Paged.logits
+
+    def listening(sequence: Paged, ids: list[int], last: int = 1, width: int = 0) -> np.ndarray:
+        asked[id(sequence)] = max(asked.get(id(sequence), 0), len(ids))
+        return logits(sequence, ids, last, width)
+
+    monkeypatch.setattr(Paged, "logits", listening)
     decoder = traced.decoder(replace(Request.of(PROMPTS[0], settings()), strategy=Planned((3, 3))))
     run_alone(decoder)
-    assert isinstance(decoder, TracedDecoder)
-    assert isinstance(decoder._drafter, ModelDrafter)
-    drafted = decoder._drafter._sequence.shared(decoder._text)
-    assert drafted <= len(decoder._text) - 50  # two rounds of the 64 tokens asked it
+    draft, target = sorted(asked.values())
+    assert draft <= target - 50  # two rounds of the 64 tokens asked it
 
 
 @pytest.mark.parametrize("strategy", list(strategies("traced", "model")), ids=lambda strategy: strategy.name)

@@ -149,6 +149,17 @@ def grown(page: Page, tokens: int) -> None:
     page.wait_for_function(f"document.querySelectorAll('.pane.plain .text [data-index]').length > {tokens}")
 
 
+def frames(page: Page, number: int) -> None:
+    """Wait until the browser has drawn so many frames; the player draws in each."""
+    page.evaluate(
+        """number => new Promise(done => {
+            const next = left => left ? requestAnimationFrame(() => next(left - 1)) : done();
+            next(number);
+        })""",
+        number,
+    )
+
+
 def watch(page: Page) -> None:
     """Know which of a page's requests are under way."""
     requests = _UNDER_WAY[page] = set()

@@ -23,6 +23,7 @@ from tests.support.browser import (
     downloaded,
     finalized,
     finish,
+    frames,
     grown,
     is_no_wider_than,
     open_tab,
@@ -129,7 +130,7 @@ def test_text_streams_on_both_sides_in_step(visit: Visit) -> None:
     expect(page.locator(".reason")).to_contain_text("100× slower than it ran")
     page.click(".toggle")
     before = page.locator(".pane.plain .text [data-index]").count()
-    page.wait_for_timeout(400)
+    frames(page, 20)
     assert page.locator(".pane.plain .text [data-index]").count() == before
     assert_bars_show_tokens_of_the_limit(page)
     page.click(".toggle")

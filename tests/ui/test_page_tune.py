@@ -33,6 +33,15 @@ def widest(page: Page) -> Any:
     return page.locator(".card, .sheet, .sheet button").evaluate_all(edges)
 
 
+def fits(page: Page, width: int) -> None:
+    """Wait until nothing on the page reaches further than that."""
+    page.wait_for_function(
+        """width => [...document.querySelectorAll('.card, .sheet, .sheet button')]
+            .every(part => part.getBoundingClientRect().right <= width)""",
+        arg=width,
+    )
+
+
 LEGENDS_ARE_ABOVE = """() => [...document.querySelectorAll('#bench-board .chart')].every(chart => {
     const bottom = chart.querySelector('.legend').getBoundingClientRect().bottom;
     return chart.clientWidth > 390 && bottom - chart.getBoundingClientRect().top <= chart._fullLayout._size.t;
@@ -73,8 +82,7 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit: Visit) -> None:
         "At an acceptance of 0.00 no lookahead is predicted"
     )
     page.set_viewport_size({"width": 390, "height": 1000})
-    page.wait_for_timeout(300)
-    assert widest(page) <= 390
+    fits(page, 390)
 
 
 def swept(page: Page, whose: str) -> list[str]:
@@ -195,8 +203,7 @@ def test_a_benchmark_and_its_reports(visit: Visit, tmp_path: Path) -> None:
         expect(page.locator("#bench-reports")).to_contain_text(f".{kind}")
     assert widest(page) <= 390
     page.set_viewport_size({"width": 1440, "height": 900})
-    page.wait_for_timeout(500)
-    assert page.evaluate(LEGENDS_ARE_ABOVE), "not on the bars, where more lines of them had been"
+    page.wait_for_function(LEGENDS_ARE_ABOVE)  # not on the bars, where more lines of them had been
 
 
 def test_load_up_to_the_crossover_then_a_stop_that_keeps_what_is_finished(visit: Visit) -> None:
@@ -237,5 +244,4 @@ def test_load_up_to_the_crossover_then_a_stop_that_keeps_what_is_finished(visit:
     expect(page.locator("#load-message")).to_contain_text("finished results are kept")
     expect(page.locator("#load-board [data-place=notes]")).to_contain_text("Unfinished: ")
     page.set_viewport_size({"width": 390, "height": 1000})
-    page.wait_for_timeout(300)
-    assert widest(page) <= 390
+    fits(page, 390)
