@@ -29,6 +29,7 @@ _GAIN = 0.97  # share of the best before: a faster repetition shows that there i
 STEADY = 2  # repetitions in a row without such a gain
 COLD_SECONDS = 1.5  # at least, on each side's own clock, where the engine has not raced yet
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
+_MOST_REPETITIONS = 500  # a server may answer at once and with nothing
 
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
 """No word occurs twice, so prompt lookup finds little."""
@@ -62,13 +63,17 @@ class _Side:
             decoder.with_proposals(done)  # the replay's draft must be warm, too
         self.rounds = max(len(done) - 1, 1)
         self.repetitions += 1
+        if not done:  # nothing was answered, and asking again would not change that
+            self.finished = True
+            return
         self.spent += sum(step.seconds for step in done)
         self._judge(sum(step.seconds for step in done[1:]))
 
     def _judge(self, seconds: float) -> None:
         self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
         self.best = min(self.best, seconds)
-        self.finished = self.warm or (self.steady and self.spent >= self.least_seconds) or self.spent >= _MOST_SECONDS
+        enough = self.spent >= _MOST_SECONDS or self.repetitions >= _MOST_REPETITIONS
+        self.finished = self.warm or (self.steady and self.spent >= self.least_seconds) or enough
 
     @property
     def steady(self) -> bool:

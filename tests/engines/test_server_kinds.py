@@ -199,7 +199,7 @@ BAD: dict[str, tuple[Answer, str]] = {
         ": …, … and … failed",
     ),
     "deep": (Answer(stream=("[" * 100_000,)), "no JSON object"),
-    "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "cannot be read"),
+    "undecodable": (Answer({}, headers={"Content-Encoding": "gzip"}), "switch its compression off"),
     "no JSON": (Answer(stream=("<html>", "[DONE]")), "no JSON object"),
     "an error in between": (Answer(stream=(chat("The"), {"error": {"message": "evicted"}})), "evicted"),
     "broken off": (Answer(stream=VLLM_EVENTS[:3], broken=True), "broke its answer off"),

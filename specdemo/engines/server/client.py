@@ -2,12 +2,17 @@
 
 All of it runs on one event loop in a thread of its own. So an answer's events carry the time at which they arrived,
 whatever whoever reads them does meanwhile; several answers can be under way; and closing one breaks it off at once.
+
+Nothing that a server sends is trusted to end. Answers, errors and lines have budgets of bytes, and are asked for
+uncompressed, since a compressed one can be any size. A whole answer has one deadline and each event of a stream has
+one, so that a server which drips bytes is as silent as one that sends none.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
 from threading import Thread
@@ -16,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import httpx
 
-from specdemo.engines.server.peer import Key, Peer, parsed
+from specdemo.engines.server.peer import Answer, Key, Peer, parsed
 from specdemo.errors import ServerError, UsageError
 from specdemo.records import Server, Side
 
@@ -24,6 +29,15 @@ T = TypeVar("T")
 _CONNECT_SECONDS = 5.0
 _DATA = "data:"
 _DONE = "[DONE]"
+OBJECT_BYTES = 8 * 2**20
+"""An answer that is read whole, such as a list of models, at most."""
+STREAM_BYTES = 32 * 2**20
+"""A streamed answer at most; llama.cpp takes 1.5 kB for an event."""
+STREAM_EVENTS = 50_000
+LINE_BYTES = 2**20
+_ERROR_BYTES = 2**16  # read of an answer that is an error
+STREAM_SECONDS = 3600.0
+"""A streamed answer at most."""
 
 
 class Event(NamedTuple):
@@ -60,19 +74,19 @@ class Client(Peer):
             self._client = httpx.AsyncClient(
                 base_url=_root(server.url),
                 timeout=httpx.Timeout(self._silence, connect=min(_CONNECT_SECONDS, self._silence)),
-                headers={"Authorization": f"Bearer {value}"} if value else {},
+                headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {value}"} if value else {}),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),  # a load sets its own
             )
         except httpx.InvalidURL:
             raise UsageError(f"The {side} server's address is none; write it like http://127.0.0.1:8080.") from None
 
-    def get(self, path: str) -> httpx.Response:
+    def get(self, path: str) -> Answer:
         """Whatever the server answers, errors included.
 
         Raises:
-            ServerError: it does not answer.
+            ServerError: it does not answer, or not within its limits.
         """
-        return _wait(self._told(self._client.get(path)))
+        return _wait(self._whole("GET", path))
 
     def probe(self, path: str) -> dict[str, Any] | None:
         """The object that a server answers with; None if it does not know the path.
@@ -91,7 +105,7 @@ class Client(Peer):
         Raises:
             ServerError: it does not answer, refuses, or answers with something else.
         """
-        return self._read_all(self._client.get(path))
+        return self._object(self.get(path))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The object that a server answers with.
@@ -99,12 +113,11 @@ class Client(Peer):
         Raises:
             ServerError: it does not answer, refuses, or answers with something else.
         """
-        return self._read_all(self._client.post(path, json=body))
+        return self._object(_wait(self._whole("POST", path, body)))
 
-    def _read_all(self, answer: Coroutine[Any, Any, httpx.Response]) -> dict[str, Any]:
-        response = _wait(self._told(answer))
-        self.check(response)
-        return self.object(response.text)
+    def _object(self, answer: Answer) -> dict[str, Any]:
+        self.check(answer)
+        return self.object(answer.text)
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
         """Ask at once, on the first `next`, which yields an event without data; then each event of the answer.
@@ -148,32 +161,82 @@ class Client(Peer):
 
     async def _told_all(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event | None]:
         """The events of an answer, and None at its proper end."""
-        try:
-            async with self._client.stream("POST", path, json=body) as response:
+        now = asyncio.get_running_loop().time
+        last = now() + STREAM_SECONDS
+        with self._failures():
+            async with (
+                asyncio.timeout(self._silence) as deadline,
+                self._client.stream("POST", path, json=body) as response,
+            ):
+                self._check_encoding(response)
                 if response.is_error:
-                    await response.aread()
-                self.check(response)
-                async for line in response.aiter_lines():
+                    self.check(Answer(response.status_code, await self._text(response, _ERROR_BYTES, cut=True)))
+                count = 0
+                async for line in self._lines(response):
                     text = line.removeprefix(_DATA).strip()
                     if not line.startswith(_DATA):
                         continue  # comments that keep the connection open, names of events
                     if text == _DONE:
                         yield None
                         return
+                    count += 1
+                    if count > STREAM_EVENTS:
+                        raise self.too_long()
                     event = Event(perf_counter(), self.object(text))
+                    deadline.reschedule(min(now() + self._silence, last))
                     self.check_event(event.data)
                     yield event
                     if event.data.get("stop") is True:  # llama.cpp's own protocol says so in its last event
                         yield None
                         return
-        except httpx.RequestError as error:
-            raise self.failed(error) from error
 
-    async def _told(self, answer: Coroutine[Any, Any, T]) -> T:
+    async def _lines(self, response: httpx.Response) -> AsyncIterator[str]:
+        """The lines of an answer, as they arrive."""
+        total, rest = 0, b""
+        async for part in response.aiter_raw():
+            total += len(part)
+            *lines, rest = (rest + part).split(b"\n")
+            if total > STREAM_BYTES or len(rest) > LINE_BYTES:
+                raise self.too_long()
+            for line in lines:
+                yield line.decode(errors="replace")
+        yield rest.decode(errors="replace")
+
+    async def _whole(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+        """An answer, read whole."""
+        with self._failures():
+            async with (
+                asyncio.timeout(self._silence),
+                self._client.stream(method, path, json=body) as response,
+            ):
+                self._check_encoding(response)
+                most = _ERROR_BYTES if response.is_error else OBJECT_BYTES
+                return Answer(response.status_code, await self._text(response, most, cut=response.is_error))
+
+    async def _text(self, response: httpx.Response, most: int, *, cut: bool) -> str:
+        """The text of an answer; what is beyond `most` bytes is cut off, or refused."""
+        data = bytearray()
+        async for part in response.aiter_raw():
+            data += part
+            if len(data) > most:
+                if not cut:
+                    raise self.too_long()
+                break
+        return data[:most].decode(errors="replace")
+
+    def _check_encoding(self, response: httpx.Response) -> None:
+        if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise self.error("answers compressed, which was not asked for; switch its compression off.")
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Whatever can go wrong with a request, as a sentence."""
         try:
-            return await answer
+            yield
         except httpx.RequestError as error:
             raise self.failed(error) from error
+        except TimeoutError as error:
+            raise self.silent() from error
 
 
 def _root(url: str) -> str:

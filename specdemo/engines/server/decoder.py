@@ -61,9 +61,10 @@ class ServedDecoder:
                 if held is not None:
                     yield held
                 raise
+            if held is None:
+                raise self._client.error("ended its answer before any text; see its log, or try another prompt.")
             self._ended = True
-            if held is not None:
-                yield held
+            yield held
 
     def _news(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
         tokens = 0

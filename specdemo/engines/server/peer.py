@@ -15,6 +15,7 @@ from specdemo.records import Server, Side
 
 T = TypeVar("T")
 _QUOTED = 300  # characters of what a server says of an error
+_READ = 2000  # characters of it, in which addresses are looked for
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _SENTENCES = {
     401: "requires a valid API key; set {variable} (401).",
@@ -33,6 +34,23 @@ class Key(NamedTuple):
     value: str = ""
 
 
+class Answer(NamedTuple):
+    """An answer that was read whole."""
+
+    status_code: int
+    text: str
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the server did what it was asked."""
+        return 200 <= self.status_code < 300
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it did not."""
+        return self.status_code >= 400
+
+
 class Peer:
     """One server, and the sentences that tell what is wrong with it."""
 
@@ -42,8 +60,8 @@ class Peer:
         self._url = server.url
         self._variable = key.variable
 
-    def check(self, response: httpx.Response) -> None:
-        """Check that a response is none of an error, which needs its body.
+    def check(self, response: Answer) -> None:
+        """Check that an answer is none of an error.
 
         Raises:
             ServerError: it is.
@@ -82,17 +100,24 @@ class Peer:
         """What a failed request means."""
         match error:
             case httpx.TimeoutException():
-                return self.error(
-                    "has sent nothing for {seconds:g} s; check whether it is still working, "
-                    "or raise --server-timeout.",
-                    seconds=self._silence,
-                )
+                return self.silent()
             case httpx.RemoteProtocolError() | httpx.ReadError():
                 return self.broken()
             case httpx.TransportError():
                 return self.error("cannot be reached; check that it is running, and its address.")
             case _:
                 return self.unreadable()
+
+    def silent(self) -> ServerError:
+        """That nothing of an answer has come for too long."""
+        return self.error(
+            "has sent nothing for {seconds:g} s; check whether it is still working, or raise --server-timeout.",
+            seconds=self._silence,
+        )
+
+    def too_long(self) -> ServerError:
+        """That more comes than any answer has."""
+        return self.error("sends more than any answer takes; see its log, and check its address.")
 
     def broken(self) -> ServerError:
         """That an answer has no end."""
@@ -150,5 +175,6 @@ def _said(text: str, url: str) -> str:
 
 def _short(text: str, url: str) -> str:
     """The beginning of a text from the server at this address, on one line and without addresses."""
-    line = re.sub(f"{_ADDRESSES}|{re.escape(urlsplit(url).netloc or url)}", "…", " ".join(text.split()))
+    beginning = " ".join(text[:_READ].split())
+    line = re.sub(f"{_ADDRESSES}|{re.escape(urlsplit(url).netloc or url)}", "…", beginning)
     return line if len(line) <= _QUOTED else line[:_QUOTED] + " …"
