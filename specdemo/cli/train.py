@@ -70,7 +70,7 @@ def add_to(commands: Commands) -> None:
         help="tokens (default: %(default)s)",
     )
     parser.add_argument(
-        "--objective", choices=OBJECTIVES, default="acceptance", help="of the second half (default: %(default)s)"
+        "--objective", choices=OBJECTIVES, default="choice", help="of the second half (default: %(default)s)"
     )
     parser.add_argument("--penalty", type=_penalty, default=1.1, help="repetition penalty (default: %(default)s)")
     parser.add_argument("--threads", type=positive, metavar="N", help="default: all")

@@ -29,7 +29,7 @@ class Request:
     vocabulary: int = VOCABULARY
     """Tokens that the draft can write, at most."""
 
-    objective: Objective = "acceptance"
+    objective: Objective = "choice"
     """Of the second half of the training; the first half matches the target's distribution."""
 
     hold_out: str = ""

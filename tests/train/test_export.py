@@ -1,6 +1,7 @@
 """Drafts and heads as PyTorch modules, and what becomes of them as OpenVINO IR."""
 
 import importlib.util
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -119,3 +120,20 @@ def test_the_steps_of_a_chain_are_those_that_a_head_would_take_one_by_one(start:
             last = x[:, -1:]
             torch.testing.assert_close(last[:, 0], together[:, true + step - 1], rtol=1e-4, atol=1e-4)
             known = torch.cat([known, last], 1)
+
+
+def test_a_grown_vocabulary_keeps_trained_rows_and_moves_the_others_alike(start: Start) -> None:
+    network = Network(TARGET)
+    old, new = np.arange(0, network.shape.vocabulary, 2), np.arange(network.shape.vocabulary)
+    trained = 0.5 * network.embedding[old] + 0.25  # what training did to all rows
+    embedding, rows = np.vstack([trained, start.embedding[-1:]]), 3 * network.output[old]
+    grown = replace(start, embedding=embedding, rows=rows).grown(old, new, network)
+    np.testing.assert_array_equal(grown.embedding[old], trained)
+    np.testing.assert_array_equal(grown.rows[old], rows)
+    others = np.delete(new, old)
+    moved = 0.5 * network.embedding[others] + 0.25
+    error, before = (np.abs(found - moved).mean() for found in (grown.embedding[others], network.embedding[others]))
+    assert error < 0.1 * before
+    np.testing.assert_array_equal(grown.embedding[-1], start.embedding[-1])
+    shrunk = replace(start, embedding=embedding, rows=rows).grown(old, old[:5], network)
+    np.testing.assert_array_equal(shrunk.rows, rows[:5])
