@@ -32,13 +32,13 @@ def modules(entry: str) -> list[str]:
 
 
 def _order(name: str) -> Iterator[str]:
-    for needed in _NEEDED.findall(_text(name)):
+    for needed in _NEEDED.findall(text_of(name)):
         yield from _order(needed)
     yield name
 
 
 def _block(name: str) -> str:
-    text = _IMPORT.sub(lambda found: f'const {{{found[1]}}} = modules["{found[2]}"];\n', _text(name))
+    text = _IMPORT.sub(lambda found: f'const {{{found[1]}}} = modules["{found[2]}"];\n', text_of(name))
     exports = ", ".join(found[2] for found in _EXPORT.finditer(text))
     text = _EXPORT.sub(r"\1", text)
     left = _ANY.search(text)
@@ -46,5 +46,6 @@ def _block(name: str) -> str:
     return f'{{\n{text}\nmodules["{name}"] = {{ {exports} }};\n}}\n'
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """One of the page's files."""
     return (PAGE / name).read_text(encoding="utf-8")

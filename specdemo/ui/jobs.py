@@ -8,7 +8,7 @@ import gradio as gr
 
 from specdemo.errors import SpecdemoError
 from specdemo.progress import Phase, Progress
-from specdemo.ui.html.messages import alert, describe, notice, progress_html
+from specdemo.ui.html.parts import alert, describe, notice, progress_html
 from specdemo.ui.session import Sessions
 from specdemo.worker import Job
 

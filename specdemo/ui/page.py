@@ -25,7 +25,7 @@ from specdemo.ui.controls import choices_css, start_values
 from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gradio_inside import bounded
-from specdemo.ui.html.header import header_html
+from specdemo.ui.html.parts import header_html
 from specdemo.ui.layers import Layered
 from specdemo.ui.middleware import Readable, checks, only_here
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of

@@ -10,8 +10,7 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, settings_from_link, start_values
-from specdemo.ui.html.header import header_html
-from specdemo.ui.html.messages import alert
+from specdemo.ui.html.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 
 _SAVED = TypeAdapter(dict[str, str])

@@ -22,7 +22,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed, ending
-from specdemo.ui.html.messages import alert, describe, notice, phase_words
+from specdemo.ui.html.parts import alert, describe, notice, phase_words
 from specdemo.ui.visitors import Visitors
 from specdemo.worker import IfLoaded, Job, WithEngine, Worker
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.presentation.scripts import PAGE, STYLES, modules
+from specdemo.presentation.scripts import STYLES, modules, text_of
 
 _MODULE = 'import(new URL("specdemo/{}", document.baseURI))'
 
@@ -26,7 +26,7 @@ def view(
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget, {options}));
     """
-    return gr.HTML(value, html_template=markup or text(template or f"{name}.html"), js_on_load=mount, **layout)
+    return gr.HTML(value, html_template=markup or text_of(template or f"{name}.html"), js_on_load=mount, **layout)
 
 
 def script(module: str, function: str, *first: str) -> str:
@@ -45,8 +45,3 @@ def head() -> str:
 def heading(title: str, explanation: str) -> gr.HTML:
     """The heading of a part of a tab."""
     return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
-
-
-def text(name: str) -> str:
-    """One of the page's files."""
-    return (PAGE / name).read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ from specdemo.measure.race import race
 from specdemo.presentation.verdict import headline
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
+from specdemo.ui.share.files import replay
 from specdemo.ui.share.picture import HEIGHT, WIDTH, moving_picture, verdict_picture
-from specdemo.ui.share.replay import replay
 from tests.support.browser import WAIT
 
 NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"

@@ -10,7 +10,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
 from specdemo.records import Comparison, Move, Run, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui.share.replay import replay
+from specdemo.ui.share.files import replay
 
 pytestmark = pytest.mark.browser
 

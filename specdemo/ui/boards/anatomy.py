@@ -18,7 +18,7 @@ from specdemo.presentation.wording import prompt_of, run_words
 from specdemo.records import Comparison, DraftToken, Round, Run, Token
 from specdemo.strategies import SOURCES
 from specdemo.ui.html.charts import to_json
-from specdemo.ui.html.tables import table_html
+from specdemo.ui.html.parts import table_html
 
 _ROW = Markup(
     '<li class="step" data-number="{number}" data-text="{text}"><b>{number}</b><span class="chips">{chips}</span>'

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Report
-from specdemo.ui.html.tables import table_html
+from specdemo.ui.html.parts import table_html
 
 _CARD = Markup(
     '<section class="card"><h2 data-place="{name}-title" hidden></h2>'

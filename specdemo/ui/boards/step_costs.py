@@ -15,7 +15,7 @@ from specdemo.presentation.plotting import base_figure, plain_line
 from specdemo.records import Costs, ModelPair, Spread
 from specdemo.strategies import ENGINES, EngineName
 from specdemo.ui.boards.report import board
-from specdemo.ui.html.tables import table_html
+from specdemo.ui.html.parts import table_html
 
 _COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
 _BANDWIDTH = (

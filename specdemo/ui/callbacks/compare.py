@@ -36,7 +36,7 @@ from specdemo.ui.controls import (
     visibility,
 )
 from specdemo.ui.gradio_inside import sent_with
-from specdemo.ui.html.messages import alert, code_html, notice
+from specdemo.ui.html.parts import alert, code_html, notice
 from specdemo.ui.session import Finished, Sessions, Update
 from specdemo.ui.share.files import KINDS
 from specdemo.ui.uploads import meanwhile, opening, sharing

@@ -14,8 +14,7 @@ from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, Control, start_values
 from specdemo.ui.gradio_inside import sent_with
 from specdemo.ui.html.catalogue import report_html
-from specdemo.ui.html.header import header_html
-from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.html.parts import alert, header_html, notice
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, runtime_of, values_of
 from specdemo.ui.session import Sessions
 

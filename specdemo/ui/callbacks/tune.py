@@ -18,7 +18,7 @@ from specdemo.ui.boards.report import result_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.html.parts import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
 from specdemo.worker import WithEngine

@@ -1,4 +1,4 @@
-"""The catalogue, a download's progress, and what is known of a pair, as HTML."""
+"""The catalogue, a download's progress, and the facts about a pair, as HTML."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +13,7 @@ from specdemo.models.memory import in_units, memory_free
 from specdemo.presentation.figures import parameters
 from specdemo.progress import Progress
 from specdemo.records import Model
-from specdemo.ui.html.messages import progress_html
-from specdemo.ui.html.tables import table_html
+from specdemo.ui.html.parts import progress_html, table_html
 
 _CARD = Markup(
     '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'
@@ -128,7 +127,7 @@ def download_html(repository: str, progress: Progress[Path | None]) -> str:
 
 
 def report_html(report: PairReport, *, own_directory: bool = False) -> str:
-    """What is known of a pair without loading it, and how a target without a draft gets one."""
+    """Facts about a pair that is not loaded, and how a target without a draft gets one."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = zip(_ROWS, *map(_values, models), strict=True)
     table = table_html(("", "target", "draft")[: len(models) + 1], rows, titled=True)
@@ -147,8 +146,8 @@ _ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat
 
 
 def _values(model: Model) -> tuple[str, ...]:
-    known = (model.vocabulary, model.context_length)
-    vocabulary, context = (f"{number:,}" if number else "unknown" for number in known)
+    sizes = (model.vocabulary, model.context_length)
+    vocabulary, context = (f"{size:,}" if size else "unknown" for size in sizes)
     template = "yes" if model.chat_template else "no"
     return model.architecture, parameters(model.parameters), model.weights, vocabulary, context, template
 

@@ -9,13 +9,16 @@ table do not line up unless the model lined them up.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup
+
+from specdemo.records import Turn
 
 Style = Literal["text", "mark", "heading", "strong", "code", "block", "row", "rule"]
 
@@ -109,3 +112,17 @@ def _fence(self: RendererHTML, tokens: list[Token], at: int, options: OptionsDic
 
 _RENDERER = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
 _RENDERER.add_render_rule("fence", _fence)
+
+
+_TURN = Markup(
+    '<li><p class="said">{prompt}</p><div class="answer">{answer}</div><p class="written">{written}</p></li>'
+)
+
+
+def conversation_html(history: Sequence[Turn]) -> str:
+    """What was said so far; both sides read the target's own answers, shown rendered or as written."""
+    turns = (
+        _TURN.format(prompt=turn.prompt, answer=Markup(rendered(turn.answer)), written=turn.answer)
+        for turn in history
+    )
+    return f'<ol class="turns">{Markup("").join(turns)}</ol>' if history else ""

@@ -54,9 +54,9 @@ def _tokens(step: Round, side: Side, first: int, source: TraceSource, markdown: 
 
 def _own_name(step: Round) -> str:
     if not step.proposed:
-        return "the target's own"
+        return "token of the target"
     corrected = any(draft.verdict is Verdict.REJECTED for draft in step.proposed)
-    return "the target's own: correction" if corrected else "the target's own: bonus"
+    return "correction token of the target" if corrected else "bonus token of the target"
 
 
 def _committed(token: Token, kind: str, index: int, tip: str, markdown: Markdown | None) -> Markup:

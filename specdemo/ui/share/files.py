@@ -1,17 +1,54 @@
-"""What can be shared of a run, by kind, for the page and the terminal."""
+"""The files that show a run to others, by kind, for the page and the terminal.
+
+One of them is an HTML file that replays the run offline, with the page's own player, panes and style. Its charts are
+those of `sketch.js`, which draws the few kinds of traces that a race has: with Plotly the file would take 5 MB.
+All modules are bundled into one script, the events are compressed, and the content policy forbids every request.
+"""
 
 import gzip
 import zlib
-from base64 import b64decode
-from collections.abc import Callable
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import NamedTuple
 
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
 from specdemo.errors import FileError
 from specdemo.presentation import schema
+from specdemo.presentation.explain import made_by
+from specdemo.presentation.scripts import STYLES, bundle, text_of
+from specdemo.presentation.verdict import headline
 from specdemo.records import Comparison
+from specdemo.ui.feed import recorded
+from specdemo.ui.html.charts import race_figures
+from specdemo.ui.html.parts import table_html
 from specdemo.ui.share.picture import moving_picture, verdict_picture
-from specdemo.ui.share.replay import replay
+
+
+def replay(comparison: Comparison) -> bytes:
+    """The file's content."""
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("replay.html"))
+    return page.render(
+        title=f"{headline(comparison)}: {comparison.pair.name}",
+        made_by=made_by(comparison),
+        styles=Markup("\n".join(map(text_of, STYLES))),
+        race=Markup(text_of("race.html")),
+        script=Markup(bundle("replay.js")),
+        figures=Markup(race_figures().replace("<", "\\u003c")),
+        environment=table_html(("", ""), _environment(comparison), titled=True),
+        events=b64encode(gzip.compress(recorded(comparison).everything.encode(), mtime=0)).decode(),
+    ).encode()
+
+
+def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """What the figures were measured on, in words."""
+    for name, value in comparison.environment:
+        yield name.replace("_", " "), "unknown" if value is None else str(value)
+    for role, model in (("target", comparison.pair.target), ("draft", comparison.pair.draft)):
+        if model is not None:
+            yield role, f"{model.name}, {model.parameters:,} parameters, {model.weights}"
 
 
 class Kind(NamedTuple):

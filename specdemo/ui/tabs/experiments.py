@@ -24,7 +24,7 @@ from specdemo.records import ModelPair
 from specdemo.ui.boards.report import EMPTY, report_board, report_template
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
-from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.html.parts import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
 from specdemo.ui.uploads import benchmark, meanwhile, reading

@@ -14,7 +14,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
-from specdemo.ui.html.messages import alert, notice
+from specdemo.ui.html.parts import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, FIND, CompareTab, applied
