@@ -19,8 +19,8 @@ from specdemo.presentation.figures import figures
 from specdemo.presentation.verdict import verdict
 from specdemo.records import Comparison
 from specdemo.ui.feed import recorded
+from specdemo.ui.share.files import replay
 from specdemo.ui.share.picture import moving_picture, verdict_picture
-from specdemo.ui.share.replay import replay
 from tests.support.machines import MACHINES, simulated
 
 
