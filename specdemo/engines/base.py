@@ -116,6 +116,14 @@ class Engine(Protocol):
         A draft on its own would be faster: no target pass would evict its weights from the caches.
         """
 
+    def log_probabilities(
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+    ) -> list[float] | None:
+        """The target's log-probability of each of these tokens, after the prompt and the tokens `before`.
+
+        From one pass over all, or `apart`, from a pass over one each. None where the engine cannot tell.
+        """
+
     def close(self) -> None:
         """Free all models."""
 

@@ -4,6 +4,7 @@ Logic built on decoders is tested with it, exactly and in milliseconds. Its toke
 arithmetic and do not really pass, unless `real_time` makes it sleep.
 """
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -57,6 +58,7 @@ class ScriptedEngine:
     sides: tuple[Side, ...] = SIDES
     fails_at: int | None = None
     diverges_at: int | None = None
+    rounding: float = 0.001
     requests: int = field(default=0, init=False)
     pair: ModelPair = field(init=False)
     environment: Environment = field(init=False)
@@ -86,6 +88,12 @@ class ScriptedEngine:
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
         """A round of `lookahead` draft steps."""
         return [DraftRound(seconds=lookahead * self.draft)]
+
+    def log_probabilities(
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+    ) -> list[float] | None:
+        """All equally likely, apart from `rounding`."""
+        return [math.log(0.5) + self.rounding * apart for _ in tokens]
 
     def close(self) -> None:
         """There is nothing to free."""

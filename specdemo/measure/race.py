@@ -12,6 +12,7 @@ from itertools import islice
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
+from specdemo.measure.divergence import find_divergence
 from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.side import LiveSettings, RaceSide, Slice
 from specdemo.measure.warm_up import WARM_UP_PROMPT, warm_up
@@ -78,7 +79,7 @@ def race(
         other_load = None if engine.remote else load.share()
         plain, speculative = (lanes[side].run() if side in lanes else Run.without("absent") for side in SIDES)
         last = lanes.get("speculative") or lanes["plain"]
-        yield Comparison(
+        comparison = Comparison(
             pair=engine.pair,
             prompt=prompt,
             settings=settings,
@@ -94,6 +95,7 @@ def race(
             moves=tuple(last.moves),
             failures={side: lane.failure for side, lane in lanes.items() if lane.failure is not None},
         )
+    yield comparison.model_copy(update={"divergence": None if stop() else find_divergence(engine, comparison)})
 
 
 def _sides(engine: Engine, request: Request) -> Iterator[tuple[Side, Request]]:

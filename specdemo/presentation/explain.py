@@ -1,10 +1,12 @@
 """A comparison in plain sentences, for page and terminal alike: what was compared, how, and why outputs part."""
 
+import math
+import shlex
 from collections.abc import Iterator
 
 from specdemo.analysis import metrics
 from specdemo.presentation.wording import run_words
-from specdemo.records import Comparison, Move, Verdict
+from specdemo.records import Comparison, Divergence, Move, Verdict
 from specdemo.strategies import SOURCES
 
 
@@ -81,15 +83,58 @@ def divergence_reason(comparison: Comparison) -> str:
         )
     if settings.engine == "served":
         return _SERVED_DIVERGENCE
+    found = comparison.divergence
+    if found is not None and not found.near_tie:
+        return f"{_candidates(found)} {_fault(comparison)}"
+    if found is not None:
+        return f"{_candidates(found)} {_HARMLESS} {_remedy(comparison)}"
+    return (
+        "Both sides use the same target, but a pass over several tokens runs different kernels than a pass over one "
+        f"and rounds differently, which decides where two tokens are almost equally likely. {_remedy(comparison)}"
+    )
+
+
+def _candidates(found: Divergence) -> str:
+    """What the target thought of both tokens, and by how much rounding changes that here."""
+    tokens = found.plain, found.speculative
+    plain, speculative = (f"{_quoted(each.text)} {each.probability * 100:.3g} %" for each in tokens)
+    return (
+        f"At token {found.index + 1} the target gave {plain} (plain) and {speculative} (speculative). Passes over "
+        f"several tokens changed probabilities by up to {math.expm1(found.rounding) * 100:.2g} % of themselves here, "
+        "against passes over one."
+    )
+
+
+_HARMLESS = "So this is a near-tie, which rounding decides: harmless."
+
+
+def _remedy(comparison: Comparison) -> str:
+    """With which precision outputs part less often."""
     precision, weights = comparison.environment, comparison.pair.target.weights
     quantized = weights not in UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
     return (
-        "Both sides use the same target, but a pass over several tokens runs different kernels than a pass over one "
-        "and rounds differently, which decides where two tokens are almost equally likely. "
         f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
-        "in f32 throughout, outputs diverge less often."
+        "in f32 throughout (--precision f32 --kv-cache-precision f32), outputs diverge less often."
         + (_QUANTIZED.format(weights=weights, groups=precision.dynamic_quantization) if quantized else "")
     )
+
+
+def _fault(comparison: Comparison) -> str:
+    """What to do where rounding does not explain it."""
+    settings = comparison.settings
+    changed = settings.model_dump(exclude_defaults=True)
+    options = [
+        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
+        for name, value in changed.items()
+        if value is not True
+    ]
+    options += [f"--{name.replace('_', '-')}" for name, value in changed.items() if value is True]
+    command = " ".join(["python -m specdemo compare", shlex.quote(comparison.prompt), *options])
+    tree = _TREES if comparison.pair.eagle3 and getattr(settings, "tree_depth", False) else ""
+    return f"So this is no tie: engine or model is at fault.{tree} With this pair, this reproduces it: {command}"
+
+
+_TREES = " Trees of EAGLE-3 heads are known to differ on CPUs (openvino issue 38079)."
 
 
 _SERVED_DIVERGENCE = (

@@ -24,7 +24,17 @@ _COLUMNS = {
     "token_alternatives": "alternatives",
 }
 _VERSIONS = " or ".join(map(str, READABLE))
-_REST = ("trace_source", "costs", "draft_agreement", "warm_up", "repeats", "other_load", "moves", "failures")
+_REST = (
+    "trace_source",
+    "costs",
+    "draft_agreement",
+    "warm_up",
+    "repeats",
+    "other_load",
+    "moves",
+    "failures",
+    "divergence",
+)
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:

@@ -5,6 +5,7 @@ token counter, one clock and one set of charts serve both sides. Rates and count
 derives them.
 """
 
+from math import log
 from typing import Literal
 
 from pydantic import Field
@@ -47,6 +48,9 @@ burst of text that arrived at once."""
 
 NOT_USED = "not used"
 """Stands for a version of OpenVINO where a server decodes."""
+
+
+_RESOLUTION = 5e-4  # of the logarithm of a probability in f32, where kernels differ
 
 
 class Environment(Record):
@@ -93,6 +97,30 @@ class Move(Record):
     assistant_confidence_threshold: Probability | None = None
 
 
+class Divergence(Record):
+    """The first token in which greedy outputs differ: what each side wrote, with the target's probability of it.
+
+    The probabilities are from one pass over the common text, off the clock. `rounding` is by how much a pass over
+    several tokens changed the logarithm of a probability against passes over one, at most, just before.
+    """
+
+    index: Count
+    plain: Alternative
+    speculative: Alternative
+    rounding: Share
+
+    @property
+    def gap(self) -> float:
+        """How far apart the two are, as a difference of logarithms."""
+        least = 1e-12
+        return abs(log(max(self.plain.probability, least)) - log(max(self.speculative.probability, least)))
+
+    @property
+    def near_tie(self) -> bool:
+        """Whether rounding explains it: each of the two may be off by as much as was measured."""
+        return self.gap <= max(2 * self.rounding, _RESOLUTION)
+
+
 class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
@@ -119,6 +147,7 @@ class Comparison(Record):
     moves: tuple[Move, ...] = Field((), max_length=MOST)
     other_load: Probability | None = None
     failures: dict[Side, str] = Field(default_factory=dict)
+    divergence: Divergence | None = None
 
     @property
     def both(self) -> bool:

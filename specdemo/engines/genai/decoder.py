@@ -25,7 +25,7 @@ from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Toke
 from specdemo.runtime.text import IncrementalText
 from specdemo.strategies import Constant, Strategy
 
-_request_ids = count(1)
+request_ids = count(1)
 
 
 class GenAIDecoder:
@@ -64,7 +64,7 @@ class GenAIDecoder:
         self._pipeline = self._pipelines.get(self._kind)
         try:
             config = generation_config(self._pipeline, self._request)
-            self._handle = self._pipeline.add_request(next(_request_ids), as_tensor(self._prompt), config)
+            self._handle = self._pipeline.add_request(next(request_ids), as_tensor(self._prompt), config)
         except RuntimeError as error:
             raise self._failure() from error
         try:

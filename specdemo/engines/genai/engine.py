@@ -4,7 +4,7 @@ Speed is bound by reading weights from memory, which is why a target pass over s
 more than a pass over one, and why speculation can pay off at all.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -12,8 +12,8 @@ from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.batch import Batch
 from specdemo.engines.genai.batch import GenAIBatch
 from specdemo.engines.genai.config import generation_config
-from specdemo.engines.genai.decoder import GenAIDecoder
-from specdemo.engines.genai.handles import as_tensor
+from specdemo.engines.genai.decoder import GenAIDecoder, request_ids
+from specdemo.engines.genai.handles import Output, as_tensor, check_fits, read
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.errors import EngineError
 from specdemo.models.checks import check_request, check_strategy
@@ -77,6 +77,34 @@ class GenAIEngine:
         with closing(rounds_of(self.decoder(request))) as rounds:
             for step in islice(rounds, 1, None):  # the first is the prefill
                 yield step.seconds
+
+    def log_probabilities(
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+    ) -> list[float] | None:
+        """From the logarithms of an echoed prompt, or of plain decoding, which must write these tokens.
+
+        None with a repetition penalty, which echoed tokens do not have.
+        """
+        if request.sampling.repetition_penalty != 1:
+            return None
+        pipeline = self.pipelines.get("plain")
+        config = generation_config(pipeline, request.plain)
+        ids, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
+        config.logprobs, config.echo, config.ignore_eos = 1, not apart, True
+        config.max_new_tokens = len(text) if apart else 1
+        handle = pipeline.add_request(next(request_ids), as_tensor(ids if apart else [*ids, *text]), config)
+        output = Output((), (), None)
+        try:
+            while output.finish_reason is None:
+                pipeline.step()
+                more = read(handle)
+                output = Output(output.ids + more.ids, output.logarithms + more.logarithms, more.finish_reason)
+                check_fits(handle, self.pair.runtime.cache_size)
+        except RuntimeError as error:
+            self.pipelines.discard("plain")
+            raise EngineError() from error
+        judged = slice(-len(tokens), None) if apart else slice(-len(tokens) - 1, -1)  # an echo ends in a new token
+        return list(output.logarithms[judged]) if output.ids[judged] == tuple(tokens) else None
 
     def count_tokens(self, text: str) -> int:
         """Number of the target's tokens in a text."""

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
@@ -91,6 +91,12 @@ class ServedEngine:
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
         """No server tells what its draft takes."""
         return []
+
+    def log_probabilities(
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+    ) -> list[float] | None:
+        """Servers do not say."""
+        return None
 
     def close(self) -> None:
         """Close all connections."""

@@ -7,8 +7,11 @@ from itertools import cycle, islice
 from time import perf_counter
 from typing import Literal
 
+import numpy as np
+
 from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
 from specdemo.decoding.lookahead import known, policy_for
+from specdemo.decoding.sampling import distribution
 from specdemo.decoding.sources import Sources
 from specdemo.decoding.table import TABLE, Table
 from specdemo.decoding.verification import Uniform
@@ -32,6 +35,7 @@ _Role = Literal["plain", "speculative", "draft"]
 
 _KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
 
+_LEAST = 1e-12  # of a probability, so that it has a logarithm
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 
 
@@ -105,6 +109,20 @@ class TracedEngine:
             began = perf_counter()
             sequence.logits(longer, count)
             yield perf_counter() - began
+
+    def log_probabilities(
+        self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
+    ) -> list[float] | None:
+        """From the target's logits, with the request's repetition penalty."""
+        start = [*self._tokenizer.encode_prompt(request), *before]
+        text = [*start, *tokens]
+        sequence = self._model("plain").sequence(len(text), kv_cache=request.kv_cache)
+        ends = range(len(start), len(text))
+        rows = (sequence.logits(text[:end])[0] for end in ends) if apart else sequence.logits(text[:-1], len(tokens))
+        return [
+            float(np.log(max(distribution(row, request.sampling, set(text[:end]))[text[end]], _LEAST)))
+            for row, end in zip(rows, ends, strict=True)
+        ]
 
     def count_tokens(self, text: str) -> int:
         """Number of the target's tokens in a text."""

@@ -1,0 +1,86 @@
+"""Why outputs part: both candidates with the target's probabilities, and whether rounding explains it."""
+
+import math
+
+import pytest
+
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.engines.traced import TracedEngine
+from specdemo.errors import EngineError
+from specdemo.measure.divergence import find_divergence
+from specdemo.measure.race import race, run_alone
+from specdemo.presentation import schema
+from specdemo.presentation.explain import divergence_reason
+from specdemo.presentation.verdict import verdict
+from specdemo.records import Alternative, Comparison, Divergence, Request
+from specdemo.settings import GenerationSettings
+from tests.conftest import PROMPTS
+
+
+def compared(engine: ScriptedEngine, **settings: object) -> Comparison:
+    *_, comparison = race(engine, "Say", GenerationSettings.checked(**settings))
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def test_a_near_tie_is_harmless_and_says_so() -> None:
+    comparison = compared(ScriptedEngine(diverges_at=5, rounding=0.02))
+    found = comparison.divergence
+    assert found is not None
+    assert (found.index, found.plain.text, found.speculative.text) == (5, " over", " otherwise")
+    assert found.rounding == pytest.approx(0.02)
+    assert found.near_tie
+    reason = divergence_reason(comparison)
+    assert reason.startswith("At token 6 the target gave “ over” 50 % (plain) and “ otherwise” 50 % (speculative).")
+    assert "by up to 2 % of themselves" in reason
+    assert "a near-tie, which rounding decides: harmless" in reason
+    assert "--precision f32" in reason
+    assert reason in verdict(comparison).why[-1]
+    assert schema.from_json(schema.to_json(comparison)).divergence == found
+
+
+def test_what_rounding_cannot_explain_is_a_fault_with_the_line_that_reproduces_it() -> None:
+    comparison = compared(ScriptedEngine(diverges_at=5), num_assistant_tokens=3)
+    apart = Divergence(
+        index=5,
+        plain=Alternative(id=1, text=" over", probability=0.62),
+        speculative=Alternative(id=2, text=" otherwise", probability=0.11),
+        rounding=0.02,
+    )
+    assert not apart.near_tie
+    reason = divergence_reason(comparison.model_copy(update={"divergence": apart}))
+    assert "“ over” 62 % (plain) and “ otherwise” 11 %" in reason
+    assert "no tie: engine or model is at fault" in reason
+    assert reason.endswith("python -m specdemo compare Say --num-assistant-tokens 3")
+
+
+def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:
+    assert compared(ScriptedEngine()).divergence is None
+    parted = compared(ScriptedEngine(diverges_at=5))
+    sampled = parted.model_copy(update={"settings": GenerationSettings(do_sample=True)})
+    assert find_divergence(ScriptedEngine(), sampled) is None
+    assert find_divergence(ScriptedEngine(remote=True), parted) is None
+
+    class Failing(ScriptedEngine):
+        def log_probabilities(self, *arguments: object, **options: object) -> list[float] | None:
+            raise EngineError()
+
+    assert find_divergence(Failing(), parted) is None
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("apart", [False, True])
+def test_both_engines_give_the_same_probabilities(engine: GenAIEngine, traced: TracedEngine, apart: bool) -> None:
+    request = Request.of(PROMPTS[0], GenerationSettings(max_new_tokens=20, ignore_eos=True)).plain
+    run = run_alone(traced.decoder(request))
+    before, tokens = run.token_ids[:8], run.token_ids[8:16]
+    expected = [token.probability for token in run.tokens[8:16]]
+    for each in (engine, traced):
+        found = each.log_probabilities(request, before, tokens, apart=apart)
+        assert found is not None
+        assert [math.exp(logarithm) for logarithm in found] == pytest.approx(expected, rel=1e-2)
+    other = engine.log_probabilities(request, before, [*tokens[:-1], 5], apart=True)
+    assert other is None  # plain decoding writes something else
+    penalised = Request.of(PROMPTS[0], GenerationSettings(repetition_penalty=1.2)).plain
+    assert engine.log_probabilities(penalised, before, tokens, apart=apart) is None
