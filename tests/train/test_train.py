@@ -1,6 +1,7 @@
 """`train-draft`, from a tiny target to a draft that runs; where PyTorch is installed."""
 
 import importlib.util
+import json
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ if importlib.util.find_spec("torch") is None:
 import numpy as np
 
 from specdemo.cli import main
+from specdemo.decoding.table import TABLE
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import ModelError, SpecdemoError, UsageError
 from specdemo.measure.race import run_alone
@@ -140,10 +142,24 @@ def test_a_gguf_file_is_a_target(family: str, kind: Kind, tmp_path: Path, monkey
     gguf_files.write(file, family)
     assert list(convert_gguf(file))
     target = inspect_gguf(file)
-    Run(Request("tiny.gguf", kind, tokens=100), target, tmp_path / "made", 1).everything(
-        Sources([Prompt("a b", LABEL), Prompt("b", LABEL)])
-    )
+    prompts = [
+        Prompt(f"a b {number}", Label("question", "people" if number % 3 else "others")) for number in range(48)
+    ]
+    request = Request("tiny.gguf", kind, tokens=1500, hold_out="others", vocabulary=64)
+    Run(request, target, tmp_path / "made", 1).everything(Sources(prompts))
     made = inspect_folder(tmp_path / "made", draft=True)
+    card = (tmp_path / "made" / "README.md").read_text()
+    for words in (
+        "left out of the training, others, it predicted",
+        "| question |",
+        "64 tokens: ",
+        "τ on the other source",
+    ):
+        assert words in card
+    curve = json.loads((tmp_path / "made" / "curve.json").read_text())
+    assert curve[-1]["step"] > 0
+    assert curve[-1]["agreement"] >= 0
+    assert (tmp_path / "made" / TABLE).exists() == (kind == "draft")
     assert made.detokenizer == (kind == "draft")
     with closing(GenAIEngine(pair_of(target, made, runtime=RuntimeSettings()))) as engine:
         settings = GenerationSettings(num_assistant_tokens=2, max_new_tokens=4)
