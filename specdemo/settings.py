@@ -138,6 +138,11 @@ class GenerationSettings(Parameters, _Chosen):
     repetition_penalty: float = Field(
         1.0, ge=1, le=2, title="Repetition penalty", description="above 1 makes tokens already seen less likely"
     )
+    verification: Literal["token", "block"] = Field(
+        "token",
+        title="Verification",
+        description="when sampling, proposals are judged token by token or as a block; both keep the distribution",
+    )
     seed: int = Field(0, ge=0, le=2**31 - 1, title="Seed", description="of the random draws when sampling")
     kv_cache: Literal["on", "off"] = Field(
         "on",

@@ -201,7 +201,7 @@ def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSe
     alone = pair.draft is None
     asked = hasattr(options, "drafter")
     settings = chosen_settings(options, pair, **{"drafter": "lookup"} if alone and not asked else {})
-    if alone and settings.drafter != "lookup":
+    if alone and settings.strategy.drafter.model:
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
     if alone and not asked:
         print(f"{pair.target.name} has no draft here: prompt lookup proposes. --draft names one.", file=sys.stderr)

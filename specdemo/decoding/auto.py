@@ -1,38 +1,49 @@
-"""The automatic lookahead: as many proposals as pay off, given step costs and how often drafts are accepted.
+"""The automatic lookahead: one rule that chooses in every round who proposes, and how much.
 
-A round with k proposals, all accepted with probability R, can add m more. That takes m draft steps
-and a target pass over k + 1 + m tokens instead of k + 1, and commits R · (a + a² + … + aᵐ) more tokens, where a is
-the acceptance of the proposals to come. Time has a price: what recent rounds committed in it, ρ tokens a second, or
-plain decoding if that is more. So another proposal pays off where, for some m,
+A round may propose what a text index found (its counts make that free), what the draft says, token by token, or
+nothing. Time has a price: what recent rounds committed in it, ρ tokens a second, or plain decoding if that is more. A
+round is worth its expected tokens minus ρ times its seconds, as in any renewal process that maximizes its reward per
+unit of time:
+
+    copying k tokens   1 + r₁ + … + rₖ − ρ · pass(k + 1),   rᵢ the chance that all up to the i-th are right
+    drafting           what the draft's recent rounds committed − ρ · their seconds
+    nothing            1 − ρ · pass(1)
+
+While the draft proposes, a round with k proposals, all accepted with probability R, can add m more. That takes m
+draft steps and a longer pass, and commits R · (a + a² + … + aᵐ) more tokens, where a is the acceptance of the
+proposals to come. So another proposal pays off where, for some m,
 
     R · (a + … + aᵐ) > ρ · (m · draft + pass(k + 1 + m) − pass(k + 1))
 
-as in any renewal process that maximizes its reward per unit of time; m above 1 looks past a cliff in the cost of
-passes. R is the product of the chances of the proposals so far, each learnt from the draft's own probability and the
-verdicts. Everything learnt fades, so that a change in the text is noticed.
+and m above 1 looks past a cliff in the cost of passes. R is the product of the chances of the proposals so far.
 
-It starts from what was learnt in the rounds that timed draft steps. Without any, rounds start short and grow with
-each accepted proposal, since a draft can be confident and wrong.
+Chances are learnt: of the draft's, from its own probability and the verdicts; of copies, from counts, from how many
+tokens matched, and from what was committed, whoever proposed it. Everything learnt fades, so that a change in the
+text is noticed. A request begins with what was learnt while steps were timed, or with the `Experience` of earlier
+ones. Without either, rounds start short and grow with each accepted proposal, since a draft can be confident and
+wrong.
 
 Passes keep their length where a change would cost more than padding does (see `width`), so up to that length another
-proposal costs only a draft step.
+proposal costs only a draft step. Where not even a first proposal pays off, rounds are plain, apart from probes of one
+proposal. A probe that loses time is followed by enough plain rounds to keep probing a small share of the time.
 
-Where not even a first proposal pays off, rounds are plain, apart from probes of one proposal. A probe that loses time
-is followed by enough plain rounds to keep probing a small share of the time.
+Step costs drift by a tenth within seconds. So the seconds of rounds, where they are reported, correct those of draft
+steps and passes. They are not reported when sampling, where who proposes decides which random numbers are drawn: a
+seed then reproduces a run.
 
-Clocks are not read while decoding: lookaheads follow from step costs and verdicts alone, and can be reproduced.
 The constants were chosen on simulated costs with the bundled draft's proposals, as a compromise between what good
 pairs lose until they are trusted and what useless ones lose until they are not.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from specdemo.decoding.fading import Chance, FadingMean, log_odds
+from specdemo.decoding.indexes import NO_MATCH, Match
 from specdemo.decoding.width import rising
 from specdemo.records import Costs
 from specdemo.strategies import Strategy
@@ -42,6 +53,23 @@ _ROUND_MEMORY = 0.95  # the same for a round's tokens and seconds
 _PROBING = 0.015  # share of the time spent on probes
 _GROWING = 0.5  # share of a length change's cost that is charged to the proposal causing it
 _EVERY = 8  # rounds between recomputations of the prices, which take time
+_DRAFT_GAIN = 1.5  # the draft's rounds against plain decoding, before there was one
+_UNCOUNTED = 0.5  # the chance by counts, where nothing is counted
+_SUREST = 0.95  # a share of counts is clipped to this: few occurrences are often unanimous
+_DRIFT_MEMORY, _DRIFT_WEIGHT = 0.9, 5.0  # of measured over expected seconds; the weight of 1 at the beginning
+_OUTLIER = 2.0  # measured seconds count as at most so many times the expected ones, or so many times fewer
+_EARLIER = 10.0  # weight of earlier requests' experience, in verdicts
+# offset and slope of a copy's chance over the log-odds of its share of counts: of its first token after one, two, and
+# more tokens that matched, and of later ones; fitted on answers of SmolLM2-135M-Instruct
+_COUNTED = ((-1.4, 0.3), (-1.2, 0.6), (-0.5, 0.5), (-0.9, 0.7))
+_NOT_COUNTED = ((-1.7, 0.5), (-0.6, 0.5), (0.2, 0.5), (1.4, 0.5))
+
+
+class Timing(NamedTuple):
+    """Measured seconds of a round: of drafting, and of the target's pass."""
+
+    draft: float
+    verify: float
 
 
 @dataclass(frozen=True)
@@ -82,12 +110,16 @@ class Steps:
         return float(self.passes[fed - 1]) + self.change * changed + drafting
 
 
-def seconds_of_more(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
-    """What m more proposals than k take, after a pass over `fed` tokens; shape (cap, cap), by k and m - 1."""
+def seconds_of_passes(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
+    """What passes over 1 to cap + 1 tokens take after one that fed `fed` tokens: padded, or of another length."""
     tokens = np.arange(1, steps.cap + 2)
     filled = steps.passes[np.clip(tokens, fed, len(tokens)) - 1]
     filled = filled + _GROWING * steps.change * (tokens > fed)
-    passes = np.minimum(filled, steps.passes[: len(tokens)] + steps.change)
+    return np.minimum(filled, steps.passes[: len(tokens)] + steps.change)
+
+
+def seconds_of_more(steps: Steps, passes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What m more proposals than k take, given the seconds of passes; shape (cap, cap), by k and m - 1."""
     k, m = np.ogrid[: steps.cap, 1 : steps.cap + 1]
     more = np.asarray(passes[np.minimum(k + m, steps.cap)] - passes[k] + m * steps.draft)
     more[0] += steps.first_draft - steps.draft
@@ -95,90 +127,225 @@ def seconds_of_more(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
     return more
 
 
-def needed_chances(more: npt.NDArray[np.float64], learnt: "Learnt", plain: float) -> list[float]:
+def needed_chances(more: npt.NDArray[np.float64], learnt: "Experience") -> list[float]:
     """For each number of proposals k, how likely they must all be accepted for more to pay off.
 
-    `more` comes from `seconds_of_more`; `plain` is the seconds of a plain step. Above 1: more never pays off.
+    `more` comes from `seconds_of_more`, in plain steps. Above 1: more never pays off.
     """
     gains = (learnt.later.value ** np.arange(len(more))).cumsum()
-    needed = (more / gains).min(axis=1) * max(learnt.earned.value, 1 / plain)
+    needed = (more / gains).min(axis=1) * max(learnt.earned.value, 1)
     first, *others = needed.tolist()
     return [first / learnt.first.value, *(chance / learnt.later.value for chance in others)]
 
 
-class Learnt:
-    """What verdicts taught: how likely proposals are accepted, and how many tokens rounds earn per second."""
+@dataclass
+class Experience:
+    """What verdicts taught: how likely proposals are accepted, and how many tokens rounds earn.
 
-    def __init__(self, plain: float) -> None:
-        """`plain`: seconds of a plain step, the initial estimate."""
-        self.chance = Chance()
-        self.first, self.later = FadingMean(1.4, 2), FadingMean(3.2, 4)
-        self.earned = FadingMean(1, plain, _ROUND_MEMORY)
-        self.trusted = _TRUSTED
+    Seconds are in plain steps, so that it holds on a machine that is slower today.
+    """
+
+    chance: Chance = field(default_factory=Chance)
+    first: FadingMean = field(default_factory=lambda: FadingMean(1.4, 2))
+    later: FadingMean = field(default_factory=lambda: FadingMean(3.2, 4))
+    earned: FadingMean = field(default_factory=lambda: FadingMean(1, 1, _ROUND_MEMORY))
+    drafted: FadingMean = field(default_factory=lambda: FadingMean(_DRAFT_GAIN, 1, _ROUND_MEMORY))
+    round_: FadingMean = field(default_factory=lambda: FadingMean(_DRAFT_GAIN, 1, _ROUND_MEMORY))
+    copied: dict[str, list[Chance]] = field(default_factory=dict)
+    trusted: int = _TRUSTED
 
     def verdicts(self, confidences: Sequence[float], proposed: int, accepted: int) -> None:
-        """Learn from a round's judged proposals, the accepted and the first after them; confidences are log-odds."""
+        """Learn from a round's judged drafts, the accepted and the first after them; confidences are log-odds."""
         for index, confidence in enumerate(confidences[: accepted + 1]):
             self.chance.learn(confidence, index < accepted)
         self.first.add(min(accepted, 1), 1)
         self.later.add_run(max(accepted - 1, 0), failed=0 < accepted < proposed)
         self.trusted += 2 * accepted
 
+    def chances(self, match: Match) -> npt.NDArray[np.float64]:
+        """The chance that all tokens of a copy up to each are right."""
+        found, reach = list[float](), 1.0
+        for chance, confidence in zip(self._of(match), _confidences(match), strict=True):
+            reach *= chance.of(confidence)
+            found.append(reach)
+        return np.array(found)
+
+    def judged(self, match: Match, committed: Sequence[int]) -> None:
+        """Learn from what followed a match, whoever proposed it."""
+        tokens = zip(self._of(match), _confidences(match), match.tokens, committed, strict=False)
+        for chance, confidence, copied, token in tokens:
+            chance.learn(confidence, copied == token)
+            if copied != token:
+                return
+
+    def _of(self, match: Match) -> list[Chance]:
+        """What is learnt of each token of a match: of the first, by tokens that matched; of those after it."""
+        if match.source not in self.copied:
+            self.copied[match.source] = [Chance(*prior) for prior in (_COUNTED if match.chances else _NOT_COUNTED)]
+        *first, later = self.copied[match.source]
+        return [first[min(match.size, len(first)) - 1], *[later] * (len(match.tokens) - 1)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """From JSON; with less weight than it had, since another text comes.
+
+        Raises:
+            TypeError, KeyError, AttributeError: it is something else.
+        """
+        first, later, earned, drafted, round_ = (
+            FadingMean(**values[name]) for name in ("first", "later", "earned", "drafted", "round_")
+        )
+        for mean in (first, later, earned, drafted, round_):
+            mean.forget(_EARLIER)
+        chance = Chance(**values["chance"])
+        copied = {str(source): [Chance(**one) for one in some] for source, some in values["copied"].items()}
+        for one in (chance, *(one for some in copied.values() for one in some)):
+            one.forget()
+        return cls(chance, first, later, earned, drafted, round_, copied, int(values["trusted"]))
+
+
+def _confidences(match: Match) -> list[float]:
+    """Log-odds of each token of a copy by the counts, given that those before it are right."""
+    before = (1.0, *match.chances)
+    shares = [chance / last for chance, last in zip(match.chances, before, strict=False)]
+    return [log_odds(min(share, _SUREST)) for share in shares or [_UNCOUNTED] * len(match.tokens)]
+
 
 class AutoPolicy:
-    """A `LookaheadPolicy` for one request."""
+    """A `LookaheadPolicy` for one request, which also chooses between the draft, copies and nothing."""
 
-    def __init__(self, costs: Costs, cap: int) -> None:
-        """A policy that proposes at most `cap` tokens, and no more than the longest measured pass holds."""
+    def __init__(
+        self, costs: Costs, cap: int, *, constant: int | None = None, experience: Experience | None = None
+    ) -> None:
+        """A policy that proposes at most `cap` tokens, and no more than the longest measured pass holds.
+
+        `constant`: the lookahead of the draft's rounds, if it does not choose that.
+        """
+        self.constant = constant
+        self.experience = Experience() if experience is None else experience
         self._steps = Steps.of(costs, cap)
-        self._more = [seconds_of_more(self._steps, fed) for fed in range(self._steps.cap + 2)]
-        self._learnt = Learnt(self._steps.plain)
-        self._fed, self._rounds = 1, 0
+        self._passes = [seconds_of_passes(self._steps, fed) for fed in range(self._steps.cap + 2)]
+        self._more = [seconds_of_more(replace(self._steps, draft=0.0, first_draft=0.0), one) for one in self._passes]
+        self._drafts = seconds_of_more(self._steps, np.zeros(self._steps.cap + 1))
+        self._drafting, self._passing = (FadingMean(_DRIFT_WEIGHT, _DRIFT_WEIGHT, _DRIFT_MEMORY) for _ in range(2))
+        self._fed, self._rounds, self._timed = 1, 0, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._reach, self._confidences = 1.0, list[float]()
         self._needed = list[float]()
-        self._study(costs)
+        self._study(costs, taught=experience is not None)
+
+    @property
+    def cap(self) -> int:
+        """The most tokens of a round."""
+        return self._steps.cap
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """It chooses by itself."""
-        return False
+        """Another lookahead of the draft, if it is constant."""
+        lookahead = strategy.fixed_lookahead
+        if self.constant is None or lookahead is None:
+            return False
+        self.constant = lookahead
+        return True
 
-    def _study(self, costs: Costs) -> None:
+    def _study(self, costs: Costs, *, taught: bool) -> None:
         """Learn from the rounds that timed draft steps, and price the first proposals."""
-        for step in costs.drafted:
+        for step in () if taught else costs.drafted:
             self._confidences = [log_odds(probability) for probability in step.probabilities]
             self.learn(len(self._confidences), step.accepted, len(self._confidences) + 1)
-        self._fed, self._rounds = 1, 0
+        self._fed, self._rounds, self._timed = 1, 0, 0
         self._price()
-        if costs.drafted and self._needed[0] >= 1:
+        if (costs.drafted or taught) and self._losing:
             self._rest(self._steps.round(1, 2, changed=True) - self._steps.plain)
+
+    @property
+    def _dearer(self) -> float:
+        """How much dearer draft steps are than the step costs say, compared with passes."""
+        return self._drafting.value / self._passing.value
+
+    @property
+    def _losing(self) -> bool:
+        """Whether not even a first proposal of the draft's pays off."""
+        return self._needed[0] >= 1 if self.constant is None else self.experience.drafted.value < 1
+
+    def copied(self, matches: Sequence[Match]) -> Match:
+        """The copy to propose, as long as pays off; `NO_MATCH`: the draft proposes, or nothing does."""
+        price = max(self.experience.earned.value, 1.0)  # tokens in the time of a plain step
+        costs = price * self._passes[self._fed] / self._steps.plain
+        best, worth = NO_MATCH, 1 - float(costs[0])
+        if not self._losing or self._wait <= 0:
+            tokens = self.experience.round_.value
+            worth = max(worth, tokens - price * tokens / self.experience.drafted.value)
+        for match in matches:
+            most = min(len(match.tokens), self.cap)
+            values = 1 + self.experience.chances(match)[:most].cumsum() - costs[1 : most + 1]
+            k = int(values.argmax()) if most else 0
+            if most and values[k] > worth:
+                best, worth = match._replace(tokens=match.tokens[: k + 1], chances=match.chances[: k + 1]), values[k]
+        return best
+
+    def judged(self, matches: Sequence[Match], committed: Sequence[int]) -> None:
+        """Learn from what a round committed where these had been found, proposed or not."""
+        for match in matches:
+            self.experience.judged(match, committed)
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """While another proposal pays off."""
         if not proposed:
             return self._begins()
-        if proposed >= min(self._steps.cap, self._learnt.trusted) or self._probing:
+        if self.constant is not None:
+            return proposed < self.constant
+        if proposed >= min(self._steps.cap, self.experience.trusted) or self._probing:
             return False
         self._confidences.append(log_odds(confidence()))
-        self._reach *= self._learnt.chance.of(self._confidences[-1])
+        self._reach *= self.experience.chance.of(self._confidences[-1])
         return self._reach > self._needed[proposed]
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
-        """Learn from the proposals that were judged."""
+    def learn(
+        self, proposed: int, accepted: int, fed: int, timing: Timing | None = None, *, copy: bool = False
+    ) -> None:
+        """Learn from the proposals that were judged; `copy`: the draft did not make them."""
         before, self._fed = self._fed, min(fed, self._steps.cap + 1)
+        changed = before != self._fed
+        if timing is not None:
+            self._measured(timing, 0 if copy else proposed, changed=changed)
+        self._timed += 1
         if not proposed:
             self._wait -= 1
-            self._learnt.earned.add(1, self._steps.plain)
+            self.experience.earned.add(1, 1)
             return
-        self._learnt.verdicts(self._confidences, proposed, accepted)
-        changed = before != self._fed
-        seconds = self._steps.round(proposed, self._fed, changed=changed)
-        self._learnt.earned.add(accepted + 1, seconds)
-        if self._probing:
-            self._rest(seconds - (accepted + 1) * self._steps.plain)
+        drafting, passing = self._expected(0 if copy else proposed, changed=changed)
+        seconds = (drafting * self._dearer + passing) / self._steps.plain
+        self.experience.earned.add(accepted + 1, seconds)
+        if not copy:
+            self.experience.verdicts(self._confidences, proposed, accepted)
+            self.experience.drafted.add(accepted + 1, seconds)
+            self.experience.round_.add(accepted + 1, 1)
+            if self._probing:
+                self._rest((seconds - (accepted + 1)) * self._steps.plain)
         self._rounds += 1
         if changed or self._rounds % _EVERY == 0:
             self._price()
+
+    def _expected(self, proposed: int, *, changed: bool) -> tuple[float, float]:
+        """Seconds of drafting so many tokens and of the pass that followed, by the step costs."""
+        drafting = self._steps.first_draft + (proposed - 1) * self._steps.draft if proposed else 0.0
+        return drafting, float(self._steps.passes[self._fed - 1]) + self._steps.change * changed
+
+    def _measured(self, timing: Timing, proposed: int, *, changed: bool) -> None:
+        """Correct the step costs; not by the first round, which is the prefill."""
+        drafting, passing = self._expected(proposed, changed=changed)
+        if not self._timed:
+            return
+        for scale, measured, expected in (
+            (self._drafting, timing.draft, drafting),
+            (self._passing, timing.verify, passing),
+        ):
+            if expected:
+                scale.add(min(max(measured / expected, 1 / _OUTLIER), _OUTLIER), 1)
 
     def _rest(self, lost: float) -> None:
         """Stay plain until a probe that loses this many seconds is a small share of the time."""
@@ -190,8 +357,9 @@ class AutoPolicy:
         """Whether the round proposes anything."""
         self._reach = 1.0
         self._confidences.clear()
-        self._probing = self._needed[0] >= 1
+        self._probing = self._losing
         return not self._probing or self._wait <= 0
 
     def _price(self) -> None:
-        self._needed = needed_chances(self._more[self._fed], self._learnt, self._steps.plain)
+        more = self._more[self._fed] + self._drafts * self._dearer
+        self._needed = needed_chances(more / self._steps.plain, self.experience)

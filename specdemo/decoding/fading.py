@@ -29,6 +29,11 @@ class FadingMean:
         self.above = above + self.memory * self.above
         self.below = below + self.memory * self.below
 
+    def forget(self, most: float) -> None:
+        """Keep at most this weight."""
+        share = min(most / self.below, 1.0)
+        self.above, self.below = self.above * share, self.below * share
+
     def add_run(self, right: int, *, failed: bool) -> None:
         """A run of `right` successes, followed by a failure or not."""
         kept = self.memory**right
@@ -51,6 +56,10 @@ class Chance:
     var_offset: float = _OFFSET_VARIANCE
     var_slope: float = _SLOPE_VARIANCE
     covariance: float = 0.0
+
+    def forget(self) -> None:
+        """Become as uncertain as at first, around the same curve."""
+        self.var_offset, self.var_slope, self.covariance = _OFFSET_VARIANCE, _SLOPE_VARIANCE, 0.0
 
     def of(self, confidence: float) -> float:
         """The chance at this confidence, in log-odds."""

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from specdemo.decoding.table import Table
-from specdemo.strategies import TOKENS_PER_MATCHED, Lookup, Strategy, Suffix
+from specdemo.strategies import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Source, Strategy, Suffix
 
 TOKENS = 64  # in a proposal, at most
+_LEAST = 0.05  # a continuation's chance by counts, where the automatic lookahead decides how much of it is proposed
 LONGEST_MATCH = 8
 """Tokens of the longest match in a suffix tree; longer ones found nothing more in the text that this was tuned on."""
 _TOKENS = 2**32  # token ids are below
@@ -30,6 +31,7 @@ class Match(NamedTuple):
     size: int
     tokens: tuple[int, ...]
     chances: tuple[float, ...] = ()
+    source: Source = "lookup"
 
 
 NO_MATCH = Match(0, ())
@@ -40,6 +42,9 @@ class TextIndex(Protocol):
 
     def find(self, text: Sequence[int], limit: int) -> Match:
         """At most `limit` tokens that may follow the text, which continues the one before."""
+
+    def matches(self, text: Sequence[int], limit: int) -> list[Match]:
+        """The same, the best of each source that has any."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Look up as this strategy does from now on; False, and nothing changes, if it cannot be changed to that."""
@@ -79,6 +84,11 @@ class NgramIndex:
             if start is not None:
                 return Match(size, tuple(text[start : start + limit]))
         return NO_MATCH
+
+    def matches(self, text: Sequence[int], limit: int) -> list[Match]:
+        """What is found."""
+        found = self.find(text, limit)
+        return [found] if found.tokens else []
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """Both engines copy as the request says."""
@@ -135,7 +145,7 @@ class SuffixTree:
             tokens.append(self._token[child])
             chances.append(chance)
             node = child if size + len(tokens) <= self.longest else self._shorter[child]
-        return Match(size, tuple(tokens), tuple(chances))
+        return Match(size, tuple(tokens), tuple(chances), "suffix")
 
     def _add(self, token: int) -> None:
         end, shorter = [0], 0
@@ -184,16 +194,19 @@ class SuffixIndex:
 
         A match of m tokens allows for about as many.
         """
+        return max(self.matches(text, limit), key=_expected, default=NO_MATCH)
+
+    def matches(self, text: Sequence[int], limit: int) -> list[Match]:
+        """The best continuation of the trees, and that of the table."""
         self._own.read(text[self._read :])
         if self.earlier is not None:
             for token in text[self._read :]:
                 self._nodes = self.earlier.follow(self._nodes, token)
-        self._read = len(text)
-        best, score = NO_MATCH, 0.0
-        for found in self._continuations(text, min(limit, self._most)):
-            if found.tokens and sum(found.chances) > score:
-                best, score = found, sum(found.chances)
-        return best
+        self._read, limit = len(text), min(limit, self._most)
+        found = [max(self._continuations(limit), key=_expected, default=NO_MATCH)]
+        if self._table is not None:
+            found.append(from_table(self._table, text, limit, self._threshold))
+        return [match for match in found if match.tokens]
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """With another threshold."""
@@ -202,13 +215,16 @@ class SuffixIndex:
         self._threshold, self._most = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
         return True
 
-    def _continuations(self, text: Sequence[int], limit: int) -> Iterable[Match]:
+    def _continuations(self, limit: int) -> Iterable[Match]:
         for tree, nodes in ((self._own, self._own.end), (self.earlier, self._nodes)):
             if tree is not None:
                 for size in range(len(nodes) - 1, 0, -1):
                     yield tree.continuation(nodes, size, min(limit, TOKENS_PER_MATCHED * size), self._threshold)
-        if self._table is not None:
-            yield from_table(self._table, text, limit, self._threshold)
+
+
+def _expected(match: Match) -> float:
+    """The tokens that will be accepted, as far as counts tell."""
+    return sum(match.chances)
 
 
 def from_table(table: Table, text: Sequence[int], limit: int, threshold: float) -> Match:
@@ -226,7 +242,7 @@ def from_table(table: Table, text: Sequence[int], limit: int, threshold: float) 
         tokens.append(found.token)
         chances.append(chance)
         recent.append(found.token)
-    return Match(size, tuple(tokens), tuple(chances))
+    return Match(size, tuple(tokens), tuple(chances), "table")
 
 
 class Memory:
@@ -252,10 +268,14 @@ class Memory:
 
 
 def index_of(strategy: Strategy, table: Table | None = None) -> TextIndex:
-    """The index of a strategy that proposes from text alone."""
+    """The index of a strategy that copies from text."""
     match strategy:
         case Lookup(size, most):
             return NgramIndex(size, most)
         case Suffix(threshold, most, remembers):
             return SuffixIndex(threshold, most, remembers=remembers, table=table)
+        case Both(size):
+            return NgramIndex(size)
+        case BothAuto(size):
+            return SuffixIndex(_LEAST, table=table, longest=size)
     raise AssertionError(f"{strategy} has no index")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from specdemo.decoding.auto import AutoPolicy
+from specdemo.decoding.auto import AutoPolicy, Experience, Timing
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
 from specdemo.strategies import Auto, Both, BothAuto, Confidence, Constant, Heuristic, Planned, Strategy
@@ -26,9 +26,9 @@ class LookaheadPolicy(Protocol):
         `confidence` computes the draft's probability of what it last proposed, and is called only if needed.
         """
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """A round ended: how many tokens were proposed, how many of those were accepted, and how many tokens the
-        target's pass fed, padding included. The first round is the prefill.
+        target's pass fed, padding included, and how long it took. The first round is the prefill.
         """
 
     def update_strategy(self, strategy: Strategy) -> bool:
@@ -46,7 +46,7 @@ class _Rigid:
 class _Fixed(_Rigid):
     """A policy whose outcome teaches nothing."""
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """Nothing to learn."""
 
 
@@ -62,7 +62,7 @@ class ConstantPolicy(_Fixed):
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """With another lookahead."""
-        if not isinstance(strategy, Constant | Both):
+        if not isinstance(strategy, Constant):
             return False
         self.lookahead = strategy.num_assistant_tokens
         return True
@@ -114,7 +114,7 @@ class HeuristicPolicy(_Rigid):
         """Until the current lookahead is reached."""
         return proposed < self.lookahead
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """Adapt the lookahead."""
         if not proposed:
             return
@@ -124,15 +124,22 @@ class HeuristicPolicy(_Rigid):
             self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
 
 
-def policy_for(strategy: Strategy, costs: Costs | None = None) -> LookaheadPolicy:
-    """The policy of a way in which a draft proposes, at the beginning of a request.
+def policy_for(
+    strategy: Strategy, costs: Costs | None = None, experience: Experience | None = None
+) -> LookaheadPolicy:
+    """The policy of a strategy in which a draft proposes, at the beginning of a request.
+
+    `experience`: what earlier requests taught the automatic lookahead, which goes on learning in it.
 
     Raises:
         SettingsError: the way needs step costs, and they are unknown.
     """
     match strategy:
-        case Constant(lookahead) | Both(num_assistant_tokens=lookahead):
+        case Constant(lookahead):
             return ConstantPolicy(lookahead)
+        case Both(num_assistant_tokens=lookahead):
+            costs = known(costs)
+            return AutoPolicy(costs, len(costs.verify), constant=lookahead, experience=experience)
         case Confidence(threshold, cap):
             return ConfidencePolicy(threshold, cap)
         case Heuristic():
@@ -140,7 +147,7 @@ def policy_for(strategy: Strategy, costs: Costs | None = None) -> LookaheadPolic
         case Planned(lookaheads):
             return PlannedPolicy(lookaheads)
         case Auto(cap) | BothAuto(max_assistant_tokens=cap):
-            return AutoPolicy(known(costs), cap)
+            return AutoPolicy(known(costs), cap, experience=experience)
     raise AssertionError(f"{strategy} has no policy")
 
 

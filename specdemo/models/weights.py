@@ -105,10 +105,10 @@ def _median_seconds(request: openvino.InferRequest, tokens: int) -> float:
 
 
 def _record_of(digest: str) -> Path:
-    return own_cache() / "gguf" / "weights" / f"{digest}-{_machine()}.json"
+    return own_cache() / "gguf" / "weights" / f"{digest}-{machine_name()}.json"
 
 
-def _machine() -> str:
+def machine_name() -> str:
     """A name for this processor and its instruction sets, which differ between machines of one name."""
     described = [platform.machine(), openvino.Core().get_property("CPU", "FULL_DEVICE_NAME"), str(os.cpu_count())]
     try:

@@ -1,7 +1,7 @@
 """What an engine is asked to do: handed over once, and complete."""
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Literal, Self
 
 from specdemo.records.base import Record
 from specdemo.settings import GenerationSettings, Sampling
@@ -32,6 +32,7 @@ class Request:
     enable_thinking: bool = True
     kv_cache: bool = True
     alternatives: int = 0
+    verification: Literal["token", "block"] = "token"
 
     @classmethod
     def of(cls, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...] = ()) -> Self:
@@ -47,6 +48,7 @@ class Request:
             enable_thinking=settings.enable_thinking,
             kv_cache=settings.kv_cache == "on",
             alternatives=settings.alternatives,
+            verification=settings.verification,
         )
 
     @property

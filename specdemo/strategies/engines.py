@@ -45,7 +45,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
             label="OpenVINO GenAI",
             words="GenAI engine",
             lacks=frozenset(
-                {"kv_cache", "alternatives", "max_assistant_tokens", "at_once"}
+                {"kv_cache", "alternatives", "max_assistant_tokens", "verification", "at_once"}
             ),  # its drafts have no cap
             concurrent=True,
         ),
@@ -60,7 +60,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
             label="A server",
             words="served engine",
             # its drafts have no cap
-            lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "sequential"}),
+            lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "verification", "sequential"}),
             concurrent=True,
             local=False,
         ),

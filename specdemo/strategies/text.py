@@ -1,6 +1,6 @@
 """Strategies that copy from text: from what was read and written so far, alone or beside a draft model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, Field
 
@@ -154,15 +154,16 @@ class Both(_Both):
 @register
 @dataclass(frozen=True)
 class BothAuto(_Both):
-    """Prompt lookup where it is expected to earn more than the draft, whose lookahead is automatic."""
+    """In every round the draft, the suffix tree, a table of the target's answers, or nothing: what pays most."""
 
     max_ngram_size: int
     max_assistant_tokens: int
 
     name = "both auto"
+    drafter = replace(BOTH, words="draft model and suffix tree", sources=("model", "suffix", "table"))
     policy = AUTOMATIC
 
     @property
     def words(self) -> str:
         """How much must be found."""
-        return f"automatic lookahead, n-grams of up to {self.max_ngram_size}"
+        return f"automatic lookahead, matches of up to {self.max_ngram_size}"

@@ -116,7 +116,7 @@ def test_a_continuation_is_as_likely_as_asked_and_never_longer(text: list[int], 
 
 def test_by_hand() -> None:
     index = SuffixIndex(0.3)
-    assert index.find([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 4, 8, 1, 2], 2) == Match(2, (4, 8), (2 / 3, 1 / 3))
+    assert index.find([1, 2, 3, 9, 1, 2, 4, 9, 1, 2, 4, 8, 1, 2], 2) == Match(2, (4, 8), (2 / 3, 1 / 3), "suffix")
     assert SuffixIndex(0.5).find([5, 6, 7], 8) == NO_MATCH
     assert SuffixIndex(0.0).find([], 8) == NO_MATCH
 
@@ -155,4 +155,4 @@ def test_a_table_of_the_target_continues_where_the_text_has_nothing(tmp_path: Pa
     assert found.tokens[:2] == (3, 4)
     assert found.chances[:2] == pytest.approx((1, 2 / 3))
     assert found == from_table(table, [9, 1, 2], 4, 0.3)
-    assert SuffixIndex(0.3, table=table).find([9, 9], 4) == Match(1, (9,), (1.0,))
+    assert SuffixIndex(0.3, table=table).find([9, 9], 4) == Match(1, (9,), (1.0,), "suffix")

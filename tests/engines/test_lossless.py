@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.sampling import Logits, Probabilities, distribution, draw
-from specdemo.decoding.sources import Sources
-from specdemo.decoding.verification import Uniform, Verified, rejection_sample
+from specdemo.decoding.verification import Uniform, Verified, block_verify, rejection_sample
 from specdemo.engines.base import rounds_of
 from specdemo.engines.traced.decoder import TracedDecoder
-from specdemo.engines.traced.drafters import BothDrafter, Drafter, ModelDrafter, TextDrafter
+from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import properties
 from specdemo.models.pairs import bundled_pair
@@ -27,7 +27,7 @@ from specdemo.records import Costs, Model, ModelPair, Request
 from specdemo.runtime.language_model import LanguageModel, ModelSequence
 from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Both, Plain, Source
+from specdemo.strategies import Plain, Source
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
@@ -172,8 +172,8 @@ def scripted_decoder(request: Request) -> TracedDecoder:
             return TextDrafter(index_of(request.strategy), 3)
         policy = policy_for(request.strategy, COSTS)
         draft = ModelDrafter(Scripted(factor=5), 3, None, policy, request.sampling, random)
-        if isinstance(request.strategy, Both):
-            return BothDrafter(draft, Sources(COSTS), request.strategy.max_ngram_size, 3)
+        if isinstance(policy, AutoPolicy):
+            return SourcesDrafter(draft, policy, index_of(request.strategy), 3)
         return draft
 
     plain = isinstance(request.strategy, Plain)
@@ -207,6 +207,13 @@ def test_four_tokens_have_exactly_the_joint_distribution_of_plain_sampling(strat
     plain, speculative = joint(halves(**strategy).plain), joint(halves(**strategy))
     assert sum(plain.values()) == pytest.approx(1)
     assert speculative == pytest.approx(plain)
+
+
+def test_proposals_are_judged_as_a_block_if_asked() -> None:
+    with mock.patch("specdemo.engines.traced.decoder.block_verify", wraps=block_verify) as judging:
+        rounds = [*rounds_of(scripted_decoder(halves(verification="block", max_new_tokens=9)))]
+    assert judging.call_count == len(rounds)
+    assert sum(len(step.committed) for step in rounds) == 9
 
 
 def test_both_sources_take_part_in_that() -> None:

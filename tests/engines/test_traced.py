@@ -195,15 +195,17 @@ def test_draft_agreement_is_what_verification_found(traced: TracedEngine) -> Non
         position += len(step.committed)
 
 
-@pytest.mark.parametrize("policy", ["constant", "auto"])
-def test_both_sources_propose_and_the_draft_reads_what_the_other_committed(traced: TracedEngine, policy: str) -> None:
+@pytest.mark.parametrize(("policy", "copies"), [("constant", "lookup"), ("auto", "suffix")])
+def test_both_sources_propose_and_the_draft_reads_what_the_other_committed(
+    traced: TracedEngine, policy: str, copies: str
+) -> None:
     prompt = "The cat ran up the hill, and the dog ran up the hill, and the"
     chosen = settings(drafter="both", policy=policy)
     *_, comparison = race(traced, prompt, chosen, costs=COSTS)
     assert isinstance(comparison, Comparison)
     assert metrics.identical(comparison)
     rounds, agreement = comparison.speculative.rounds, comparison.draft_agreement or ()
-    assert {"model", "lookup"} <= {step.source for step in rounds} <= {"model", "lookup", None}
+    assert {"model", copies} <= {step.source for step in rounds} <= {"model", copies, None}
     positions = accumulate((len(step.committed) for step in rounds), initial=0)
     for position, step in zip(positions, rounds, strict=False):
         drafted = step.accepted if step.source == "model" else 0
@@ -369,7 +371,7 @@ def test_confidence_is_the_probability_that_is_shown(traced: TracedEngine, monke
                 told.append(confidence())
             return super().goes_on(proposed, confidence)
 
-    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs: Listening(3))
+    monkeypatch.setattr("specdemo.engines.traced.engine.policy_for", lambda strategy, costs, experience: Listening(3))
     run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings())))
     shown = [draft.draft_probability for step in run.rounds for draft in proposals(step)]
     assert told[: len(shown)] == pytest.approx(shown[: len(told)], rel=1e-4)

@@ -10,8 +10,9 @@ from time import perf_counter
 
 import numpy as np
 
+from specdemo.decoding.auto import Timing
 from specdemo.decoding.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
-from specdemo.decoding.verification import Uniform, Verified, judge, rejection_sample
+from specdemo.decoding.verification import Uniform, Verified, block_verify, judge, rejection_sample
 from specdemo.decoding.width import Width
 from specdemo.engines.base import Prefilling
 from specdemo.engines.traced.drafters import Drafter, Proposal
@@ -140,7 +141,9 @@ class TracedDecoder:
         if self._drafter is not None:
             if len(self._text) == self._prompt_length:
                 self._drafter.read(self._text)  # now, since an EAGLE-3 head reads what the target thought
-            self._drafter.learn(len(ids), accepted, fed)
+            # when sampling, a clock must not decide which random numbers are drawn
+            timing = None if self._sampling.do_sample else Timing(drafted - began, verified - drafted)
+            self._drafter.learn(len(ids), accepted, fed, timing)
         ended = perf_counter()
         targets = list(self._distributions(ids, logits))
         result = Round(
@@ -158,7 +161,8 @@ class TracedDecoder:
         ids = [proposal.id for proposal in proposals]
         if self._sampling.do_sample:
             drafts = (proposal.distribution() for proposal in proposals if proposal.distribution)
-            return rejection_sample(ids, drafts, self._distributions(ids, logits), self._random)
+            verify = block_verify if self._request.verification == "block" else rejection_sample
+            return verify(ids, drafts, self._distributions(ids, logits), self._random)
         for index, row in enumerate(logits):
             choice = greedy_choice(row, self._sampling, self._seen(ids[:index]))
             if index == len(ids) or choice != ids[index]:

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from specdemo.decoding.indexes import NO_MATCH, NgramIndex, TextIndex
+from specdemo.decoding.auto import AutoPolicy, Timing
+from specdemo.decoding.indexes import Match, TextIndex
 from specdemo.decoding.lookahead import LookaheadPolicy, propose
 from specdemo.decoding.sampling import (
     Logits,
@@ -17,7 +18,6 @@ from specdemo.decoding.sampling import (
     penalised,
     resized,
 )
-from specdemo.decoding.sources import Sources
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.agreement import draft_agreement
 from specdemo.runtime.language_model import ModelSequence
@@ -65,7 +65,7 @@ class Drafter(Protocol):
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """At most `limit` tokens, as many as the request's way asks for."""
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """What became of a round's proposals; see `LookaheadPolicy.learn`."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
@@ -119,9 +119,9 @@ class ModelDrafter:
 
         return propose(self._policy, limit, choose, _confidence)
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """Tell the policy."""
-        self._policy.learn(proposed, accepted, fed)
+        self._policy.learn(proposed, accepted, fed, timing)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Greedy choices compared with the text; a draft that samples has no single choice."""
@@ -161,7 +161,7 @@ class TextDrafter:
         found = self._index.find(text, limit)
         return [certain(token, self._vocabulary) for token in found.tokens]
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """Nothing to learn."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
@@ -169,41 +169,39 @@ class TextDrafter:
         return None
 
 
-class BothDrafter:
-    """Prompt lookup where that is expected to earn more, else a draft model.
+class SourcesDrafter:
+    """In every round what the automatic lookahead chooses: a copy of what followed before, the draft, or nothing.
 
     The draft's cache catches up with what was committed meanwhile when the draft proposes next.
     """
 
-    def __init__(self, drafter: ModelDrafter, sources: Sources, ngram: int, vocabulary: int) -> None:
+    def __init__(self, drafter: ModelDrafter, policy: AutoPolicy, index: TextIndex, vocabulary: int) -> None:
+        """`policy` is the drafter's, too."""
         self._drafter = drafter
-        self._sources = sources
-        self._occurrences = NgramIndex(ngram)
+        self._policy = policy
+        self._index = index
         self._vocabulary = vocabulary
-        self._found, self._length = NO_MATCH, 0  # in this round's text, and how long that was
-        self._drafts = True  # who proposed in this round
+        self._found, self._length = list[Match](), 0  # in this round's text, and how long that was
+        self._copied = False
 
     def read(self, text: Sequence[int]) -> None:
         """Fill the draft's cache, and index the prompt."""
         self._drafter.read(text)
-        self._occurrences.find(text, 0)
+        self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """A copy, or what the draft proposes; nothing while it rests."""
-        self._sources.copy_judged(self._found, text[self._length :])
-        self._found, self._length = self._occurrences.find(text, self._sources.cap), len(text)
-        copied = self._sources.copied(self._found)
-        self._drafts = not copied and not self._sources.rests()
-        if self._drafts:
-            return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
-        tokens = self._found.tokens[: min(copied, limit)]
-        return [replace(certain(token, self._vocabulary), source="lookup") for token in tokens]
+        self._policy.judged(self._found, text[self._length :])
+        self._found, self._length = self._index.matches(text, self._policy.cap), len(text)
+        copy = self._policy.copied(self._found)
+        self._copied = bool(copy.tokens)
+        if self._copied:
+            return [replace(certain(token, self._vocabulary), source=copy.source) for token in copy.tokens[:limit]]
+        return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
-        """Tell the draft's policy of its own rounds."""
-        if self._drafts:
-            self._sources.drafted(proposed, accepted, fed)
-            self._drafter.learn(proposed, accepted, fed)
+    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+        """Tell the policy."""
+        self._policy.learn(proposed, accepted, fed, timing, copy=self._copied)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """The draft's."""
@@ -244,9 +242,9 @@ class TranslatingDrafter:
         new = encoded[start:] if start is not None else self._ours.encode(proposed)
         return [Proposal(token, None) for token in new[: min(limit, len(proposals))]]
 
-    def learn(self, proposed: int, accepted: int, fed: int) -> None:
+    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """Tell the draft's policy."""
-        self._drafter.learn(proposed, accepted, fed)
+        self._drafter.learn(proposed, accepted, fed, timing)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Not defined: the draft's tokens are not the target's."""

@@ -9,15 +9,16 @@ from typing import Literal
 
 import numpy as np
 
+from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
-from specdemo.decoding.lookahead import known, policy_for
+from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.sampling import distribution
-from specdemo.decoding.sources import Sources
 from specdemo.decoding.table import TABLE, Table
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
-from specdemo.engines.traced.drafters import BothDrafter, Drafter, ModelDrafter, TextDrafter, TranslatingDrafter
+from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter, TranslatingDrafter
+from specdemo.engines.traced.experience import Experiences
 from specdemo.errors import PairError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.converted import folder_of
@@ -28,7 +29,7 @@ from specdemo.runtime.eagle import HeadModel, show_states
 from specdemo.runtime.language_model import Adapt, LanguageModel, ModelSequence
 from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import RuntimeSettings
-from specdemo.strategies import Both, BothAuto, Constant, Plain, Strategy
+from specdemo.strategies import Constant, Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]
 """Whose cache it is: both sides of a race run on the same target, each on its own text."""
@@ -62,6 +63,7 @@ class TracedEngine:
         self._draft: LanguageModel | None = None
         self._head: HeadModel | None = None
         self._memory = Memory()
+        self._experience = Experiences(pair)
         self._kept: dict[_Role, list[ModelSequence]] = {}
         self._draft_tokenizer: Tokenizer | None = None
         if pair.draft is not None and pair.eagle3:
@@ -156,6 +158,7 @@ class TracedEngine:
 
     def close(self) -> None:
         """Free all models."""
+        self._experience.write()
         self._target = self._draft = self._head = None
         self._kept.clear()
 
@@ -187,10 +190,13 @@ class TracedEngine:
                 return TextDrafter(index, vocabulary)
 
             return open_index, index.update_strategy
-        if isinstance(strategy, Both | BothAuto):
-            known(costs)  # raises
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        policy = policy_for(strategy, costs)  # raises before anything is started
+        # when sampling, a seed reproduces a run only if every run begins alike
+        learns = strategy.needs_costs and not request.sampling.do_sample
+        experience = self._experience.of(strategy) if learns else None
+        policy = policy_for(strategy, costs, experience)  # raises before anything is started
+        if learns and isinstance(policy, AutoPolicy):
+            self._experience.keep(strategy, policy.experience)
 
         def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
             if self._head is not None:
@@ -199,13 +205,8 @@ class TracedEngine:
             sequence = self._sequence("draft", text, capacity, kv_cache=request.kv_cache)
             singly = self._model("draft").feeds_singly
             drafter = ModelDrafter(sequence, vocabulary, context, policy, request.sampling, random, singly)
-            if isinstance(strategy, Both | BothAuto):
-                return BothDrafter(
-                    drafter,
-                    Sources(known(costs), resting=isinstance(strategy, Both)),
-                    strategy.max_ngram_size,
-                    vocabulary,
-                )
+            if isinstance(policy, AutoPolicy) and len(strategy.drafter.sources) > 1:
+                return SourcesDrafter(drafter, policy, index_of(strategy, self._table), vocabulary)
             if self._draft_tokenizer is None:
                 return drafter
             return TranslatingDrafter(drafter, self._draft_tokenizer, self._tokenizer)
