@@ -4,6 +4,7 @@ Exit codes: 0, 2 for bad usage, 1 for a run that failed, 130 for Ctrl+C.
 """
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="replace")  # such as of a pipe on Windows, which has no τ
     with importing():
         from specdemo.cli.commands import build_parser  # openvino takes a second to import
     try:

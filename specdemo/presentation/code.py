@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from shlex import join
 from typing import Any, NamedTuple
 
 from specdemo.decoding import fields
 from specdemo.errors import SettingsError
 from specdemo.models.devices import draft_device, properties
 from specdemo.models.origins import Format, Origin, origin
+from specdemo.presentation.shells import command, post
 from specdemo.presentation.wording import is_chat
 from specdemo.records import Model, ModelPair, Request
 from specdemo.settings import GenerationSettings
@@ -139,12 +139,12 @@ def _ovms(copy: _Copy) -> Iterator[str]:
     flags += ["--task", "text_generation", "--target_device", runtime.device]
     flags += ["--cache_size", str(runtime.cache_size)]
     if copy.draft is not None:
-        yield join(["ovms", *flags, "--draft_source_model", copy.draft.path])
+        yield from command(["ovms", *flags, "--draft_source_model", copy.draft.path])
     else:  # the graph then needs prompt_lookup in its plugin_config
-        yield join(["ovms", *flags, "--pipeline_type", "LM_CB"])
+        yield from command(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     yield ""
-    yield _curl("/v3", copy, fields.openai(copy.request) | copy.form)
+    yield from _request("/v3", copy, fields.openai(copy.request) | copy.form)
 
 
 def _vllm(copy: _Copy) -> Iterator[str]:
@@ -154,9 +154,9 @@ def _vllm(copy: _Copy) -> Iterator[str]:
     if copy.target.file is not None:
         yield "# vLLM's support of GGUF files is experimental; add --tokenizer with the original repository"
     flags = ["--port", _PORT, "--speculative-config", json.dumps(form)]
-    yield join(["vllm", "serve", copy.target.path, *flags])
+    yield from command(["vllm", "serve", copy.target.path, *flags])
     yield ""
-    yield _curl("/v1", copy, fields.openai(copy.request))
+    yield from _request("/v1", copy, fields.openai(copy.request))
 
 
 def _llama_cpp(copy: _Copy) -> Iterator[str]:
@@ -164,10 +164,12 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
     if copy.draft is not None:
         kind = "draft-eagle3" if copy.pair.eagle3 else "draft-simple"
         flags = ["--spec-type", kind, "--spec-draft-model", copy.draft.path, *flags]
-    yield join(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
+    yield from command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
     yield ""
     window = copy.pair.target.context_length or _WINDOW
-    yield _curl("/v1", copy, {"max_tokens": copy.request.max_new_tokens, **fields.llama_cpp(copy.request, window)})
+    yield from _request(
+        "/v1", copy, {"max_tokens": copy.request.max_new_tokens, **fields.llama_cpp(copy.request, window)}
+    )
 
 
 def _transformers(copy: _Copy) -> Iterator[str]:
@@ -205,8 +207,8 @@ def _pretrained(place: Origin) -> str:
     return repr(place.place) if place.file is None else f"{place.place!r}, gguf_file={place.file!r}"
 
 
-def _curl(prefix: str, copy: _Copy, request: dict[str, Any]) -> str:
-    """A request to a server, with `curl`."""
+def _request(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
+    """A request to a server."""
     name, prompt = copy.pair.target.name, copy.request.prompt
     path, body = "/completions", {"model": name, "prompt": prompt, **request}
     if copy.chat:
@@ -214,9 +216,7 @@ def _curl(prefix: str, copy: _Copy, request: dict[str, Any]) -> str:
         body = {"model": name, "messages": [{"role": "user", "content": prompt}], **request}
         if not copy.request.enable_thinking:
             body["chat_template_kwargs"] = {"enable_thinking": False}
-    data = json.dumps(body, ensure_ascii=False)
-    header = ["-H", "Content-Type: application/json"]
-    return join(["curl", f"http://localhost:{_PORT}{prefix}{path}", *header, "-d", data])
+    yield from post(f"http://localhost:{_PORT}{prefix}{path}", body)
 
 
 FLAVOURS: dict[str, Software] = {

@@ -1,6 +1,7 @@
 """What `doctor` says of a machine, and completion of what can be typed."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -106,3 +107,14 @@ def test_bash_completes_with_it(tmp_path: Path) -> None:
     asked = 'COMP_WORDS=(specdemo compare --num-a); COMP_CWORD=2; _specdemo; echo "${COMPREPLY[@]}"'
     done = subprocess.run([bash, "-c", f"{lines}\n{asked}"], capture_output=True, text=True, check=True)
     assert done.stdout == "--num-assistant-tokens\n"
+
+
+def test_an_output_without_such_letters_is_no_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "specdemo", "--help"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "[OPTION ?]" in done.stdout

@@ -66,7 +66,7 @@ def test_python_compiles_and_commands_keep_their_words(flavour: str) -> None:
         assert repr(PROMPT) in lines
         assert "num_assistant_tokens = 7" in lines
         return
-    command, request = (shlex.split(part) for part in lines.strip().split("\n\n"))
+    command, request = (shlex.split(part, comments=True) for part in lines.strip().split("\n\n"))
     body = json.loads(request[-1])
     assert body["prompt"] == PROMPT
     assert ("7" in command or '"num_speculative_tokens": 7' in " ".join(command)) != ("num_assistant_tokens" in body)
@@ -74,7 +74,7 @@ def test_python_compiles_and_commands_keep_their_words(flavour: str) -> None:
 
 def requested(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> tuple[str, dict[str, Any]]:
     """Path and body of a request to a server."""
-    words = shlex.split(written(flavour, pair, **chosen).strip().split("\n\n")[1])
+    words = shlex.split(written(flavour, pair, **chosen).strip().split("\n\n")[1], comments=True)
     body: dict[str, Any] = json.loads(words[-1])
     return words[1].removeprefix("http://localhost:8000"), body
 
@@ -215,7 +215,7 @@ def llama_cpp(command: list[str]) -> xllamacpp.Server:
 def test_the_lines_for_llama_cpp_run_in_it(tiny: ModelPair, chosen: dict[str, Any]) -> None:
     settings = GenerationSettings.checked(**{"max_new_tokens": 24, "ignore_eos": True, **chosen})
     lines = code("llama.cpp", tiny, settings, "a b a b a", local=True)
-    command, request = (shlex.split(part) for part in lines.strip().split("\n\n"))
+    command, request = (shlex.split(part, comments=True) for part in lines.strip().split("\n\n"))
     server = llama_cpp(command)
     path = request[1].removeprefix("http://localhost:8000")
     sent = httpx.post(
