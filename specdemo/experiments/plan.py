@@ -55,6 +55,11 @@ class Result(Record):
     def complete(self) -> bool:
         """Whether everything was measured."""
 
+    @property
+    def so_far(self) -> str | None:
+        """The main figure so far, for progress; None if there is none yet."""
+        return None
+
     @abstractmethod
     def report(self) -> Report:
         """The result in words, tables and charts."""
@@ -148,6 +153,14 @@ class Plan(ABC, Generic[S, R, F]):
         """
         return Saved({}, []) if checkpoint is None else cast(Saved[R], checkpoint.open(self.header, self.row))
 
+    def seconds_left(self) -> float | None:
+        """How long it still takes, where the plan knows; else what is left follows from the rows so far."""
+        return None
+
+    def ended(self, found: F) -> F:
+        """The result once nothing is left to measure."""
+        return found
+
     def covers(self, row: R) -> bool:
         """Whether a row of a checkpoint belongs to this plan, which may have fewer repeats."""
         return True
@@ -205,11 +218,17 @@ def run(
                         checkpoint.add(row)
                     found = plan.result(facts, list(rows.values()))
                     new, spent, began = new + 1, spent + perf_counter() - began, perf_counter()
-                    yield progress(row.doing, spent / new * (found.total - len(rows)))
-                left = plan.missing(list(rows.values())) if len(rows) > at else ()
-                steps = next((each.steps for each in left if each.name == session.name), ())
+                    left = plan.seconds_left()
+                    left = spent / new * (found.total - len(rows)) if left is None else left
+                    yield progress(found.so_far or row.doing, left)
+                rest = plan.missing(list(rows.values())) if len(rows) > at else ()
+                steps = next((each.steps for each in rest if each.name == session.name), ())
         if stop() or len(rows) == before:
             return
+    ended = plan.ended(found)
+    if ended is not found:
+        found = ended
+        yield progress(found.so_far or "finished", 0.0)
 
 
 def run_with_extras(

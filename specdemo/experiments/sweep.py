@@ -7,8 +7,9 @@ decoding.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from time import perf_counter
 from typing import Any, Literal
 
 import plotly.graph_objects as go
@@ -41,6 +42,7 @@ REPEATS = 3
 FRESH = 8  # fresh runs of the fastest setting, at least, equally many per prompt
 COLUMNS = ("setting", "speedup", "predicted", "τ", "α", "draft", "verify", "other", "outputs", "runs")
 _ORDER = ("lookahead", "threshold", "policy")
+_TRYING = 0.6  # of a limited time; the rest is for fresh runs
 _NAMED = 4  # of the settings within measurement error
 _PASSES = (2, 5, 17)  # tokens per pass: at the shortest lookahead, the default, and the longest
 _NONE = "This pair supports none of the settings to be tried; choose another engine or drafter."
@@ -103,6 +105,12 @@ class Sweep(Result):
     def complete(self) -> bool:
         """Whether every setting ran on every prompt in every repeat, and the fastest again."""
         return self.runs == self.planned
+
+    @property
+    def so_far(self) -> str | None:
+        """The fastest setting so far."""
+        best = self.fresh or max(self.points, key=lambda point: point.speedup.middle, default=None)
+        return None if best is None else f"best so far {best.candidate.name}, {best.speedup.middle:.2f}×"
 
     def report(self) -> Report:
         """The sweep as a report."""
@@ -175,11 +183,32 @@ def _candidate(
     return Candidate(kind=kind, name=name, value=value, settings=changed)
 
 
+@dataclass
+class _Clock:
+    """Seconds since the first run."""
+
+    began: float | None = None
+
+    def start(self) -> None:
+        if self.began is None:
+            self.began = perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.began is None else perf_counter() - self.began
+
+
 @dataclass(frozen=True)
 class SweepPlan(TrialPlan[Sweep]):
-    """Every prompt with each of the settings `tried`; repeats beyond `repeats` are fresh runs of the fastest."""
+    """Every prompt with each of the settings `tried`; repeats beyond `repeats` are fresh runs of the fastest.
+
+    With `seconds`, it takes about so long from its first run on: the fastest of those settings that could be tried in
+    part of it runs again in the rest.
+    """
 
     tried: Sequence[Candidate] = ()
+    seconds: float | None = None
+    _clock: _Clock = field(default_factory=_Clock, compare=False)
 
     @cached_property
     def variants(self) -> dict[str, GenerationSettings]:
@@ -209,12 +238,24 @@ class SweepPlan(TrialPlan[Sweep]):
     def missing(self, rows: Sequence[TrialRow]) -> list[Session[Group]]:
         """What is left to run; after that, fresh runs of the fastest setting."""
         finished = {row.key for row in rows}
-        left = self.sessions(finished, range(self.repeats), list(self.variants))
+        left = [] if self._over(_TRYING) else self.sessions(finished, range(self.repeats), list(self.variants))
         if left:
             return left
-        best = self.fastest(rows)
-        fresh = range(self.repeats, self.repeats + self.again)
+        best, again = self.fastest(rows), any(row.repeat >= self.repeats for row in rows)
+        fresh = range(self.repeats, self.repeats + (0 if again and self._over(1) else self.again))
         return [] if best is None else self.sessions(finished, fresh, [f"{best.settings.engine} {best.name}"])
+
+    def _over(self, share: float) -> bool:
+        """Whether this share of the time has passed."""
+        return self.seconds is not None and self._clock.seconds > share * self.seconds
+
+    def seconds_left(self) -> float | None:
+        """What is left of the time, if it is limited."""
+        return None if self.seconds is None else max(self.seconds - self._clock.seconds, 0.0)
+
+    def ended(self, found: Sweep) -> Sweep:
+        """The sweep, which is complete though not every run fitted into the time."""
+        return found if found.complete or self.seconds is None else found.model_copy(update={"planned": found.runs})
 
     def fastest(self, rows: Sequence[TrialRow]) -> Candidate | None:
         """The fastest setting, fresh runs aside; among equals, the one named first. None if nothing was timed."""
@@ -241,9 +282,14 @@ class SweepPlan(TrialPlan[Sweep]):
         Raises:
             PromptError: one is empty, or too long.
         """
+        self._clock.start()
+        share = 1.0 if any(step.repeat >= self.repeats for step in steps) else _TRYING
         for task in self.tasks:
             run_alone(engine.decoder(Request.of(task.prompt, self.settings).plain), 1, stop)
-        yield from super().measure(engine, costs, steps, stop)
+        rows: list[TrialRow] = []  # at least one, however long it takes
+        for row in super().measure(engine, costs, steps, lambda: stop() or (bool(rows) and self._over(share))):
+            rows.append(row)
+            yield row
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Sweep:
         """The sweep with these rows."""
@@ -291,16 +337,18 @@ def sweep(
     repeats: int = REPEATS,
     costs: Costs | None = None,
     seed: int = 0,
+    seconds: float | None = None,
     stop: Callable[[], bool] = never,
 ) -> Iterator[Progress[Sweep]]:
     """Measure the candidates with a loaded engine, then the fastest again; yield a state first, and after each trial.
 
-    Candidates that this pair does not support are left out. Once `stop` returns True, finished results stand.
+    Candidates that this pair does not support are left out. `seconds` limits it as `SweepPlan` says. Once `stop`
+    returns True, finished results stand.
 
     Raises:
         SpecdemoError: a prompt or the settings cannot be run, or the engine failed.
     """
-    plan = SweepPlan(engine.pair, prompts_as_tasks(prompts), settings, tried, repeats=repeats, seed=seed)
+    plan = SweepPlan(engine.pair, prompts_as_tasks(prompts), settings, tried, seconds, repeats=repeats, seed=seed)
     yield from run(plan, loaded=Loaded(engine, costs), stop=stop)
 
 

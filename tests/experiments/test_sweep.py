@@ -1,6 +1,7 @@
 """The sweep on the scripted engine, whose clocks are arithmetic, and once on the bundled pair."""
 
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,19 @@ from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import PromptError, SettingsError
-from specdemo.experiments.sweep import FRESH, Candidate, Point, Sweep, candidates, recommend, sweep
+from specdemo.experiments.checkpoint import Checkpoint
+from specdemo.experiments.plan import Loaded, run
+from specdemo.experiments.sweep import (
+    FRESH,
+    Candidate,
+    Point,
+    Sweep,
+    SweepPlan,
+    candidates,
+    prompts_as_tasks,
+    recommend,
+    sweep,
+)
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import trials
 from specdemo.progress import Progress
@@ -236,3 +249,40 @@ def test_the_bundled_pair_is_swept(traced: TracedEngine) -> None:
     assert six.mean_accepted_length is not None
     assert 1 < two.mean_accepted_length < six.mean_accepted_length < 7
     assert last.found.prediction is not None
+
+
+def test_a_sweep_within_a_time_tries_what_fits_and_keeps_the_rest_for_fresh_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = count()
+    monkeypatch.setattr("specdemo.experiments.sweep.perf_counter", lambda: next(now) / 100)
+    tried = candidates(PAIR, LONG, range(1, 17), ())
+    states = list(sweep(ScriptedEngine(), ("Say",), LONG, tried, repeats=3, seconds=10))
+    last = states[-1]
+    assert last.found.complete
+    assert (last.done, last.seconds_left) == (last.total, 0)
+    assert 1 < len(last.found.points) < 16
+    assert last.found.fresh is not None
+    assert last.found.recommendation.candidate is not None
+    assert next(now) / 100 < 12
+    left = [state.seconds_left for state in states[1:]]
+    assert left == sorted(left, key=lambda seconds: -(seconds or 0))
+    assert any(state.doing.startswith("best so far lookahead") for state in states)
+
+
+def test_a_time_that_is_long_enough_leaves_a_sweep_as_it_is() -> None:
+    *_, whole = sweep(ScriptedEngine(), ("Say",), LONG, FEW, repeats=1)
+    *_, timed = sweep(ScriptedEngine(), ("Say",), LONG, FEW, repeats=1, seconds=1e6)
+    assert timed.found == whole.found
+
+
+def test_a_sweep_resumes(tmp_path: Path) -> None:
+    asked, checkpoint, engine = count(), Checkpoint(tmp_path / "sweep.rows.jsonl"), ScriptedEngine()
+    plan = SweepPlan(engine.pair, prompts_as_tasks(["Say", "Tell"]), LONG, FEW)
+    loaded = Loaded(engine, None)
+    *_, cut = run(plan, loaded=loaded, checkpoint=checkpoint, stop=lambda: next(asked) > 700)
+    resumed = list(run(plan, loaded=loaded, checkpoint=checkpoint))
+    assert 0 < cut.done < cut.total
+    assert resumed[0].done == cut.done
+    assert resumed[-1].found.complete
+    assert resumed[-1].found.fresh is not None

@@ -45,6 +45,7 @@ APPLIED = (*DECODING, "kv_cache")
 ANATOMY = "anatomy"
 """Id of its tab."""
 FIND = "Find my best setting"
+QUICK, THOROUGH = "30 seconds", "Thorough"
 _FROM_BROWSER = script("settings.js", "withChat")
 _WHEN = (
     '<p class="round">Move it: the run follows from its next round.</p>'
@@ -68,10 +69,11 @@ class CompareTab(NamedTuple):
 
 
 class FindButtons(NamedTuple):
-    """What starts and stops the search for the best setting."""
+    """What starts and stops the search for the best setting, and how long it may take."""
 
     start: gr.Button
     stop: gr.Button
+    effort: gr.Radio
 
 
 class _Buttons(NamedTuple):
@@ -147,8 +149,9 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
 def _find() -> FindButtons:
     with gr.Row(elem_id="finding"):
         start = gr.Button(FIND, elem_id="find", size="sm", min_width=160)
+        effort = gr.Radio([QUICK, THOROUGH], value=QUICK, container=False, show_label=False, elem_id="effort")
         stop = gr.Button("Stop", variant="stop", elem_id="stop-find", size="sm", visible=False, min_width=60)
-    return FindButtons(start, stop)
+    return FindButtons(start, stop, effort)
 
 
 def _as_code(

@@ -17,12 +17,13 @@ from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.html.parts import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
-from specdemo.ui.tabs.compare import APPLIED, FIND, CompareTab, applied
+from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, applied
 from specdemo.worker import WithEngine
 
 _LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8, 10)
 _THRESHOLDS = (0.3, 0.6)
 _REPEATS = 2
+_SECONDS = 30
 _TOKENS = 64  # at most, of each run
 
 
@@ -40,9 +41,9 @@ class Finder:
         self._sessions = sessions
 
     def find(
-        self, request: gr.Request, known: bool, pair: ModelPair, prompt: str, *values: Any
+        self, request: gr.Request, known: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
     ) -> Iterator[list[Any]]:
-        """Sweep the prompt; updates of message, both buttons, and the controls."""
+        """Sweep the prompt, as long as the effort says; updates of message, both buttons, and the controls."""
         check_known(known)
         idle, busy = working(FIND, busy=False), working(FIND, busy=True)
         unchanged = applied(None)
@@ -53,8 +54,11 @@ class Finder:
         except SpecdemoError as error:
             yield [alert(error), *idle, *unchanged]
             return
-        yield [notice("Waiting for the machine …"), *busy, *unchanged]
-        work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=_REPEATS)
+        seconds = _SECONDS if effort == QUICK else None
+        takes = f"Takes at most about {seconds} s" if seconds else f"Tries {len(tried)} settings; how long shows soon"
+        yield [notice(f"{takes}. Waiting for the machine …"), *busy, *unchanged]
+        repeats = 1 if seconds else _REPEATS
+        work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=repeats, seconds=seconds)
         job, visitor = WithEngine(settings.engine, pair, work), str(request.session_hash)
         state = None
         updates = measured(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
@@ -101,8 +105,8 @@ def connect_find(
     controls = compare.controls
     compare.find.start.click(
         Finder(sessions).find,
-        [known, pair, compare.prompt, *controls.values()],
-        [compare.message, *compare.find, *(controls[name] for name in APPLIED)],
+        [known, pair, compare.prompt, compare.find.effort, *controls.values()],
+        [compare.message, compare.find.start, compare.find.stop, *(controls[name] for name in APPLIED)],
         **QUIET,
         **ENGINE,
     )
