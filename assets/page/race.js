@@ -315,7 +315,7 @@ export class Race {
     this.find(".toggle").textContent = "Replay";
     const { result } = this;
     this.root.dataset.state = result ? "done" : "failed";
-    if (!result) return this.say(this.failure ? "The run failed. What had been decoded until then is shown below." : "");
+    if (!result) return this.failed();
     this.root.dataset.tone = result.tone;
     const share = this.root.querySelector(".share");
     if (share instanceof HTMLElement) share.hidden = !result.record;
@@ -332,6 +332,11 @@ export class Race {
     if (this.marked === this.run) return;
     this.marked = this.run;
     for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
+  }
+
+  failed() {
+    const shown = SIDES.some((side) => this.player.sides[side].rounds.length);
+    this.say(shown ? "The run failed. What had been decoded until then is shown below." : this.failure ?? "");
   }
 
   toggle() {

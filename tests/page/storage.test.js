@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { load, show, soon } from "./support.js";
+import { load, show, until } from "./support.js";
 
 const { Stored, isText } = await load("storage.js");
 const { Past, overlaid, runsIn } = await load("past.js");
@@ -56,8 +56,7 @@ for (const wrong of ['"x"', "[1,2,3]", "{", "{}"]) {
     assert.match(element.querySelector(".none").textContent, /was reset/);
     const detail = { lines: ['{"run": "b", "prompt": "Say"}'], result: { headline: "1.2× faster", made_by: "x", words: [] } };
     root.dispatchEvent(new CustomEvent("finished", { detail }));
-    await soon();
-    assert.equal(element.querySelectorAll("li").length, 1);
+    await until(() => element.querySelectorAll("li").length === 1);
     assert.equal(JSON.parse(localStorage.getItem("specdemo-runs"))[0].run, "b");
   });
 }
