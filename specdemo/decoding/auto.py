@@ -23,7 +23,7 @@ text is noticed. A request begins with what was learnt while steps were timed, o
 ones. Without either, rounds start short and grow with each accepted proposal, since a draft can be confident and
 wrong.
 
-Passes keep their length where a change would cost more than padding does (see `width`), so up to that length another
+Passes keep their length where a change would cost more than padding does (see `steps`), so up to that length another
 proposal costs only a draft step. Where not even a first proposal pays off, rounds are plain, apart from probes of one
 proposal. A probe that loses time is followed by enough plain rounds to keep probing a small share of the time.
 
@@ -37,21 +37,20 @@ pairs lose until they are trusted and what useless ones lose until they are not.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import exp, log
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.decoding.fading import Chance, FadingMean, log_odds
 from specdemo.decoding.indexes import NO_MATCH, Match
-from specdemo.decoding.width import rising
+from specdemo.decoding.steps import Steps, seconds_of_more, seconds_of_passes
 from specdemo.records import Costs
 from specdemo.strategies import Strategy
 
 _TRUSTED = 1  # proposals in a round before any was accepted; each accepted one allows two more
 _ROUND_MEMORY = 0.95  # the same for a round's tokens and seconds
 _PROBING = 0.015  # share of the time spent on probes
-_GROWING = 0.5  # share of a length change's cost that is charged to the proposal causing it
 _EVERY = 8  # rounds between recomputations of the prices, which take time
 _DRAFT_GAIN = 1.5  # the draft's rounds against plain decoding, before there was one
 _UNCOUNTED = 0.5  # the chance by counts, where nothing is counted
@@ -65,66 +64,96 @@ _COUNTED = ((-1.4, 0.3), (-1.2, 0.6), (-0.5, 0.5), (-0.9, 0.7))
 _NOT_COUNTED = ((-1.7, 0.5), (-0.6, 0.5), (0.2, 0.5), (1.4, 0.5))
 
 
+_OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: offset + slope · log-odds of the draft's probability
+_OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # the initial values, and the largest
+_DRIFT = 1.01  # by which they grow with every verdict
+_SURE, _UNSURE = 0.999, 0.01  # the draft's probabilities are clipped to these
+_NO_NEWS = 0.02  # a verdict this close to the expected one teaches nothing
+MEMORY = 0.98  # share of a verdict's weight that remains after the next one
+
+
+@dataclass
+class FadingMean:
+    """A ratio of sums, such as accepted / judged, in which old terms fade."""
+
+    above: float
+    below: float
+    memory: float = MEMORY
+
+    @property
+    def value(self) -> float:
+        """The ratio."""
+        return self.above / self.below
+
+    def add(self, above: float, below: float) -> None:
+        """Count a new term; all older ones fade a little."""
+        self.above = above + self.memory * self.above
+        self.below = below + self.memory * self.below
+
+    def forget(self, most: float) -> None:
+        """Keep at most this weight."""
+        share = min(most / self.below, 1.0)
+        self.above, self.below = self.above * share, self.below * share
+
+    def add_run(self, right: int, *, failed: bool) -> None:
+        """A run of `right` successes, followed by a failure or not."""
+        kept = self.memory**right
+        added = (1 - kept) / (1 - self.memory)
+        self.above, self.below = added + kept * self.above, added + kept * self.below
+        if failed:
+            self.add(0, 1)
+
+
+@dataclass
+class Chance:
+    """The chance that a proposal is accepted, a logistic function of the log-odds of the draft's probability.
+
+    Learnt one verdict at a time by an extended Kalman filter: a Newton step for the curve's offset and slope, scaled
+    by their remaining uncertainty.
+    """
+
+    offset: float = _OFFSET
+    slope: float = _SLOPE
+    var_offset: float = _OFFSET_VARIANCE
+    var_slope: float = _SLOPE_VARIANCE
+    covariance: float = 0.0
+
+    def forget(self) -> None:
+        """Become as uncertain as at first, around the same curve."""
+        self.var_offset, self.var_slope, self.covariance = _OFFSET_VARIANCE, _SLOPE_VARIANCE, 0.0
+
+    def of(self, confidence: float) -> float:
+        """The chance at this confidence, in log-odds."""
+        return 1 / (1 + exp(-(self.offset + self.slope * confidence)))
+
+    def learn(self, confidence: float, accepted: bool) -> None:
+        """Learn from one verdict on a proposal of this confidence."""
+        chance = self.of(confidence)
+        if abs(accepted - chance) < _NO_NEWS:  # nearly always the case with a good draft, and saves time
+            return
+        offset = self.var_offset + self.covariance * confidence
+        slope = self.covariance + self.var_slope * confidence
+        weight = chance * (1 - chance)
+        gain = 1 / (1 + weight * (offset + slope * confidence))
+        self.offset += gain * offset * (accepted - chance)
+        self.slope += gain * slope * (accepted - chance)
+        self.var_offset = min((self.var_offset - gain * weight * offset**2) * _DRIFT, _OFFSET_VARIANCE)
+        self.var_slope = min((self.var_slope - gain * weight * slope**2) * _DRIFT, _SLOPE_VARIANCE)
+        limit = 0.99 * (self.var_offset * self.var_slope) ** 0.5  # limiting the variances must not break this one
+        self.covariance = max(min((self.covariance - gain * weight * offset * slope) * _DRIFT, limit), -limit)
+
+
+def log_odds(probability: float) -> float:
+    """Of a probability, clipped so that it is finite."""
+    bounded = min(max(probability, _UNSURE), _SURE)
+    return log(bounded / (1 - bounded))
+
+
 class Timing(NamedTuple):
     """Measured seconds of a round: of drafting, and of the target's pass."""
 
     draft: float
     verify: float
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What steps take, in seconds: draft steps, and target passes by length, never falling with length.
-
-    `change`: how much longer a pass takes whose length differs from the one before; `cap`: the most proposals to
-    consider.
-    """
-
-    draft: float
-    first_draft: float
-    passes: npt.NDArray[np.float64]
-    change: float
-    cap: int
-
-    @classmethod
-    def of(cls, costs: Costs, cap: int) -> Self:
-        """From measured step costs; capped at the longest pass that was measured."""
-        assert costs.later_draft_step is not None, "checked when the policy was chosen"
-        passes = rising(np.array(costs.verify))
-        return cls(
-            draft=costs.later_draft_step,
-            first_draft=costs.first_draft_step or costs.later_draft_step,
-            passes=passes,
-            change=costs.length_change or 0.0,
-            cap=min(cap, len(passes) - 1),
-        )
-
-    @property
-    def plain(self) -> float:
-        """A plain step."""
-        return float(self.passes[0])
-
-    def round(self, proposed: int, fed: int, *, changed: bool) -> float:
-        """A round with this many proposals, at least one, whose pass feeds `fed` tokens."""
-        drafting = self.first_draft + (proposed - 1) * self.draft
-        return float(self.passes[fed - 1]) + self.change * changed + drafting
-
-
-def seconds_of_passes(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
-    """What passes over 1 to cap + 1 tokens take after one that fed `fed` tokens: padded, or of another length."""
-    tokens = np.arange(1, steps.cap + 2)
-    filled = steps.passes[np.clip(tokens, fed, len(tokens)) - 1]
-    filled = filled + _GROWING * steps.change * (tokens > fed)
-    return np.minimum(filled, steps.passes[: len(tokens)] + steps.change)
-
-
-def seconds_of_more(steps: Steps, passes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What m more proposals than k take, given the seconds of passes; shape (cap, cap), by k and m - 1."""
-    k, m = np.ogrid[: steps.cap, 1 : steps.cap + 1]
-    more = np.asarray(passes[np.minimum(k + m, steps.cap)] - passes[k] + m * steps.draft)
-    more[0] += steps.first_draft - steps.draft
-    more[k + m > steps.cap] = np.inf
-    return more
 
 
 def needed_chances(more: npt.NDArray[np.float64], learnt: "Experience") -> list[float]:

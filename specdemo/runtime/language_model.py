@@ -21,9 +21,10 @@ from typing import Protocol
 import openvino
 from openvino import _offline_transformations
 
-from specdemo.decoding.sampling import Logits
+from specdemo.decoding.sampling import Logits, greedy_choice, resized
 from specdemo.errors import LoadError
 from specdemo.runtime.sequences import Cached, Paged, Stateful, Uncached
+from specdemo.settings import Sampling
 
 _READ, _FED, _CYCLES = 16, 5, 8  # of the trial that decides how to feed: context tokens, tokens fed, repetitions
 
@@ -116,3 +117,24 @@ class LanguageModel:
     def vocabulary(self) -> int:
         """Number of logits at each position."""
         return int(self._compiled.outputs[0].get_partial_shape()[-1].get_length())
+
+
+_CHUNK = 256  # tokens whose logits are computed together, which bounds their memory
+
+
+def draft_agreement(
+    draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, vocabulary: int | None = None
+) -> tuple[bool, ...]:
+    """For each token of a text from index `first` on, whether the draft's greedy choice is the same.
+
+    `vocabulary` is the number of tokens to choose among, if it is not the draft's own number of logits.
+    """
+    agreement: list[bool] = []
+    for start in range(first, len(text), _CHUNK):
+        end = min(start + _CHUNK, len(text))
+        logits = draft.logits(text[: end - 1], end - start)
+        for index, row in enumerate(logits, start):
+            seen = set(text[:index]) if sampling.repetition_penalty != 1 else ()
+            choices = row if vocabulary is None else resized(row, vocabulary)
+            agreement.append(greedy_choice(choices, sampling, seen) == text[index])
+    return tuple(agreement)

@@ -17,7 +17,7 @@ from specdemo.errors import LoadError, PromptError
 from specdemo.models.converted import folder_of
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Request
-from specdemo.runtime.prompt import check_prompt, messages
+from specdemo.runtime.text import check_prompt, messages
 
 _MARK = "\ue000"  # where a text is cut, while a template is applied to it
 

@@ -31,7 +31,7 @@ import numpy as np
 
 from specdemo.analysis import metrics
 from specdemo.analysis.oracle import passes
-from specdemo.decoding.width import Width, rising
+from specdemo.decoding.steps import Width, rising
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
 from specdemo.measure.step_costs import measure_costs

@@ -16,8 +16,7 @@ import sys
 from statistics import median
 
 from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.genai.config import generation_config, kind_of
-from specdemo.engines.genai.handles import as_tensor
+from specdemo.engines.genai.pipelines import as_tensor, generation_config, kind_of
 from specdemo.measure.race import race
 from specdemo.models.pairs import default_pair
 from specdemo.records import Request

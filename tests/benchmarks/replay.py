@@ -25,8 +25,8 @@ import numpy as np
 from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
+from specdemo.decoding.steps import Width, rising
 from specdemo.decoding.table import TABLE, Table
-from specdemo.decoding.width import Width, rising
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter
 from specdemo.models.devices import properties
 from specdemo.records import Costs

@@ -9,8 +9,7 @@ import pytest
 
 from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.genai.config import generation_config
-from specdemo.engines.genai.handles import as_tensor
+from specdemo.engines.genai.pipelines import as_tensor, generation_config
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone

@@ -11,9 +11,7 @@ import pytest
 
 from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.genai.config import generation_config
-from specdemo.engines.genai.handles import as_tensor
-from specdemo.engines.genai.pipelines import Pipelines
+from specdemo.engines.genai.pipelines import Pipelines, as_tensor, generation_config
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs

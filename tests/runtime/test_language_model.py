@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from specdemo.decoding.sampling import Logits
-from specdemo.engines.agreement import draft_agreement
 from specdemo.models.devices import properties
 from specdemo.models.pairs import BUNDLED
-from specdemo.runtime.language_model import LanguageModel
+from specdemo.runtime.language_model import LanguageModel, draft_agreement
 from specdemo.settings import RuntimeSettings, Sampling
 
 pytestmark = pytest.mark.openvino

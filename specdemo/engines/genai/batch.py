@@ -13,9 +13,7 @@ from time import perf_counter
 import openvino_genai
 
 from specdemo.engines.batch import Arrival, RoundCounts
-from specdemo.engines.genai.config import generation_config, kind_of
-from specdemo.engines.genai.handles import as_tensor, check_fits, read
-from specdemo.engines.genai.pipelines import Pipelines
+from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
 from specdemo.errors import EngineError
 from specdemo.records import FinishReason, Request
 from specdemo.strategies import Constant, Plain, Strategy

@@ -16,10 +16,8 @@ import openvino_genai
 from specdemo.decoding.fields import tells_probabilities
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Prefilling
-from specdemo.engines.genai.config import generation_config, kind_of
-from specdemo.engines.genai.handles import as_tensor, check_fits, read
-from specdemo.engines.genai.pipelines import Pipelines
-from specdemo.engines.genai.trace import Tracer
+from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
+from specdemo.engines.genai.replay import Tracer
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.runtime.text import IncrementalText

@@ -11,10 +11,8 @@ from itertools import islice
 from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.batch import Batch
 from specdemo.engines.genai.batch import GenAIBatch
-from specdemo.engines.genai.config import generation_config
 from specdemo.engines.genai.decoder import GenAIDecoder, request_ids
-from specdemo.engines.genai.handles import Output, as_tensor, check_fits, read
-from specdemo.engines.genai.pipelines import Pipelines
+from specdemo.engines.genai.pipelines import Output, Pipelines, as_tensor, check_fits, generation_config, read
 from specdemo.errors import EngineError
 from specdemo.models.checks import check_request, check_strategy
 from specdemo.models.environment import describe_environment

@@ -4,19 +4,43 @@ Plain, draft model and prompt lookup need a pipeline each: a speculative pipelin
 speculative ones only the last used stays loaded, so at most two copies of the target are in memory.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import openvino
 import openvino_genai
 
+from specdemo.decoding import fields
 from specdemo.engines.base import PREFILL_CHUNK
-from specdemo.engines.genai.config import Kind
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
 from specdemo.models.pairs import require_draft
-from specdemo.records import ModelPair
+from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.runtime.language_model import LanguageModel
 from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.strategies import Lookup, Plain, Strategy
+
+Kind = Literal["plain", "model", "lookup"]
+"""What a pipeline decodes with: the target alone, a draft model, or prompt lookup."""
+
+
+def kind_of(strategy: Strategy) -> Kind:
+    """The pipeline that decodes this way."""
+    if isinstance(strategy, Plain):
+        return "plain"
+    return "lookup" if isinstance(strategy, Lookup) else "model"
+
+
+def generation_config(
+    pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request
+) -> openvino_genai.GenerationConfig:
+    """The request for the pipeline of its kind; end-of-text tokens are the model's own."""
+    config = pipeline.get_config()
+    for name, value in fields.genai(request).items():
+        setattr(config, name, value)
+    return config
 
 
 class Pipelines:
@@ -100,3 +124,48 @@ class Pipelines:
         whole = self.pair.target.context_length or 2**16
         config.max_num_batched_tokens = PREFILL_CHUNK if config.dynamic_split_fuse else whole
         return config
+
+
+_REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
+    openvino_genai.GenerationFinishReason.STOP: "stop",
+    openvino_genai.GenerationFinishReason.LENGTH: "length",
+}
+
+
+class Output(NamedTuple):
+    """New tokens, their log-probabilities, and why the request ended, once it has."""
+
+    ids: tuple[int, ...]
+    logarithms: tuple[float, ...]
+    finish_reason: FinishReason | None
+
+
+def read(handle: "openvino_genai.GenerationHandle") -> Output:
+    """What a request has committed since this was last called."""
+    ids: list[int] = []
+    logarithms: list[float] = []
+    finish_reason = None
+    while handle.can_read():
+        for output in handle.read().values():
+            ids += output.generated_ids
+            logarithms += output.generated_log_probs
+            finish_reason = _REASONS.get(output.finish_reason, finish_reason)
+    return Output(tuple(ids), tuple(logarithms), finish_reason)
+
+
+def check_fits(handle: "openvino_genai.GenerationHandle", cache_size: int) -> None:
+    """Check that a request fits into the KV cache, of which GenAI says nothing but a status.
+
+    Raises:
+        CacheError: it does not.
+    """
+    if handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
+        raise CacheError(
+            f"The KV cache of {cache_size} GB is too small for this run; "
+            "shorten the prompt, ask for fewer tokens, or start with a larger cache size."
+        )
+
+
+def as_tensor(ids: Sequence[int]) -> openvino.Tensor:
+    """Token ids as GenAI takes them, shape (1, tokens)."""
+    return openvino.Tensor(np.array([ids], np.int64))

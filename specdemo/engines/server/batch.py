@@ -16,7 +16,7 @@ from specdemo.engines.server.client import Client, Event, Sending
 from specdemo.engines.server.protocols import Dialect, Reader
 from specdemo.errors import ServerError
 from specdemo.records import Request, Round
-from specdemo.runtime.prompt import check_prompt
+from specdemo.runtime.text import check_prompt
 
 _PATIENCE = 0.1  # seconds without any news
 

@@ -12,7 +12,7 @@ from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.protocols import Dialect, Reader
 from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
-from specdemo.runtime.prompt import check_prompt
+from specdemo.runtime.text import check_prompt
 from specdemo.strategies import Strategy
 
 

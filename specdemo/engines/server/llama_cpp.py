@@ -20,7 +20,7 @@ from specdemo.engines.base import Prefilling
 from specdemo.engines.server.client import Client, Event
 from specdemo.engines.server.protocols import Asked
 from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
-from specdemo.runtime.prompt import messages
+from specdemo.runtime.text import messages
 
 
 class LlamaCpp:

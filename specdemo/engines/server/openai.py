@@ -15,7 +15,7 @@ from specdemo.engines.server.answers import Part, Proposals, TextReader
 from specdemo.engines.server.client import Client
 from specdemo.engines.server.protocols import Asked
 from specdemo.records import FinishReason, Model, Request, Round
-from specdemo.runtime.prompt import messages
+from specdemo.runtime.text import messages
 from specdemo.strategies import ServerKind
 
 _LETTERS_PER_TOKEN = 4  # where a server counts no tokens; only how long texts are depends on it

@@ -12,8 +12,8 @@ import numpy as np
 
 from specdemo.decoding.auto import Timing
 from specdemo.decoding.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
+from specdemo.decoding.steps import Width
 from specdemo.decoding.verification import Uniform, Verified, block_verify, judge, rejection_sample
-from specdemo.decoding.width import Width
 from specdemo.engines.base import Prefilling
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError

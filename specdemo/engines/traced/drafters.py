@@ -19,8 +19,7 @@ from specdemo.decoding.sampling import (
     resized,
 )
 from specdemo.decoding.verification import Uniform
-from specdemo.engines.agreement import draft_agreement
-from specdemo.runtime.language_model import ModelSequence
+from specdemo.runtime.language_model import ModelSequence, draft_agreement
 from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import Sampling
 from specdemo.strategies import Source

@@ -1,15 +1,18 @@
 """A pair decoded by our own loop. One compiled target serves both sides; each request has its own caches."""
 
+import json
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cached_property, partial
+from hashlib import sha256
 from itertools import cycle, islice
+from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
 import numpy as np
 
-from specdemo.decoding.auto import AutoPolicy
+from specdemo.decoding.auto import AutoPolicy, Experience
 from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
 from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.sampling import distribution
@@ -18,12 +21,13 @@ from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import Decoder, rounds_of
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter, TranslatingDrafter
-from specdemo.engines.traced.experience import Experiences
-from specdemo.errors import PairError
+from specdemo.errors import PairError, SpecdemoError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, draft_device, draft_runtime, properties
 from specdemo.models.environment import describe_environment
+from specdemo.models.places import own_cache, writable
+from specdemo.models.weights import machine_name
 from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request
 from specdemo.runtime.eagle import HeadModel, show_states
 from specdemo.runtime.language_model import Adapt, LanguageModel, ModelSequence
@@ -38,6 +42,40 @@ _KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
 
 _LEAST = 1e-12  # of a probability, so that it has a logarithm
 _DRAFTED_TOKENS = 64  # while draft steps are timed
+
+
+class Experiences:
+    """Of one pair."""
+
+    def __init__(self, pair: ModelPair) -> None:
+        models = [(model.name, model.weights, model.weight_bytes) for model in (pair.target, pair.draft) if model]
+        self._pair = [models, pair.runtime.model_dump(), machine_name()]
+        self._latest: dict[str, Experience] = {}
+
+    def of(self, strategy: Strategy) -> Experience | None:
+        """What is known of a strategy; None before its first request."""
+        latest = self._latest.get(strategy.name)
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # none, or of another version
+            values = latest.to_dict() if latest is not None else json.loads(self._file(strategy.name).read_bytes())
+            return Experience.from_dict(values)
+        return None
+
+    def keep(self, strategy: Strategy, experience: Experience) -> None:
+        """Keep what a request is going to learn; what the one before learnt is written."""
+        self.write()
+        self._latest[strategy.name] = experience
+
+    def write(self) -> None:
+        """Write everything, if anything can be written to the cache."""
+        for name, experience in self._latest.items():
+            path = self._file(name)
+            with suppress(OSError, SpecdemoError):
+                writable(path.parent, "What the automatic lookahead learnt")
+                path.write_text(json.dumps(experience.to_dict()), encoding="utf-8")
+
+    def _file(self, name: str) -> Path:
+        key = sha256(json.dumps([name, *self._pair]).encode()).hexdigest()[:32]
+        return own_cache() / "experience" / f"{key}.json"
 
 
 class TracedEngine:

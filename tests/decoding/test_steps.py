@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.decoding.width import Width
+from specdemo.decoding.steps import Width
 from specdemo.records import Costs, Spread, StepCosts
 
 

@@ -1,0 +1,108 @@
+"""What steps cost, and how many tokens target passes feed where a change of length costs time.
+
+OpenVINO prepares every operation anew for a pass whose length differs from the one before: on a CPU that can take
+a third of a small model's step or more. A round that proposes less than the one before can therefore be padded to the
+same length with tokens that do not count.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from specdemo.records import Costs
+
+_GROWING = 0.5  # share of a length change's cost that is charged to the proposal causing it
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What steps take, in seconds: draft steps, and target passes by length, never falling with length.
+
+    `change`: how much longer a pass takes whose length differs from the one before; `cap`: the most proposals to
+    consider.
+    """
+
+    draft: float
+    first_draft: float
+    passes: npt.NDArray[np.float64]
+    change: float
+    cap: int
+
+    @classmethod
+    def of(cls, costs: Costs, cap: int) -> Self:
+        """From measured step costs; capped at the longest pass that was measured."""
+        assert costs.later_draft_step is not None, "checked when the policy was chosen"
+        passes = rising(np.array(costs.verify))
+        return cls(
+            draft=costs.later_draft_step,
+            first_draft=costs.first_draft_step or costs.later_draft_step,
+            passes=passes,
+            change=costs.length_change or 0.0,
+            cap=min(cap, len(passes) - 1),
+        )
+
+    @property
+    def plain(self) -> float:
+        """A plain step."""
+        return float(self.passes[0])
+
+    def round(self, proposed: int, fed: int, *, changed: bool) -> float:
+        """A round with this many proposals, at least one, whose pass feeds `fed` tokens."""
+        drafting = self.first_draft + (proposed - 1) * self.draft
+        return float(self.passes[fed - 1]) + self.change * changed + drafting
+
+
+def seconds_of_passes(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
+    """What passes over 1 to cap + 1 tokens take after one that fed `fed` tokens: padded, or of another length."""
+    tokens = np.arange(1, steps.cap + 2)
+    filled = steps.passes[np.clip(tokens, fed, len(tokens)) - 1]
+    filled = filled + _GROWING * steps.change * (tokens > fed)
+    return np.minimum(filled, steps.passes[: len(tokens)] + steps.change)
+
+
+def seconds_of_more(steps: Steps, passes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What m more proposals than k take, given the seconds of passes; shape (cap, cap), by k and m - 1."""
+    k, m = np.ogrid[: steps.cap, 1 : steps.cap + 1]
+    more = np.asarray(passes[np.minimum(k + m, steps.cap)] - passes[k] + m * steps.draft)
+    more[0] += steps.first_draft - steps.draft
+    more[k + m > steps.cap] = np.inf
+    return more
+
+
+class Width:
+    """Lengths of the passes of one request, one after the other.
+
+    They grow at once. They shrink once the padding since the last full pass has cost as much as a change (the
+    ski-rental rule), to the longest length needed since then.
+    """
+
+    def __init__(self, costs: Costs | None) -> None:
+        """Without costs, or where a change costs nothing, every pass feeds exactly what is needed."""
+        self._passes = rising(np.array(costs.verify)) if costs is not None else np.zeros(0)
+        self._change = costs.length_change or 0.0 if costs is not None else 0.0
+        self._width = self._most = 0
+        self._wasted = 0.0
+
+    def of(self, needed: int) -> int:
+        """How many tokens the next pass feeds, given how many it needs."""
+        if needed >= self._width or self._width > len(self._passes):
+            self._set(needed)
+        else:
+            self._most = max(self._most, needed)
+            self._wasted += float(self._passes[self._width - 1] - self._passes[needed - 1])
+            if self._wasted >= self._change:
+                self._set(self._most)
+        return self._width
+
+    def _set(self, width: int) -> None:
+        self._width, self._most, self._wasted = width, 0, 0.0
+
+
+def rising(passes: np.ndarray) -> np.ndarray:
+    """Seconds of passes, made non-decreasing in their length.
+
+    A shorter pass could be padded to a longer one, and other load on the machine only adds to a measurement.
+    """
+    return np.minimum.accumulate(passes[::-1])[::-1]
