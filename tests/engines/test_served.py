@@ -101,6 +101,6 @@ def test_visitors_are_kept_up_to_a_number_and_told_when_they_were_forgotten(page
         assert Visitor(page).opens()["success"]
     forgotten = first.runs(max_new_tokens=4)
     assert not forgotten["success"]
-    assert "has forgotten this page" in forgotten["output"]["error"]
+    assert "This session has expired. Reload the page." in forgotten["output"]["error"]
     assert first.opens()["success"]
     assert first.runs(max_new_tokens=4)["success"]

@@ -4,22 +4,26 @@ import json
 
 import pytest
 
-from tests.benchmarks.siege.__main__ import main
+from tests.benchmarks.siege.__main__ import MOST_BYTES, MOST_SILENCE, main
 from tests.benchmarks.siege.tally import Tally
 
 
 def test_the_app_withstands_a_short_siege(capfd: pytest.CaptureFixture[str]) -> None:
-    few = {"clients": 4, "requests": 60, "files": 120, "kills": 1, "dropped": 1, "runs": 0, "switches": 0}
+    few = {"clients": 4, "requests": 60, "floods": 12, "files": 120, "headers": 300, "servers": 36, "kills": 1}
+    few |= {"stops": 1, "dropped": 1, "storage": 2, "runs": 0, "switches": 0}
     code = main([f"--{name}={count}" for name, count in few.items()])
     found = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert [found[name] for name in ("unexplained", "tracebacks", "mixed_up", "lost_rows")] == [0, 0, 0, 0]
     assert found["tried"] == found["answered"] + found["refused"] > sum(few.values())
-    assert code == 0
+    assert 0 < found["server_bytes"] < MOST_BYTES
+    assert 0 < found["engine_bytes"] < MOST_BYTES
+    assert code == 0 or found["silence"] >= MOST_SILENCE, "which a busy machine alone can cause"
 
 
 @pytest.mark.openvino
 def test_memory_is_measured_on_the_bundled_pair(capfd: pytest.CaptureFixture[str]) -> None:
-    none = ["--clients=0", "--requests=0", "--files=0", "--kills=0", "--dropped=0"]
+    others = ("clients", "requests", "floods", "files", "headers", "servers", "kills", "stops", "dropped", "storage")
+    none = [f"--{name}=0" for name in others]
     main([*none, "--runs=5", "--switches=2"])
     found = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (found["tracebacks"], found["unexplained"]) == (0, 0)

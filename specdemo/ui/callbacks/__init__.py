@@ -10,6 +10,4 @@ def check_known(known: bool) -> None:
         gr.Error: it has forgotten them, and would take those that a new visitor has.
     """
     if not known:
-        raise gr.Error(
-            "The server has forgotten this page, since others came after it; reload it.", print_exception=False
-        )
+        raise gr.Error("This session has expired. Reload the page.", print_exception=False)

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import sleep
@@ -56,12 +57,37 @@ def kills(times: int) -> Tally:
     return tally
 
 
-def _breaks(worker: Worker, moment: str) -> bool:
-    """Whether a run whose engine is killed at that moment ends in a sentence."""
+def stops(times: int) -> Tally:
+    """Stop the engine's process (SIGSTOP) in every phase of a run and while it idles, so many times each.
+
+    The run must end in a sentence, and the next one be answered.
+    """
+    tally = Tally()
+    for moment in (*MOMENTS, "idle") * times if hasattr(signal, "SIGSTOP") else ():
+        worker = Worker(load, patience=3)
+        try:
+            tally.tried += 2
+            if moment == "idle":
+                list(worker.compare(_PAIR, "Say", _SHORT))
+                os.kill(worker.process_id, signal.SIGSTOP)
+                with suppress(EngineError):
+                    list(worker.compare(_PAIR, "Say", _SHORT))
+                tally.refused += 1
+            else:
+                tally.refused += _breaks(worker, moment, signal.SIGSTOP)
+            last = list(worker.compare(_PAIR, "Say", _SHORT))[-1]
+            tally.answered += isinstance(last, Comparison) and last.prompt == "Say"
+        finally:
+            worker.close()
+    return tally
+
+
+def _breaks(worker: Worker, moment: str, how: signal.Signals = signal.SIGKILL) -> bool:
+    """Whether a run whose engine gets this signal at that moment ends in a sentence."""
     try:
         for event in worker.compare(_PAIR, _PROMPT, _SHORT):
             if moment == (event.name if isinstance(event, Phase) else "racing" if isinstance(event, Slice) else None):
-                os.kill(worker.process_id, signal.SIGKILL)
+                os.kill(worker.process_id, how)
     except EngineError as error:
         return bool(str(error))
     return False

@@ -14,11 +14,13 @@ from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import bundled_tasks, read_tasks
 from specdemo.measure.race import race
+from specdemo.models.gguf import inspect_model
 from specdemo.presentation import schema
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.ui.uploads import opened
 from tests.benchmarks.siege.tally import Tally
+from tests.support.mutants import mutants
 
 VALUES = ("null", "true", "0", "-1", "5e-324", "1e308", "1e999", "NaN", "[]", "{}", '""', '"\\ud800"', "9" * 400)
 DEEP = 5000
@@ -39,18 +41,31 @@ def mutated(files: int, seed: int, folder: Path) -> Tally:
         make, read = _KINDS[number % len(_KINDS)]
         path = folder / f"{number}.json"
         path.write_bytes(damaged(make(folder), draw))
-        tally.tried += 1
-        try:
-            read(path)
-            tally.answered += 1
-        except SpecdemoError as error:
-            tally.refused += bool(str(error))
-            tally.unexplained += not str(error)
-        except Exception:
-            traceback.print_exc()
-            tally.tracebacks += 1
+        tally.add(_read(read, path))
         path.unlink()
     return tally
+
+
+def headers(files: int, seed: int, folder: Path) -> Tally:
+    """So many damaged GGUF files, as the Models tab and a start read them."""
+    tally = Tally()
+    for number, content in enumerate(mutants(files, seed)):
+        path = folder / f"{number}.gguf"
+        path.write_bytes(content)
+        tally.add(_read(inspect_model, path))
+        path.unlink()
+    return tally
+
+
+def _read(read: Callable[[Path], object], path: Path) -> Tally:
+    try:
+        read(path)
+        return Tally(tried=1, answered=1)
+    except SpecdemoError as error:
+        return Tally(tried=1, refused=bool(str(error)), unexplained=not str(error))
+    except Exception:
+        traceback.print_exc()
+        return Tally(tried=1, tracebacks=1)
 
 
 def damaged(lines: list[Any], draw: random.Random) -> bytes:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, fields
 
+_LARGEST = ("growth", "server_bytes", "engine_bytes", "silence")
+
 
 @dataclass
 class Tally:
@@ -9,7 +11,8 @@ class Tally:
 
     Each attempt is answered, or refused in a sentence; none is `unexplained`. `mixed_up` are answers that belong to
     somebody else, `lost_rows` finished rows of a benchmark that were gone after its engine was killed. `growth` is
-    the share by which memory grew.
+    the share by which memory grew; `server_bytes` and `engine_bytes` are the largest that the two processes of the
+    besieged app were; `silence` is the longest that anyone waited for its front page, in seconds.
     """
 
     tried: int = 0
@@ -20,12 +23,15 @@ class Tally:
     mixed_up: int = 0
     lost_rows: int = 0
     growth: float = 0.0
+    server_bytes: int = 0
+    engine_bytes: int = 0
+    silence: float = 0.0
 
     def add(self, other: "Tally") -> None:
-        """Add another part's counts; of two growths the larger one counts."""
+        """Add another part's counts; of other figures the larger one counts."""
         for field in fields(self):
             both = getattr(self, field.name), getattr(other, field.name)
-            setattr(self, field.name, max(both) if field.name == "growth" else sum(both))
+            setattr(self, field.name, max(both) if field.name in _LARGEST else sum(both))
 
     @property
     def held(self) -> bool:
