@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.errors import SpecdemoError
-from specdemo.output import SCHEMA, write_json, write_text
+from specdemo.files import SCHEMA, write_json, write_text
 
 VALUE = {"τ": 1.5, "text": "“Where?”", "rows": [1, 2]}
 

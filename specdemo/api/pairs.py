@@ -30,8 +30,8 @@ from specdemo.experiments.plan import run as run_plan
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
 from specdemo.measure.race import race
-from specdemo.measure.repeats import repeats as repeated
 from specdemo.measure.side import Slice
+from specdemo.measure.trials import repeats as repeated
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve

@@ -14,13 +14,11 @@ from specdemo.analysis.speedups import Speedup
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Report, to_html, to_markdown, write
-from specdemo.input import read_bytes
-from specdemo.output import json_text, write_bytes, write_json
+from specdemo.files import colours, json_text, read_bytes, write_bytes, write_json
 from specdemo.presentation import schema
 from specdemo.presentation.figures import figures
 from specdemo.presentation.verdict import headline
 from specdemo.records import SIDES, Comparison
-from specdemo.resources import colours
 from specdemo.ui.boards.anatomy import confidence_figure, lookahead_figure, timeline
 from specdemo.ui.html.charts import acceptance_figure, clock_figure
 from specdemo.ui.share.files import KINDS

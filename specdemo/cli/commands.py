@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from specdemo.cli import code, compare, completion, doctor, experiments, models, serve, train
+from specdemo.cli import compare, completion, doctor, experiments, models, serve, train
 
 _LONGEST = 400
 TOPICS = {
@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
-    for command in (serve, compare, experiments, code, models, train, doctor, completion):
+    for command in (serve, compare, experiments, models, train, doctor, completion):
         command.add_to(commands)
     parser.epilog = "\n".join(_by_topic({action.dest: action.help or "" for action in commands._choices_actions}))
     return parser

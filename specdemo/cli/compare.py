@@ -1,4 +1,4 @@
-"""`compare`: one prompt, with plain and speculative decoding."""
+"""`compare`: one prompt, with plain and speculative decoding; `code`: what reproduces its settings elsewhere."""
 
 import argparse
 from contextlib import closing
@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.console import Console
 
 from specdemo.analysis.intervals import ENOUGH
-from specdemo.cli.numbers import count
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -17,17 +16,20 @@ from specdemo.cli.options import (
     check_file,
     check_json,
     chosen_pair,
+    count,
     raced_settings,
 )
 from specdemo.cli.progress import announced, show_conversion
 from specdemo.cli.terminal import print_comparison
 from specdemo.engines import load_engine
+from specdemo.files import write_bytes, write_json
 from specdemo.measure.race import race
-from specdemo.measure.repeats import MOST_SECONDS, REPEAT_SECONDS, repeats
 from specdemo.measure.step_costs import measure_costs
+from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
+from specdemo.models.checks import compared
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.output import write_bytes, write_json
 from specdemo.presentation import schema
+from specdemo.presentation.code import FLAVOURS, code
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
@@ -35,7 +37,12 @@ from specdemo.ui.share import files
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command."""
+    """Add the commands."""
+    _add_compare(commands)
+    _add_code(commands)
+
+
+def _add_compare(commands: Commands) -> None:
     parser = commands.add_parser("compare", help="compare plain and speculative decoding of a prompt")
     parser.set_defaults(command=_compare)
     parser.add_argument("prompt", metavar="PROMPT")
@@ -50,6 +57,16 @@ def add_to(commands: Commands) -> None:
     add_json(parser, "the comparison")
     for name, kind in files.KINDS.items():
         parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
+    add_settings(parser, GenerationSettings)
+    add_pair(parser)
+
+
+def _add_code(commands: Commands) -> None:
+    parser = commands.add_parser("code", help="print what reproduces settings in other software")
+    parser.set_defaults(command=_code)
+    parser.add_argument("prompt", metavar="PROMPT")
+    names = ", ".join(f"{name}: {software.title}" for name, software in FLAVOURS.items())
+    parser.add_argument("--to", choices=FLAVOURS, default="genai", help=f"{names} (default: genai)")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
 
@@ -86,3 +103,10 @@ def _compare(options: argparse.Namespace) -> None:
     for name, kind in files.KINDS.items():
         if (path := getattr(options, name)) is not None:
             write_bytes(kind.make(comparison), Path(path))
+
+
+def _code(options: argparse.Namespace) -> None:
+    pair = chosen_pair(options)
+    settings = raced_settings(options, pair)
+    pair = compared(pair)
+    print(code(options.to, pair, settings, options.prompt, local=True), end="")

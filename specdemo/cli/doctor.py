@@ -18,12 +18,12 @@ from specdemo.analysis.predict import break_even, predict
 from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_json, add_pair, check_json, chosen_pair
 from specdemo.errors import SpecdemoError
+from specdemo.files import write_json
 from specdemo.models.devices import Device, devices
 from specdemo.models.library import library
 from specdemo.models.machine import instruction_sets, processor
 from specdemo.models.memory import in_units, memory_free
 from specdemo.models.places import hub_cache, models_dir, own_cache
-from specdemo.output import write_json
 from specdemo.records import Costs, ModelPair
 
 _PACKAGES = (

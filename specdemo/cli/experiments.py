@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from specdemo.cli import terminal
-from specdemo.cli.numbers import count, numbers, positive
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -17,6 +16,9 @@ from specdemo.cli.options import (
     check_json,
     chosen,
     chosen_pair,
+    count,
+    numbers,
+    positive,
     raced_settings,
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion

@@ -15,6 +15,7 @@ from specdemo import progress as parts
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model
 from specdemo.cli.progress import announced, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
+from specdemo.files import write_json
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
 from specdemo.models.convert import convert, converted_folder
@@ -24,7 +25,6 @@ from specdemo.models.gguf_convert import convert_models
 from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
 from specdemo.models.places import hub_cache, models_dir
-from specdemo.output import write_json
 from specdemo.presentation.figures import parameters
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings

@@ -3,15 +3,14 @@
 import argparse
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
 
-from specdemo.cli.numbers import positive
 from specdemo.engines.server import served_pair
 from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.models.library import resolve
@@ -273,3 +272,40 @@ def _kind(field: FieldInfo) -> dict[str, Any]:
 def chosen(options: argparse.Namespace, settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
     """The values of the options that were given, of one type of settings."""
     return {name: value for name, value in vars(options).items() if name in settings.model_fields}
+
+
+N = TypeVar("N", int, float)
+
+
+def positive(text: str) -> int:
+    """A whole number above 0, as argparse takes it."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number from 0 on, as argparse takes it."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
+def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
+    """The numbers in a list such as `1-4,8`; `none` is an empty list.
+
+    Raises:
+        UsageError: it is not such a list.
+    """
+    if text == "none":
+        return []
+    found: list[N] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.partition("-")
+            found += [kind(str(n)) for n in range(int(first), int(last) + 1)] if dash else [kind(part)]
+    except ValueError as error:
+        raise UsageError(f"{quoted(text)} is not a list of numbers; write it like 1-4,8 or 0.2,0.4.") from error
+    return list(dict.fromkeys(found))

@@ -9,12 +9,11 @@ from rich.text import Text
 
 from specdemo.experiments.report import Report, write
 from specdemo.experiments.report import Table as Listed
-from specdemo.output import write_json
+from specdemo.files import write_json
 from specdemo.presentation import explain
 from specdemo.presentation.figures import figures
-from specdemo.presentation.pieces import PieceKind, pieces_of
 from specdemo.presentation.verdict import verdict
-from specdemo.presentation.wording import prompt_of
+from specdemo.presentation.wording import PieceKind, pieces_of, prompt_of
 from specdemo.records import Comparison, Run
 
 STYLES: dict[PieceKind, str] = {

@@ -7,15 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdemo.cli.numbers import positive
-from specdemo.cli.options import Commands, add_models_dir, chosen_model
+from specdemo.cli.options import Commands, add_models_dir, chosen_model, positive
 from specdemo.cli.progress import show_conversion
 from specdemo.errors import UsageError
+from specdemo.files import ASSETS
 from specdemo.models.converted import folder_of
 from specdemo.models.gguf_convert import convert_models
 from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
-from specdemo.resources import ASSETS
 from specdemo.train import (
     KINDS,
     OBJECTIVES,

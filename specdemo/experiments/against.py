@@ -19,7 +19,7 @@ from specdemo.experiments.bench import Bench
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Line, Report, Table, speedup_lines, times
 from specdemo.experiments.trials import ALL, Cell, TrialRow, cells
-from specdemo.input import json_value, read_bytes
+from specdemo.files import json_value, read_bytes
 from specdemo.records import Record, Trial
 
 PLACE = "against"

@@ -25,7 +25,7 @@ from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffle
 from specdemo.models.checks import check_strategy, compared
 from specdemo.models.pairs import begun
 from specdemo.records import SIDES, Costs, ModelPair, Request
-from specdemo.records.load import MOST_IN_FLIGHT, Block
+from specdemo.records.trial import MOST_IN_FLIGHT, Block
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import CONCURRENT
 

@@ -29,7 +29,7 @@ from specdemo.presentation.warnings import busy, too_wide
 from specdemo.presentation.wording import shared_words
 from specdemo.records import MOST, Environment, Record
 from specdemo.records.base import Count
-from specdemo.records.load import Block, Served
+from specdemo.records.trial import Block, Served
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant
 

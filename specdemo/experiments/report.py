@@ -18,12 +18,11 @@ from markupsafe import Markup
 
 from specdemo.analysis.intervals import Interval
 from specdemo.errors import UsageError, quoted
+from specdemo.files import ASSETS, colours, write_json, write_text
 from specdemo.measure.hardware import MEBIBYTE, MemoryUse, draft_extra
-from specdemo.output import write_json, write_text
 from specdemo.presentation.plotting import base_figure, colour, plain_line
 from specdemo.presentation.scripts import bundle
 from specdemo.records import Environment
-from specdemo.resources import ASSETS, colours
 
 _TEMPLATE = ASSETS / "report.html"
 _BESIDE = (".md", ".csv", ".html")

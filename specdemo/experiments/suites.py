@@ -16,9 +16,8 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field, ValidationError
 
 from specdemo.errors import FileError, quoted
-from specdemo.input import json_value, read_bytes
+from specdemo.files import ASSETS, json_value, read_bytes
 from specdemo.records import Prompts, Record
-from specdemo.resources import ASSETS
 
 MOST_BYTES = 128 * 2**20
 MOST_LINES = 10_000

@@ -10,8 +10,8 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from specdemo.analysis.outputs import answer
 from specdemo.analysis.speedups import Summary, summarise
-from specdemo.analysis.thinking import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row

@@ -19,7 +19,7 @@ from specdemo.engines.batch import Arrival, Batch, BatchEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.other_load import OtherLoad
 from specdemo.records import Request
-from specdemo.records.load import Block, Served
+from specdemo.records.trial import Block, Served
 
 
 class Prompted(NamedTuple):

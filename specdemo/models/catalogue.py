@@ -12,9 +12,9 @@ from typing import Literal
 from pydantic import Field, TypeAdapter
 
 from specdemo.errors import UnknownNameError, quoted
+from specdemo.files import ASSETS
 from specdemo.models.memory import memory_needed
 from specdemo.records import Prompts, Record
-from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 
 WeightFormat = Literal["int4", "int8", "fp16"]

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from specdemo.child import last_line, program
 from specdemo.errors import ConversionError, quoted
+from specdemo.files import ASSETS
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import NEEDED
 from specdemo.models.places import models_dir, writable
 from specdemo.records import Model
-from specdemo.resources import ASSETS
 
 REQUIREMENTS = ASSETS / "export-requirements.txt"
 

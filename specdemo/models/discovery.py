@@ -22,7 +22,7 @@ from time import monotonic
 
 import platformdirs
 
-from specdemo.input import json_value
+from specdemo.files import json_value
 from specdemo.models.places import expanded, hub_cache
 
 _MOST_FILES = 200

@@ -13,6 +13,7 @@ from time import perf_counter
 
 from specdemo.child import Limits, apart, follow
 from specdemo.errors import FetchError, ModelError, NetworkError
+from specdemo.files import ASSETS
 from specdemo.models.catalogue import Source
 from specdemo.models.convert import converted_folder
 from specdemo.models.discovery import listed, modified
@@ -22,7 +23,6 @@ from specdemo.models.packages import download_package, is_right, packaged_file
 from specdemo.models.places import hub_cache
 from specdemo.progress import Progress
 from specdemo.records import Model
-from specdemo.resources import ASSETS
 
 
 def download(

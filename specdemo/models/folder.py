@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.errors import FolderError, quoted
-from specdemo.input import json_value
+from specdemo.files import json_value
 from specdemo.records import Model
 
 _MODEL = ("openvino_model.xml", "openvino_model.bin")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from specdemo.errors import FolderError, ModelError, UnknownNameError, quoted
-from specdemo.input import is_text
+from specdemo.files import is_text
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.discovery import found_files, gguf_files, listed
 from specdemo.models.download import cached_folders, local_folder

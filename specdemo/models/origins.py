@@ -3,11 +3,11 @@
 from functools import cache
 from typing import Literal, NamedTuple
 
+from specdemo.files import ASSETS
 from specdemo.models.catalogue import Source, catalogue
 from specdemo.models.converted import awaits_conversion, folder_of
 from specdemo.models.download import local_folder
 from specdemo.records import Model
-from specdemo.resources import ASSETS
 
 Format = Literal["openvino", "gguf", "transformers"]
 """OpenVINO's folders; GGUF files; the format in which models are published, for transformers and vLLM."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specdemo.errors import FolderError, PairError
+from specdemo.files import ASSETS
 from specdemo.models.catalogue import Beginning, Source, catalogue, find
 from specdemo.models.converted import conversions, file_digest, is_converted
 from specdemo.models.download import local_folder
@@ -14,7 +15,6 @@ from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
 from specdemo.records import Model, ModelPair, Prompts
-from specdemo.resources import ASSETS
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 BUNDLED = ASSETS / "story-pair"

@@ -11,8 +11,7 @@ from typing import Any
 from specdemo.analysis import metrics
 from specdemo.analysis.speedups import of_comparison
 from specdemo.errors import FileError
-from specdemo.input import json_value
-from specdemo.output import READABLE, SCHEMA
+from specdemo.files import READABLE, SCHEMA, json_value
 from specdemo.presentation.warnings import warnings
 from specdemo.records import SIDES, TICK, Comparison, Round, Run
 

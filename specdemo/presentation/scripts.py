@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from specdemo.resources import ASSETS
+from specdemo.files import ASSETS
 
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css", "boards.css")

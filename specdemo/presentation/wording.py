@@ -1,9 +1,11 @@
-"""Settings in words: every result names those that made it."""
+"""Settings in words, which every result names; and a text in pieces, for whatever colours it outside the page."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
+from typing import Literal, NamedTuple
 
-from specdemo.records import Comparison, ModelPair
+from specdemo.records import Comparison, ModelPair, Round, Run, Side, Verdict
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES
 
@@ -66,3 +68,31 @@ def _sampling(settings: GenerationSettings) -> str:
         f"sampling at temperature {settings.temperature:g}, top-p {settings.top_p:g}, top-k {settings.top_k}"
         f"{penalty}, seed {settings.seed}"
     )
+
+
+PieceKind = Literal["plain", "accepted", "own", "rejected"]
+
+
+class Piece(NamedTuple):
+    """Some text, and whether it was an accepted draft, the target's own, or a rejected draft in its place."""
+
+    text: str
+    kind: PieceKind
+
+
+def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
+    """The pieces of a round: accepted drafts, the rejected one if it is known, then the target's own tokens."""
+    accepted = step.accepted
+    for token in step.committed[:accepted]:
+        yield Piece(token.text, "accepted")
+    for draft in (step.proposed or ())[accepted:]:
+        if draft.verdict is Verdict.REJECTED and draft.id is not None:
+            yield Piece(draft.text.replace("\n", "↵"), "rejected")
+    for token in step.committed[accepted:]:
+        yield Piece(token.text, "plain" if side == "plain" else "own")
+
+
+def pieces_of(run: Run, side: Side = "speculative") -> Iterator[Piece]:
+    """The pieces of a whole run, its prefill first."""
+    for step in (run.prefill, *run.rounds):
+        yield from pieces(step, side)

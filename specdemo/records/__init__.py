@@ -19,9 +19,12 @@ from specdemo.records.costs import Costs as Costs
 from specdemo.records.costs import DraftRound as DraftRound
 from specdemo.records.costs import Spread as Spread
 from specdemo.records.costs import StepCosts as StepCosts
+from specdemo.records.pair import SILENCE_SECONDS as SILENCE_SECONDS
 from specdemo.records.pair import Model as Model
 from specdemo.records.pair import ModelPair as ModelPair
 from specdemo.records.pair import Prompts as Prompts
+from specdemo.records.pair import Server as Server
+from specdemo.records.pair import Servers as Servers
 from specdemo.records.request import MOST_TURNS as MOST_TURNS
 from specdemo.records.request import Request as Request
 from specdemo.records.request import Turn as Turn
@@ -34,9 +37,6 @@ from specdemo.records.run import Run as Run
 from specdemo.records.run import Side as Side
 from specdemo.records.run import Token as Token
 from specdemo.records.run import Verdict as Verdict
-from specdemo.records.servers import SILENCE_SECONDS as SILENCE_SECONDS
-from specdemo.records.servers import Server as Server
-from specdemo.records.servers import Servers as Servers
 from specdemo.records.trial import Trial as Trial
 from specdemo.settings import GenerationSettings
 

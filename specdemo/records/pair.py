@@ -1,4 +1,4 @@
-"""What is loaded: a target, its draft, and how."""
+"""What is loaded: a target, its draft, and how; or the servers that decode in their place."""
 
 from pathlib import Path
 from typing import Literal
@@ -6,9 +6,28 @@ from typing import Literal
 from pydantic import Field
 
 from specdemo.records.base import Count, Record
-from specdemo.records.servers import Servers
 from specdemo.settings import RuntimeSettings, Weights
 from specdemo.strategies import DraftKindName, ServerKind
+
+SILENCE_SECONDS = 60.0
+"""A server that sends nothing for so long has stopped answering."""
+
+
+class Server(Record):
+    """One server: its address, the model's name there (None: the only one), and its kind (None: ask it)."""
+
+    url: str
+    model: str | None = None
+    kind: ServerKind | None = None
+    silence_seconds: float = SILENCE_SECONDS
+
+
+class Servers(Record):
+    """The server of each side; only sides that have one can run."""
+
+    plain: Server | None = None
+    speculative: Server | None = None
+
 
 Prompts = Literal["chat", "base"]
 """What a target is given: questions and requests, or the beginning of a text to continue."""

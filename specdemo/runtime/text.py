@@ -7,7 +7,7 @@ credited to the token that completes it, so that the texts of all tokens always 
 from collections.abc import Callable, Sequence
 
 from specdemo.errors import PromptError
-from specdemo.input import is_text
+from specdemo.files import is_text
 from specdemo.records import MOST_TURNS, Request
 
 Decode = Callable[[list[int]], str]

@@ -12,9 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 from specdemo.analysis import metrics
-from specdemo.analysis.thinking import Thinking
+from specdemo.analysis.outputs import Thinking
+from specdemo.files import json_text
 from specdemo.measure.side import Slice
-from specdemo.output import json_text
 from specdemo.presentation import explain, schema
 from specdemo.presentation.verdict import verdict
 from specdemo.presentation.wording import is_chat, run_words

@@ -26,7 +26,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specdemo.input import json_value
+from specdemo.files import json_value
 from specdemo.ui.addresses import Addresses
 from specdemo.ui.files import FolderUsage
 from specdemo.ui.gradio_inside import has_messages, signed_in, under_way

@@ -8,12 +8,12 @@ from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from specdemo.analysis.thinking import answer
+from specdemo.analysis.outputs import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
-from specdemo.measure.repeats import repeats
+from specdemo.files import json_text
 from specdemo.measure.side import LiveSettings
-from specdemo.output import json_text
+from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.wording import is_chat
 from specdemo.progress import Phase

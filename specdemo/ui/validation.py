@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from specdemo.input import is_text
+from specdemo.files import is_text
 from specdemo.ui.gradio_inside import Api, CheckedBlocks, refusal
 
 

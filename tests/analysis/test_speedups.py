@@ -10,7 +10,7 @@ from specdemo.analysis import metrics, speedups
 from specdemo.analysis.speedups import of_comparison, of_trials, summarise
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
-from specdemo.measure.repeats import repeats
+from specdemo.measure.trials import repeats
 from specdemo.records import Comparison, Trial
 from specdemo.settings import GenerationSettings
 from tests.support.machines import MACHINES, simulated

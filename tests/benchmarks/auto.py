@@ -28,9 +28,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from specdemo.decoding.width import Width, rising
 
 from specdemo.analysis import metrics
-from specdemo.analysis.oracle import passes
+from specdemo.analysis.metrics import passes
 from specdemo.decoding.steps import Width, rising
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone

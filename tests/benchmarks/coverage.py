@@ -26,11 +26,11 @@ from specdemo.analysis import metrics
 from specdemo.analysis.speedups import Speedup, of_comparison
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
+from specdemo.files import json_text
 from specdemo.measure.race import race
-from specdemo.measure.repeats import repeats
+from specdemo.measure.trials import repeats
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import begun, bundled_pair, default_pair
-from specdemo.output import json_text
 from specdemo.presentation import schema
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings

@@ -20,10 +20,10 @@ from specdemo.experiments.bench import REPEATS, Bench, BenchPlan
 from specdemo.experiments.plan import Load, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import TrialRow, cell_of
+from specdemo.files import ASSETS
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import PAIR_VARIABLE, begun, bundled_prompts, default_pair
 from specdemo.records import ModelPair
-from specdemo.resources import ASSETS
 from specdemo.strategies import Strategy
 
 PATH = ASSETS / "expectations.json"

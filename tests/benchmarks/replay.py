@@ -28,9 +28,9 @@ from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.decoding.steps import Width, rising
 from specdemo.decoding.table import TABLE, Table
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter
+from specdemo.files import ASSETS
 from specdemo.models.devices import properties
 from specdemo.records import Costs
-from specdemo.resources import ASSETS
 from specdemo.runtime.language_model import LanguageModel, ModelSequence
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import STRATEGIES, Strategy

@@ -7,7 +7,7 @@ from itertools import count, islice
 import numpy as np
 import pytest
 
-from specdemo.analysis.oracle import passes
+from specdemo.analysis.metrics import passes
 from specdemo.analysis.predict import predict
 from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.lookahead import ConstantPolicy, LookaheadPolicy, PlannedPolicy, policy_for

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.analysis.oracle import passes
+from specdemo.analysis.metrics import passes
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.settings import GenerationSettings
 

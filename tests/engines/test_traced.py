@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specdemo.analysis import metrics
-from specdemo.analysis.oracle import passes
+from specdemo.analysis.metrics import passes
 from specdemo.decoding.lookahead import ConstantPolicy
 from specdemo.engines.base import Engine, rounds_of
 from specdemo.engines.genai import GenAIEngine

@@ -40,11 +40,11 @@ from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import ALL, Cell, cells
+from specdemo.files import colours
 from specdemo.measure.hardware import Bound, measure_bandwidth, measure_memory
 from specdemo.models.graph import pass_bytes
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, DraftRound, ModelPair, Request, Side
-from specdemo.resources import colours
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName, Lookup, Plain
 

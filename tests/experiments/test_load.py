@@ -43,7 +43,7 @@ from specdemo.experiments.suites import Task
 from specdemo.measure.load import Prompted, decode_at_once, serve, shuffled
 from specdemo.progress import Progress
 from specdemo.records import Request, Server, Servers
-from specdemo.records.load import Block
+from specdemo.records.trial import Block
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant, EngineName, Plain, Strategy
 from tests.conftest import PROMPTS

@@ -8,9 +8,9 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
 from specdemo.measure import step_costs
 from specdemo.measure.race import RaceEvent, race, run_alone
-from specdemo.measure.repeats import repeats
 from specdemo.measure.side import LiveSettings, Slice
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
+from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Request, Round

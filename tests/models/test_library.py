@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdemo.errors import FolderError, PairError, UnknownNameError
+from specdemo.files import ASSETS
 from specdemo.models import checks
 from specdemo.models.catalogue import catalogue, find
 from specdemo.models.checks import check_pair
@@ -15,7 +16,6 @@ from specdemo.models.library import Library, entry_folders, find_model, library,
 from specdemo.models.memory import memory_needed
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import Model, Request
-from specdemo.resources import ASSETS
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.html.catalogue import report_html
 

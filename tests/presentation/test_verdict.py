@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.analysis import metrics
-from specdemo.analysis.loops import Loop, loop
+from specdemo.analysis.outputs import Loop, loop
 from specdemo.analysis.predict import ceiling
 from specdemo.analysis.speedups import of_comparison, summarise
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.other_load import OtherLoad
 from specdemo.measure.race import race
-from specdemo.measure.repeats import repeats
+from specdemo.measure.trials import repeats
 from specdemo.presentation.verdict import Conclusion, verdict
 from specdemo.presentation.warnings import causes, doubts_of, warnings
 from specdemo.presentation.wording import in_words
@@ -62,7 +62,7 @@ def test_repeats_agree_with_the_race_on_a_steady_clock() -> None:
 
 
 def test_as_many_repeats_as_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.measure.repeats.MOST", 20)
+    monkeypatch.setattr("specdemo.measure.trials.MOST_REPEATS", 20)
     engine = ScriptedEngine()  # whose seconds do not really pass
     before = compare(engine)
     assert len(list(repeats(engine, before))) > 6

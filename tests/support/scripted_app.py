@@ -14,13 +14,13 @@ from unittest import mock
 
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure import repeats
+from specdemo.measure import trials
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.strategies import Auto, EngineName
 from tests.support import hurry  # noqa: F401 (a setting)
 
-repeats.MOST = 6
+trials.MOST_REPEATS = 6
 WRONG = range(20, 4000, 7)
 LONG = 200  # tokens
 

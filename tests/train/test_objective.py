@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from specdemo.analysis.oracle import passes
+from specdemo.analysis.metrics import passes
 from specdemo.train import fit
 from specdemo.train.evaluate import acceptance_length
 from specdemo.train.fit import Plan, Point

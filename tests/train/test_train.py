@@ -18,6 +18,7 @@ from specdemo.cli import main
 from specdemo.decoding.table import TABLE
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import ModelError, SpecdemoError, UsageError
+from specdemo.files import ASSETS
 from specdemo.measure.race import run_alone
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_gguf
@@ -25,7 +26,6 @@ from specdemo.models.gguf_convert import convert_gguf
 from specdemo.models.library import library
 from specdemo.models.pairs import pair_of
 from specdemo.records import Request as DecodingRequest
-from specdemo.resources import ASSETS
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.train import evaluate, fit, pipeline, text
 from specdemo.train.corpus import Conversation, Corpus, Label

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from specdemo.errors import ServerError
-from specdemo.input import json_value
+from specdemo.files import json_value
 from specdemo.records import Server, Side
 
 T = TypeVar("T")

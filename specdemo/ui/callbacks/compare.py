@@ -12,7 +12,7 @@ import gradio as gr
 from pydantic import Field, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
-from specdemo.input import is_text
+from specdemo.files import is_text
 from specdemo.models.checks import compared
 from specdemo.presentation.code import code
 from specdemo.presentation.wording import is_chat

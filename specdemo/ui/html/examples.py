@@ -6,9 +6,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from specdemo.files import ASSETS
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import ModelPair
-from specdemo.resources import ASSETS
 
 _GROUPS = {"wins": "Speculation wins", "close": "Close", "loses": "Speculation loses"}
 _EXPECTATIONS = ASSETS / "expectations.json"

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
+from specdemo.files import colours
 from specdemo.presentation.explain import agreement, made_by
-from specdemo.presentation.pieces import pieces
 from specdemo.presentation.verdict import verdict
-from specdemo.presentation.wording import prompt_of
+from specdemo.presentation.wording import pieces, prompt_of
 from specdemo.records import SIDES, Comparison, Side
-from specdemo.resources import colours
 
 WIDTH, HEIGHT = 880, 500
 _EDGE, _GAP, _LINE = 22, 16, 27
