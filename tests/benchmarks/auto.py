@@ -28,7 +28,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from specdemo.decoding.width import Width, rising
 
 from specdemo.analysis import metrics
 from specdemo.analysis.metrics import passes
