@@ -3,7 +3,7 @@
     python -m tests.benchmarks.operations [--model NAME|FILE] [--form exact int8] [--tokens 1 4] [--passes 40]
 
 Figures come from OpenVINO's own counters of a stateful network, whose passes take a few per cent longer with them
-than without; both are printed. Medians over passes.
+than without; both are printed.
 """
 
 import argparse
@@ -64,13 +64,14 @@ def show(folder: Path, form: str, tokens: int, passes: int, top: int, compiled_w
 def seconds(
     folder: Path, tokens: int, passes: int, compiled_with: dict[str, str]
 ) -> tuple[float, dict[str, tuple[int, float]]]:
-    """Median milliseconds of a pass; number and milliseconds of each kind of operation, where they are counted."""
+    """Median milliseconds of a pass; number and mean milliseconds of each kind of operation, where they are counted.
+
+    OpenVINO's counters are means over all passes of a network, so those of the first passes are taken out again.
+    """
     network = openvino.Core().compile_model(folder / "openvino_model.xml", "CPU", compiled_with)
     request = network.create_infer_request()
-    length, times = 0, []
-    counted: dict[str, list[float]] = defaultdict(list)
-    number: dict[str, int] = {}
-    for count in (CONTEXT, *[tokens] * (WARM_UP + passes)):
+    length, times, before = 0, [], dict[str, tuple[int, float]]()
+    for index, count in enumerate((CONTEXT, *[tokens] * (WARM_UP + passes))):
         inputs = {
             "input_ids": np.arange(1, count + 1, dtype=np.int64)[None],
             "attention_mask": np.ones((1, length + count), np.int64),
@@ -81,17 +82,28 @@ def seconds(
         request.infer(inputs)
         times.append(perf_counter() - began)
         length += count
-        if "PERF_COUNT" in compiled_with:
-            found: dict[str, list[float]] = defaultdict(list)
-            for node in request.profiling_info:
-                if str(node.status).endswith("EXECUTED"):
-                    found[f"{node.node_type} {node.exec_type}"].append(node.real_time.total_seconds() * 1000)
-            for kind, each in found.items():
-                counted[kind].append(sum(each))
-                number[kind] = len(each)
-    timed = {kind: each[-passes:] for kind, each in counted.items() if len(each) >= passes}  # the rest: prefill only
-    medians = {kind: (number[kind], float(np.median(each))) for kind, each in timed.items()}
-    return float(np.median(times[WARM_UP + 1 :])) * 1000, medians
+        if index == WARM_UP:
+            before = counters(request)
+    first = WARM_UP + 1
+    after = counters(request)
+    kinds = {
+        kind: (number, (mean * (first + passes) - before.get(kind, (0, 0.0))[1] * first) / passes)
+        for kind, (number, mean) in after.items()
+    }
+    return float(np.median(times[first:])) * 1000, kinds
+
+
+def counters(request: openvino.InferRequest) -> dict[str, tuple[int, float]]:
+    """Number and milliseconds of each kind of operation, means over all passes; empty without counters."""
+    found: dict[str, list[float]] = defaultdict(list)
+    try:
+        nodes = request.profiling_info
+    except RuntimeError:  # they are off
+        return {}
+    for node in nodes:
+        if str(node.status).endswith("EXECUTED"):
+            found[node.node_type].append(node.real_time.total_seconds() * 1000)
+    return {kind: (len(times), sum(times)) for kind, times in found.items()}
 
 
 if __name__ == "__main__":
