@@ -26,7 +26,7 @@ from specdemo.models.library import Library, entry_folders, library
 from specdemo.models.memory import in_units
 from specdemo.models.places import hub_cache, models_dir
 from specdemo.presentation.figures import parameters
-from specdemo.records import Model
+from specdemo.records import HEADS, Model
 from specdemo.settings import RuntimeSettings
 
 
@@ -241,7 +241,7 @@ def _facts(described: Entry | Model) -> list[tuple[str, str]]:
             source.format == "convert"
         )
         facts += [("", "gated: accept its licence on the Hub and set HF_TOKEN")] * source.gated
-    facts += [("draft is", "an EAGLE-3 head" if described.kind == "eagle3" else "a language model")]
+    facts += [("draft is", "a language model" if described.kind == "model" else HEADS[described.kind])]
     facts += [("memory", f"~{in_units(described.memory_bytes)}"), ("prompts", described.prompts)]
     if described.published is not None:
         facts.append(("published", f"{described.published.text} ({described.published.url})"))

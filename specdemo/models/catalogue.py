@@ -77,7 +77,7 @@ class Entry(Record):
     title: str
     target: Source
     draft: Source | None
-    kind: Literal["model", "eagle3"]
+    kind: Literal["model", "eagle3", "dflash", "mtp"]
     prompts: Prompts
     supported: bool
     reason: str | None = None

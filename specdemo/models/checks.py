@@ -13,10 +13,22 @@ from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request
 from specdemo.settings import Sampling
-from specdemo.strategies import DRAFT_KINDS, LOCAL, EngineName, Strategy, Tree, pair_refusal
+from specdemo.strategies import DRAFT_KINDS, LOCAL, EngineName, Plain, Strategy, Tree, pair_refusal
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
+)
+_DFLASH = "A DFlash draft runs in the genai engine only; choose it, or another draft."
+_DFLASH_CACHE = "GenAI decodes with a DFlash draft without prefix caching; switch prefix caching off."
+_LINEAR_CACHE = (
+    "GenAI speculates for a target with linear attention without prefix caching; switch prefix caching off."
+)
+_LINEAR_THRESHOLD = (
+    "GenAI speculates for a target with linear attention with a constant lookahead; choose policy constant."
+)
+_MTP = (
+    "It is a multi-token-prediction head, which GenAI runs only inside an export in parts, in a pipeline that cannot "
+    "be stepped; choose a draft model or an EAGLE-3 head."
 )
 _SERVED = "This model is on a server; choose the served engine."
 _NOT_SERVED = "The served engine decodes only what servers have; choose the genai engine."
@@ -74,7 +86,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
         served = EngineReport(engine="served", can_run=True, memory_needed=0)
         return PairReport(target=target, draft=draft, same_tokenizer=None, engines=(served,), memory_free=free)
     unread = next((model for model in (target, draft) if model is not None and not is_converted(model)), None)
-    comparable = draft if draft is not None and not draft.eagle3 and unread is None else None
+    comparable = draft if draft is not None and not draft.head and unread is None else None
     difference = _difference(target, comparable) if comparable is not None else None
     engines = []
     for name in LOCAL:
@@ -100,7 +112,7 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
     """
 
     def able(model: Model) -> bool:
-        return model != target and (model.vocabulary == target.vocabulary or (model.detokenizer and not model.eagle3))
+        return model != target and (model.vocabulary == target.vocabulary or (model.detokenizer and not model.head))
 
     def unlikely(model: Model) -> tuple[bool, bool]:
         larger = (model.weight_bytes or 0) >= (target.weight_bytes or 0)
@@ -116,7 +128,7 @@ def is_recommended(draft: Model, target: Model) -> bool:
     """
     if (draft.name, target.name) in _paired():
         return True
-    if draft.eagle3 or draft.vocabulary != target.vocabulary or draft.architecture != target.architecture:
+    if draft.head or draft.vocabulary != target.vocabulary or draft.architecture != target.architecture:
         return False
     if not all(map(is_converted, (target, draft))) or 2 * (draft.weight_bytes or 0) > (target.weight_bytes or 0):
         return False
@@ -146,6 +158,8 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     refusal = _cannot(engine, pair.draft, _TRANSLATED if pair.translated else None)
     if refusal is not None:
         raise PairError(refusal)
+    if pair.head == "dflash" and pair.runtime.enable_prefix_caching:
+        raise SettingsError(_DFLASH_CACHE)
 
 
 def check_request(pair: ModelPair, engine: EngineName, request: Request) -> None:
@@ -164,6 +178,11 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
         PairError, SettingsError: it cannot.
     """
     check_engine(pair, engine)
+    if engine == "genai" and pair.target.linear_attention and not isinstance(strategy, Plain):
+        if pair.runtime.enable_prefix_caching:
+            raise SettingsError(_LINEAR_CACHE)
+        if strategy.fixed_lookahead is None:
+            raise SettingsError(_LINEAR_THRESHOLD)
     if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
@@ -181,7 +200,7 @@ def compared(pair: ModelPair) -> ModelPair:
         LoadError: OpenVINO refused a tokenizer.
     """
     target, draft = pair.target, pair.draft
-    if draft is None or draft.eagle3 or draft.path is None or not all(map(is_converted, (target, draft))):
+    if draft is None or draft.head or draft.path is None or not all(map(is_converted, (target, draft))):
         return pair
     return pair.model_copy(update={"translated": _difference(target, draft) is not None})
 
@@ -196,6 +215,10 @@ def _difference(target: Model, draft: Model) -> str | None:
 
 
 def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
+    if draft is not None and draft.head == "mtp":
+        return _MTP
+    if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
+        return _DFLASH
     if draft is None or difference is None:
         return None
     if engine not in DRAFT_KINDS["translated"].engines:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from specdemo.errors import FolderError, quoted
 from specdemo.files import json_value
-from specdemo.records import Model
+from specdemo.records import Head, Model
 
 _MODEL = ("openvino_model.xml", "openvino_model.bin")
 REQUIRED = (
@@ -29,6 +29,14 @@ _EXPORT = "export it with: python -m specdemo models convert MODEL --weight-form
 _ENCODER_DECODER = (
     "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
 )
+_MTP = "openvino_mtp_model.xml"
+_MULTIMODAL_MTP = (
+    "is exported in parts, with a multi-token-prediction head, which GenAI runs in a pipeline that cannot be "
+    "stepped; export its language model alone, and choose a draft model or an EAGLE-3 head for it"
+)
+_MODES: dict[Head, str] = {"eagle3": "eagle3_mode", "dflash": "dflash_mode", "mtp": "mtp_mode"}
+"""Runtime information by which GenAI knows a head."""
+_TRUE = {"yes", "true", "1"}
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")
 _PIECES, _PIECE_BYTES = 64, 2**14
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
@@ -38,7 +46,7 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     """Describe the model in a folder. A draft may lack a detokenizer, since only the target generates text.
 
     Without `config.json` the context length is not known, and the vocabulary is the network's number of logits.
-    An EAGLE-3 head needs no tokenizer at all: it uses its target's.
+    A head needs no tokenizer at all: it uses its target's.
 
     Raises:
         FolderError: the folder is missing, empty, incomplete or not OpenVINO IR; the message says which.
@@ -100,20 +108,23 @@ def _read(path: Path, draft: bool) -> Model:
     if (path / "openvino_encoder_model.xml").is_file():
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     config = _read_config(path) if (path / "config.json").is_file() else {}
-    eagle3 = _is_eagle3(config)
-    missing = [name for name in (_MODEL if eagle3 else REQUIRED) if not (path / name).is_file()]
-    detokenizer = not eagle3 and not set(_DETOKENIZER) <= set(missing)
+    if (path / _MTP).is_file() and not (path / _MODEL[0]).is_file():
+        raise FolderError(f"The model in {path.name!r} {_MULTIMODAL_MTP}.")
+    whole = all((path / name).is_file() for name in _MODEL)
+    network = _read_network(path, "openvino_model") if whole else None
+    head = _head(config, network.modes if network is not None else frozenset())
+    missing = [name for name in (_MODEL if head else REQUIRED) if not (path / name).is_file()]
+    detokenizer = not head and not set(_DETOKENIZER) <= set(missing)
     if draft and not detokenizer and len(missing) < len(REQUIRED):
         missing = [name for name in missing if name not in _DETOKENIZER]
     if len(missing) == len(REQUIRED):
         raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {_EXPORT}.")
-    if missing:
+    if missing or network is None:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
     if config.get("is_encoder_decoder"):
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
-    for stem in () if eagle3 else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
+    for stem in () if head else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
         _read_network(path, stem)
-    network = _read_network(path, "openvino_model")
     sizes: Counter[str] = Counter()
     for kind, shape, _ in network.constants:
         if len(shape) > 1:  # matrices only: biases, scales and masks are not what a precision is named after
@@ -129,9 +140,10 @@ def _read(path: Path, draft: bool) -> Model:
             context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
             weight_bytes=(path / "openvino_model.bin").stat().st_size,
             vocabulary=text_config.get("draft_vocab_size", text_config.get("vocab_size", network.logits)),
-            chat_template=not eagle3 and _has_chat_template(path),
+            chat_template=not head and _has_chat_template(path),
             detokenizer=detokenizer,
-            eagle3=eagle3,
+            head=head,
+            linear_attention="linear_attention" in (text_config.get("layer_types") or ()),
         )
     except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a number or an object that is none
         raise _no_configuration(path) from error
@@ -147,10 +159,16 @@ def _has_chat_template(path: Path) -> bool:
     return b"<chat_template value=" in (path / "openvino_tokenizer.xml").read_bytes()
 
 
-def _is_eagle3(config: dict[str, Any]) -> bool:
-    """Whether the exporter treated it as an EAGLE-3 head, by the name of its architecture."""
+def _head(config: dict[str, Any], modes: frozenset[str]) -> Head | None:
+    """What kind of head it is, by the runtime information in its network or, failing that, its configuration."""
+    for head, mode in _MODES.items():
+        if mode in modes:
+            return head
     names = config.get("architectures")
-    return isinstance(names, list) and any("eagle3" in str(name).lower() for name in names)
+    named = [str(name).lower() for name in names] if isinstance(names, list) else []
+    if any("eagle3" in name for name in named):
+        return "eagle3"
+    return "dflash" if "dflash_config" in config or any("dflash" in name for name in named) else None
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -168,19 +186,23 @@ def _no_configuration(path: Path) -> FolderError:
 
 
 class _Network(NamedTuple):
-    """What a network's XML says: element type, shape and end offset of each constant, and the number of logits."""
+    """What a network's XML says: element type, shape and end offset of each constant, the number of logits, and what
+    kind of head it is in its runtime information."""
 
     constants: list[tuple[str, tuple[int, ...], int]]
     logits: int | None
+    modes: frozenset[str]
 
 
 def _read_network(path: Path, stem: str) -> _Network:
     """Read a network's XML, and check that its .bin file is long enough."""
-    constants, logits = [], None
+    constants, logits, modes = [], None, set[str]()
     try:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
             if layer.tag == "port" and "logits" in layer.get("names", "").split(","):
                 logits = int(layer[-1].text or 0) if len(layer) else None
+            if layer.tag in _MODES.values() and layer.get("value", "").lower() in _TRUE:
+                modes.add(layer.tag)
             if layer.tag == "layer" and layer.get("type") == "Const":
                 data = layer.find("data")
                 if data is not None:
@@ -194,7 +216,7 @@ def _read_network(path: Path, stem: str) -> _Network:
         raise FolderError(
             f"{stem}.bin in {path.name!r} has {present} of {needed} bytes; the copy is incomplete, copy it again."
         )
-    return _Network(constants, logits if logits is not None and logits > 0 else None)
+    return _Network(constants, logits if logits is not None and logits > 0 else None, frozenset(modes))
 
 
 def _name_precision(sizes: Counter[str]) -> str:

@@ -14,7 +14,7 @@ from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
-from specdemo.records import Model, ModelPair, Prompts
+from specdemo.records import HEADS, Model, ModelPair, Prompts
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
 BUNDLED = ASSETS / "story-pair"
@@ -130,11 +130,11 @@ def check_target(model: Model) -> None:
 
     Raises:
         FolderError: it has no detokenizer.
-        PairError: it is an EAGLE-3 head.
+        PairError: it is a head.
     """
-    if model.eagle3:
+    if model.head is not None:
         raise PairError(
-            f"{model.name!r} is an EAGLE-3 head, which cannot generate text on its own; choose it as the draft."
+            f"{model.name!r} is {HEADS[model.head]}, which cannot generate text on its own; choose it as the draft."
         )
     if not model.detokenizer:
         raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")

@@ -19,7 +19,9 @@ from specdemo.records.costs import Costs as Costs
 from specdemo.records.costs import DraftRound as DraftRound
 from specdemo.records.costs import Spread as Spread
 from specdemo.records.costs import StepCosts as StepCosts
+from specdemo.records.pair import HEADS as HEADS
 from specdemo.records.pair import SILENCE_SECONDS as SILENCE_SECONDS
+from specdemo.records.pair import Head as Head
 from specdemo.records.pair import Model as Model
 from specdemo.records.pair import ModelPair as ModelPair
 from specdemo.records.pair import Prompts as Prompts

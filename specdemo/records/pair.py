@@ -1,9 +1,9 @@
 """What is loaded: a target, its draft, and how; or the servers that decode in their place."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from specdemo.records.base import Count, Record
 from specdemo.settings import RuntimeSettings, Weights
@@ -33,13 +33,26 @@ Prompts = Literal["chat", "base"]
 """What a target is given: questions and requests, or the beginning of a text to continue."""
 
 
+Head = Literal["eagle3", "dflash", "mtp"]
+"""What reads the target's hidden states to draft: an EAGLE-3 head, a DFlash draft, a multi-token-prediction head."""
+
+
+HEADS: dict[Head, str] = {
+    "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash draft",
+    "mtp": "a multi-token-prediction head",
+}
+"""What they are called in a sentence."""
+
+
 class Model(Record):
     """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
 
     `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
-    propose but not write; `eagle3`: it is an EAGLE-3 head, which drafts from the target's hidden states, is not a
+    propose but not write; `head`: it is a head, which drafts from the target's hidden states, is not a
     model in its own right, and may lack some of the target's tokens. `server`: what serves it, if it is not loaded
-    here. `form`: in which form the weights of a GGUF file are loaded. None means unknown when the record was written.
+    here. `linear_attention`: some layers keep a state in place of a KV cache. `form`: in which form the weights of a
+    GGUF file are loaded. None means unknown when the record was written.
     """
 
     name: str
@@ -51,10 +64,24 @@ class Model(Record):
     vocabulary: Count | None = None
     chat_template: bool = False
     detokenizer: bool = True
-    eagle3: bool = False
+    head: Head | None = None
+    linear_attention: bool = False
     server: ServerKind | None = None
     form: Weights = "auto"
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_earlier(cls, data: Any) -> Any:
+        """Records of earlier versions know one kind of head."""
+        if isinstance(data, dict) and data.get("eagle3") and "head" not in data:
+            return data | {"head": "eagle3"}
+        return data
+
+    @property
+    def eagle3(self) -> bool:
+        """Whether it is an EAGLE-3 head."""
+        return self.head == "eagle3"
 
     @property
     def prompts(self) -> Prompts:
@@ -82,12 +109,17 @@ class ModelPair(Record):
         return self.draft_kind == "eagle3"
 
     @property
+    def head(self) -> Head | None:
+        """What kind of head the draft is, if it is one."""
+        return self.draft.head if self.draft is not None else None
+
+    @property
     def draft_kind(self) -> DraftKindName | None:
         """What kind of draft there is; None for a target alone."""
         if self.draft is None:
             return None
         if self.target.server is not None:
             return "request" if self.target.server == "ovms" else "server"
-        if self.draft.eagle3:
-            return "eagle3"
+        if self.draft.head is not None:
+            return self.draft.head
         return "translated" if self.translated else "model"

@@ -242,6 +242,8 @@ def pair_refusal(
         return greedy
     if (unfit := strategy.unfit(draft)) is not None:
         return unfit
+    if draft == "dflash" and not strategy.proposes(draft, engine):
+        return "A DFlash draft proposes a constant number of tokens in the genai engine; choose policy constant."
     if not strategy.proposes(draft, engine):
         return (
             f"With an EAGLE-3 head the {engine} engine does not support a confidence threshold; "

@@ -18,6 +18,7 @@ from specdemo.strategies.base import (
 from specdemo.strategies.engines import LOCAL, DraftKindName
 
 _ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3", "request")
+_CONSTANT = (*_ANY, "dflash")
 _NEVER_BELOW = 1e-30  # GenAI takes a threshold of 0 for "no threshold set"
 _ASSISTANT_TOKENS = 20  # where transformers' assistant stops, if nothing else says so
 _HEURISTIC = Policy("heuristic", "Heuristic")
@@ -91,7 +92,7 @@ class Constant(Strategy):
     drafter = DRAFT_MODEL
     policy = CONSTANT
     engines = ("genai", "traced", "served")
-    drafts = _ANY
+    drafts = _CONSTANT
     heads = LOCAL
     live = ("traced",)
 

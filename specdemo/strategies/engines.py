@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 EngineName = Literal["genai", "traced", "served"]
-DraftKindName = Literal["model", "translated", "eagle3", "server", "request"]
+DraftKindName = Literal["model", "translated", "eagle3", "dflash", "mtp", "server", "request"]
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
 """Servers whose answers are understood; "openai" is any other that speaks OpenAI's protocol."""
 
@@ -110,6 +110,13 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             greedy="A draft with a different tokenizer works in greedy decoding only; switch sampling off.",
         ),
         DraftKind("eagle3", "an EAGLE-3 head, which reads the target's hidden states", LOCAL),
+        DraftKind(
+            "dflash",
+            "a DFlash draft, which proposes a whole round in one pass from the target's hidden states",
+            ("genai",),
+            greedy="A DFlash draft works in greedy decoding only; switch sampling off.",
+        ),
+        DraftKind("mtp", "a multi-token-prediction head, which no engine here can load", ()),
         DraftKind("server", "that of a server that speculates as configured at its start", ("served",)),
         DraftKind("request", "that of a server that is asked in each request how to speculate", ("served",)),
     )

@@ -207,6 +207,6 @@ def test_drafts_that_fit_come_first_and_those_that_cannot_are_left_out() -> None
 
     large = like("large", weight_bytes=2 * (target.weight_bytes or 0))
     foreign, mute = like("foreign", vocabulary=7), like("mute", vocabulary=7, detokenizer=False)
-    head = like("head", vocabulary=7, eagle3=True)
+    head = like("head", vocabulary=7, head="eagle3")
     models = [foreign, target, large, mute, head, small]
     assert drafts_for(target, models) == [small, large, foreign]

@@ -53,7 +53,7 @@ def cached(repository: str, source: Path, tmp_path: Path) -> Path:
 def test_the_catalogue_has_every_pair_and_the_bundled_ones_first() -> None:
     entries = catalogue()
     assert [entry.name for entry in entries[:2]] == ["smollm2", "story-pair"]
-    assert len({entry.name for entry in entries}) == len(entries) == 15
+    assert len({entry.name for entry in entries}) == len(entries) == 17
     repositories = {source.repository for entry in entries for source in entry.sources}
     assert {
         "OpenVINO/dolly-v2-7b-int8-ov", "OpenVINO/dolly-v2-3b-int4-ov", "OpenVINO/Qwen3-8B-int4-ov",

@@ -47,10 +47,10 @@ class GenAIDecoder:
 
     @property
     def trace_source(self) -> TraceSource:
-        """Plain rounds propose nothing, which counts as measured; sampling and EAGLE-3 heads cannot be replayed."""
+        """Plain rounds propose nothing, which counts as measured; sampling and heads cannot be replayed."""
         if not self.speculates:
             return "measured"
-        unseen = self._request.sampling.do_sample or self._pipelines.pair.eagle3
+        unseen = self._request.sampling.do_sample or self._pipelines.pair.head is not None
         return "counts only" if self._kind == "model" and unseen else "replayed"
 
     def rounds(self) -> Generator[Prefilling | Round]:

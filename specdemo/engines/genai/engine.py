@@ -13,7 +13,7 @@ from specdemo.engines.batch import Batch
 from specdemo.engines.genai.batch import GenAIBatch
 from specdemo.engines.genai.decoder import GenAIDecoder, request_ids
 from specdemo.engines.genai.pipelines import Output, Pipelines, as_tensor, check_fits, generation_config, read
-from specdemo.errors import EngineError
+from specdemo.errors import EngineError, SettingsError
 from specdemo.models.checks import check_request, check_strategy
 from specdemo.models.environment import describe_environment
 from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request
@@ -57,6 +57,10 @@ class GenAIEngine:
             PairError, SettingsError: the pair cannot be decoded in this way.
         """
         check_strategy(self.pair, "genai", strategy, Sampling())
+        if self.pair.head == "dflash" and strategy.drafter.model:
+            raise SettingsError(
+                "A DFlash draft decodes one request at a time; compare single runs, or choose another draft."
+            )
         return GenAIBatch(self.pipelines, strategy)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
@@ -123,7 +127,8 @@ class GenAIEngine:
             raise EngineError("The engine failed during calibration and has been reset; run again.") from error
         counters = result.extended_perf_metrics
         microseconds = list(counters.draft_model_metrics.raw_metrics.m_durations)[1:]  # the first is the prefill
-        rounds = (microseconds[i : i + lookahead] for i in range(0, len(microseconds) - lookahead + 1, lookahead))
+        steps = 1 if self.pair.head == "dflash" else lookahead  # one pass for the whole round
+        rounds = (microseconds[i : i + steps] for i in range(0, len(microseconds) - steps + 1, steps))
         return [DraftRound(seconds=sum(batch) / 1e6) for batch in rounds]
 
     def close(self) -> None:

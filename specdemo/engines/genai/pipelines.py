@@ -57,13 +57,13 @@ class Pipelines:
         """
         self.pair = pair
         check_devices(pair.runtime)
-        if pair.eagle3:
+        if pair.head is not None:
             check_head_device(pair.runtime.device)
         self._device, self._draft_device = pair.runtime.device, draft_device(pair.runtime)
         self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
-        if pair.draft is not None and not pair.eagle3:  # a head has no tokenizer, or one to be ignored
+        if pair.draft is not None and pair.head is None:  # a head has no tokenizer, or one to be ignored
             self.tokenizer.check_fits(Tokenizer(pair.draft))
         if not lazy:
             self.get("plain")
@@ -113,6 +113,11 @@ class Pipelines:
                 raise PairError(
                     f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}; "
                     "choose the target it was trained for, which must have at least ten layers."
+                ) from error
+            if kind == "model" and self.pair.head == "dflash":
+                raise PairError(
+                    f"The DFlash draft {require_draft(self.pair).name!r} does not fit {target.name!r}; "
+                    "choose the target it was trained for, exported with its hidden states named."
                 ) from error
             raise LoadError(f"OpenVINO cannot load {target.name!r} on {device}; export it again.") from error
 

@@ -12,7 +12,7 @@ from specdemo.models.converted import stored_form
 from specdemo.models.memory import in_units, memory_free
 from specdemo.presentation.figures import parameters
 from specdemo.progress import Progress
-from specdemo.records import Model
+from specdemo.records import HEADS, Model
 from specdemo.ui.html.parts import progress_html, table_html
 
 _CARD = Markup(
@@ -80,8 +80,8 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
         found.append(_BADGE.format(kind="no", text="not supported"))
     elif complete:
         found.append(_BADGE.format(kind="yes", text="on this machine"))
-    if entry.kind == "eagle3":
-        found.append(_BADGE.format(kind="", text="EAGLE-3 head"))
+    if entry.kind != "model":
+        found.append(_BADGE.format(kind="", text=HEADS[entry.kind].partition(" ")[2]))
     found.append(_BADGE.format(kind="", text=entry.prompts))
     return found
 
