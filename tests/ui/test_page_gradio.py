@@ -10,6 +10,24 @@ from tests.support.browser import BRIEF, Visit, downloaded, open_tab, run
 
 pytestmark = pytest.mark.browser
 PROMPT = "#prompt textarea"
+STYLED = [
+    ".gradio-container main",
+    ".gradio-container .tabs",
+    ".gradio-container .html-container",
+    ".gradio-container .block.hide-container",
+    ".tabs > .tab-wrapper .tab-container:not(.visually-hidden)",
+    ".tabs .tabitem",
+    "#compare.tabitem",
+    "#rail > .form:has(#prompt)",
+    "#rail .form",
+    "#rail .block",
+    '#prompt [data-testid="block-info"]',
+    "#at-hand .info-text",
+    "#at-hand .reset-button",
+    ".controls .form .block",
+    ".secondary-wrap input",
+]
+"""Of Gradio's markup, what `assets/page/gradio.css` arranges."""
 
 
 def in_address(page: Page, name: str) -> list[str]:
@@ -72,6 +90,20 @@ def test_storage_of_another_shape_is_reset_and_that_is_said(visit: Visit) -> Non
     run(page)
     expect(page.locator(".past li")).to_have_count(1)
     expect(page.locator(".past .none")).to_be_hidden()
+
+
+def test_what_the_style_sheet_names_is_in_gradios_page(visit: Visit) -> None:
+    page = visit(BRIEF)
+    missing = page.evaluate("names => names.filter(name => !document.querySelector(name))", STYLED)
+    assert missing == []
+    assert page.evaluate("[...document.styleSheets].some(sheet => sheet.cssRules[0]?.name === 'gradio')")
+    open_tab(page, "Models")
+    page.set_viewport_size({"width": 390, "height": 800})
+    expect(page.locator("#pair .block").first).to_be_visible()
+    target = page.locator("#target input")
+    expect(target).to_be_visible()
+    assert target.evaluate("input => parseFloat(getComputedStyle(input).paddingRight)") >= 24  # as wide as its arrow
+    assert target.evaluate("input => getComputedStyle(input).textOverflow") == "ellipsis"
 
 
 def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) -> None:
