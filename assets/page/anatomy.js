@@ -4,7 +4,7 @@ import { Chart } from "./chart.js";
 
 /** @typedef {[from: number, to: number]} Span */
 
-const CHARTS = /** @type {const} */ (["timeline", "confidence", "lookahead"]);
+const CHARTS = /** @type {const} */ (["timeline", "confidence", "lookahead", "accepted", "position"]);
 
 export class Anatomy {
   /** @param {HTMLElement} element */
@@ -17,8 +17,8 @@ export class Anatomy {
     /** @type {number | null} */ this.lit = null;
     /** @type {Record<number, Span>} */ this.spans = {};
     /** @type {[prompt: string, prefill: string]} */ this.beginning = ["", ""];
-    const [timeline, confidence, lookahead] = CHARTS.map((name) => new Chart(find(`.chart.${name}`), { data: [], layout: {} }));
-    this.charts = { timeline, confidence, lookahead };
+    const [timeline, confidence, lookahead, accepted, position] = CHARTS.map((name) => new Chart(find(`.chart.${name}`), { data: [], layout: {} }));
+    this.charts = { timeline, confidence, lookahead, accepted, position };
     timeline.ready.then(() => {
       const plot = /** @type {any} */ (timeline.element);
       plot.on("plotly_hover", (/** @type {any} */ { points }) => this.light(points[0].customdata, true));
@@ -44,7 +44,7 @@ export class Anatomy {
     if (!text) return;
     const run = JSON.parse(text);
     this.find(".anatomy").dataset.state = "full";
-    for (const name of ["about", "explanation", "steps", "table"]) this.find(`.${name}`).innerHTML = run[name]; // escaped by the server
+    for (const name of ["about", "explanation", "steps", "table", "parts"]) this.find(`.${name}`).innerHTML = run[name]; // escaped by the server
     this.beginning = [run.prompt, run.prefill];
     for (const name of CHARTS) {
       this.charts[name].run = run.steps; // another run is not shown in this one's zoom

@@ -130,7 +130,8 @@ export class Sketch extends LiveChart {
       if (stacked) this.stack.set(x, base + y);
       const spread = trace.error_y?.array?.[at];
       if (!spread) return;
-      const ends = [y - spread, y + spread].map((end) => /** @type {[number, number]} */ ([left + width / 2, this.place(x, end)[1]]));
+      const below = trace.error_y.arrayminus?.[at] ?? spread;
+      const ends = [y - below, y + spread].map((end) => /** @type {[number, number]} */ ([left + width / 2, this.place(x, end)[1]]));
       this.stroke({ color: trace.error_y.color, width: 1.5 }, ends);
     });
   }

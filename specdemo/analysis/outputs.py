@@ -8,7 +8,7 @@ between `<think>` and `</think>`, before they answer.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specdemo.records import Round
+from specdemo.records import Round, Run
 
 _TIMES = 4  # the same tokens in a row, at least
 _TOKENS = 24  # and so many tokens in all
@@ -53,6 +53,16 @@ class Thinking:
 
     def _inside(self) -> bool:
         return self._text.lstrip().startswith(_BEGIN) and _END not in self._text
+
+
+def thinking_tokens(run: Run) -> int:
+    """Tokens up to the end of what the model thinks; all of them while it does, 0 if it does not."""
+    text = ""
+    for number, token in enumerate(run.tokens, 1):
+        text += token.text
+        if _END in text:
+            return number
+    return len(run.tokens) if text.lstrip().startswith(_BEGIN) else 0
 
 
 def answer(text: str) -> str:

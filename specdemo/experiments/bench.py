@@ -14,12 +14,23 @@ import plotly.graph_objects as go
 
 from specdemo.analysis import metrics, speedups
 from specdemo.analysis.intervals import ENOUGH
+from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking
 from specdemo.engines import load_engine
 from specdemo.errors import PairError, SettingsError, quoted
 from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.kind import Kind, Option, Range
 from specdemo.experiments.plan import Stop, never
-from specdemo.experiments.report import Chart, Report, Table, measured_on, memory_notes, times, whiskers
+from specdemo.experiments.report import (
+    Chart,
+    Line,
+    Report,
+    Table,
+    measured_on,
+    memory_notes,
+    speedup_lines,
+    times,
+    whiskers,
+)
 from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cells, problems
 from specdemo.measure.hardware import MEBIBYTE, Bound, Loader, MemoryUse, measure_bound, measure_memory
 from specdemo.measure.warm_up import WARM_UP_PROMPT
@@ -29,7 +40,7 @@ from specdemo.presentation.figures import number, percent
 from specdemo.presentation.plotting import base_figure, colour, plain_line
 from specdemo.presentation.warnings import doubts_of
 from specdemo.presentation.wording import common_words
-from specdemo.records import SIDES, ModelPair, Record
+from specdemo.records import SIDES, ModelPair, Record, Trial
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, STRATEGIES, EngineName, effective, strategies, supports
 
@@ -231,6 +242,7 @@ def _report(result: Bench) -> Report:
         tables={
             "table": Table("Every method on every task", COLUMNS, table(result)),
             **({"advice": advice_table(result)} if found else {}),
+            **_thinking_table(result),
         },
         notes=list(notes(result)),
         data=lambda: {
@@ -389,6 +401,11 @@ def charts(result: Bench) -> dict[str, Chart]:
             f"{metrics.FORMULAS['mean_accepted_length'].capitalize()}.",
         ),
     }
+    if lines := _position_lines(result):
+        remark = f"{metrics.FORMULAS['speedup'].capitalize()}, of the rounds that begin in each part of the text."
+        shown["position"] = Chart("Speedup by position in the text", speedup_lines(lines, "tokens"), remark)
+    if (accepted := _accepted_figure(result)) is not None:
+        shown["accepted"] = Chart("Tokens accepted in a round", accepted, "Of all rounds, those of plain runs aside.")
     if any(facts.costs is not None for facts in result.engines.values()):
         shown["passes"] = Chart(
             "Cost of a target pass over n tokens, v(n)",
@@ -396,6 +413,58 @@ def charts(result: Bench) -> dict[str, Chart]:
             f"{metrics.FORMULAS['verify_cost'].capitalize()}.",
         )
     return shown
+
+
+def _trials(result: Bench) -> dict[str, tuple[list[Trial], list[str]]]:
+    """The trials of every method that have their steps, with their prompts."""
+    found: dict[str, tuple[list[Trial], list[str]]] = {}
+    for row in result.rows:
+        if row.trial is not None and row.trial.round_steps:
+            trials, prompts = found.setdefault(row.name, ([], []))
+            trials.append(row.trial)
+            prompts.append(row.prompt)
+    return {name: found[name] for name in result.header.methods if name in found}
+
+
+def _position_lines(result: Bench) -> list[Line]:
+    """The speedup of every method along the text."""
+    lines = []
+    for name, (trials, prompts) in _trials(result).items():
+        parts = by_position(trials, prompts)
+        hover = [f"{part.speedup}, α {number(part.acceptance_rate)}" for part in parts]
+        lines.append(Line(name, [part.name for part in parts], [part.speedup for part in parts], hover))
+    return [line for line in lines if line.x]
+
+
+def _accepted_figure(result: Bench) -> go.Figure | None:
+    """Shares of rounds that accepted 0, 1, 2, … proposals, for every method whose rounds are seen."""
+    figure = base_figure(barmode="group", hovermode="closest")
+    for index, (name, (trials, _)) in enumerate(_trials(result).items()):
+        counts = accepted_per_round(trials)
+        rounds = sum(counts.values())
+        figure.add_bar(
+            x=list(counts),
+            y=[count / rounds for count in counts.values()],
+            text=[str(count) for count in counts.values()],
+            textposition="none",
+            name=name,
+            marker_color=colour(index),
+            hovertemplate="%{text} rounds accepted %{x}: %{y:.0%}",
+        )
+    figure.update_xaxes(title="tokens accepted in a round", dtick=1)
+    figure.update_yaxes(title="share of rounds", tickformat=".0%")
+    return figure if figure.data else None
+
+
+def _thinking_table(result: Bench) -> dict[str, Table]:
+    """Thinking and answer apart, where a model thinks."""
+    rows = [
+        (name, part.name, str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length))
+        for name, (trials, prompts) in _trials(result).items()
+        for part in by_thinking(trials, prompts)
+    ]
+    columns = ("method", "part", "speedup", "α", "τ")
+    return {"thinking": Table("Thinking and answer apart", columns, rows)} if rows else {}
 
 
 def _speedup_bars(mine: list[Cell]) -> dict[str, Any]:
@@ -480,6 +549,6 @@ KIND = Kind(
     prompts=Range(50, 5),
     repeats=Range(10, REPEATS),
     why="of every run",
-    charts=("speedup", "length", "passes", "against"),
-    tables=("advice", "against", "table"),
+    charts=("speedup", "length", "position", "accepted", "passes", "against"),
+    tables=("advice", "against", "table", "thinking"),
 )

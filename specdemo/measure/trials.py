@@ -9,6 +9,7 @@ from time import perf_counter
 
 from specdemo.analysis import metrics
 from specdemo.analysis.intervals import ENOUGH
+from specdemo.analysis.outputs import thinking_tokens
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError
 from specdemo.measure.other_load import OtherLoad
@@ -112,6 +113,7 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         accepted=accepted if told else None,
         judged=accepted + verdicts.count(Verdict.REJECTED) if told else None,
         other_load=other_load,
+        thinking=thinking_tokens(run),
         plain_steps=tuple(tuple(_rounded(step.seconds) for step in side.plain.rounds) for side in (before, after)),
         round_steps=tuple(_step(step) for step in run.rounds),
     )

@@ -16,7 +16,8 @@ class Trial(Record):
     and `proposed` where it does not report proposals; `rounds` where it does not tell them. `other_load` is the share
     of the machine's processor time that other processes took meanwhile, None if that is not known. `plain_steps` are
     the seconds of every plain step, of the run before and of the one after; `round_steps` tokens committed, tokens
-    proposed (-1 if unknown) and seconds of every speculative round. Both are empty in older files.
+    proposed (-1 if unknown) and seconds of every speculative round. Both are empty in older files. `thinking` are the
+    speculative run's tokens up to the end of what the model thinks, the prefill's included.
     """
 
     tokens: Count
@@ -32,6 +33,7 @@ class Trial(Record):
     accepted: Count | None = None
     judged: Count | None = None
     other_load: Probability | None = None
+    thinking: Count | None = None
     plain_steps: tuple[tuple[Seconds, ...], ...] = Field((), max_length=2)
     round_steps: tuple[tuple[Count, int, Seconds], ...] = Field((), max_length=MOST)
 

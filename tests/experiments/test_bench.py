@@ -346,7 +346,7 @@ def test_the_html_report_opens_offline_in_light_and_dark(name: str, browser: Bro
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
-    expect(page.locator(".chart canvas")).to_have_count(3)
+    expect(page.locator(".chart canvas")).to_have_count(5)
     expect(page.locator("td:nth-child(3)").first).to_have_text(name)
     expect(page.locator("h1")).to_have_css("color", f"rgb{ImageColor.getrgb(colours()['ink'])}")
     light = page.locator("#speedup canvas").evaluate("canvas => canvas.toDataURL()")
@@ -462,3 +462,19 @@ def test_where_nothing_could_run_nothing_is_called_identical() -> None:
     assert any(
         "Left out for genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.found)
     )
+
+
+def test_reports_show_speedup_along_the_text_and_tokens_accepted_per_round() -> None:
+    words = ("<think>", *[" hm"] * 20, "</think>", *[" so"] * 60)
+    result = run(load=lambda name: ScriptedEngine(words=words, wrong=range(22)), repeats=1)[-1]
+    shown = result.report()
+    position, accepted = (shown.charts[name].figure for name in ("position", "accepted"))
+    constant = next(trace for trace in position.data if trace.name == "traced constant")
+    assert list(constant.x)[:2] == ["1–16", "17–32"]
+    assert constant.y[0] < 1 < constant.y[-1]
+    shares = next(trace for trace in accepted.data if trace.name == "traced constant")
+    assert sum(shares.y) == pytest.approx(1)
+    assert list(shares.x) == [0, 1, 2, 3, 4]
+    rows = {row[:2] for row in shown.tables["thinking"].rows}
+    assert {("traced constant", "thinking"), ("traced constant", "answer")} <= rows
+    assert "thinking" not in run(repeats=1)[-1].report().tables

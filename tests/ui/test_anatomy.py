@@ -1,6 +1,7 @@
 """The anatomy of a run, without a browser."""
 
 import json
+import re
 from time import process_time
 from typing import Any
 
@@ -156,3 +157,17 @@ def test_the_longest_run_is_shown_without_going_over_it_for_each_of_its_rounds()
 def test_another_file_is_refused(data: bytes) -> None:
     with pytest.raises(FileError, match="not a comparison of schema 1 or 2; open one saved with Share"):
         opened(data)
+
+
+def test_anatomy_shows_rounds_by_tokens_accepted_and_the_speedup_along_the_text() -> None:
+    words = ("<think>", *[" hm"] * 40, "</think>", *[" so"] * 80)
+    settings = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=129)
+    *_, found = race(ScriptedEngine(words=words, wrong=range(42)), "Say", settings)
+    assert isinstance(found, Comparison)
+    shown = json.loads(anatomy(found))
+    (bars,) = json.loads(shown["accepted"])["data"]
+    assert sum(bars["y"]) == len(found.speculative.rounds)
+    assert bars["y"][0] >= 41  # while it thinks, nothing is accepted
+    (line,) = json.loads(shown["position"])["data"]
+    assert line["y"][0] < 1 < line["y"][-1]
+    assert re.findall("<td>(thinking|answer)</td>", shown["parts"]) == ["thinking", "answer"]

@@ -11,11 +11,13 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from specdemo.analysis import metrics
+from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking, race_of
+from specdemo.experiments.report import Line, speedup_lines
 from specdemo.presentation.explain import walk_through
 from specdemo.presentation.figures import number
 from specdemo.presentation.plotting import base_figure
 from specdemo.presentation.wording import prompt_of, run_words
-from specdemo.records import Comparison, DraftToken, Round, Run, Token
+from specdemo.records import Comparison, DraftToken, Round, Run, Token, Trial
 from specdemo.strategies import SOURCES
 from specdemo.ui.html.charts import to_json
 from specdemo.ui.html.parts import table_html
@@ -46,6 +48,9 @@ def anatomy(comparison: Comparison) -> str:
             "timeline": to_json(timeline(run)),
             "confidence": to_json(confidence_figure(run)),
             "lookahead": to_json(lookahead_figure(comparison)),
+            "accepted": to_json(accepted_figure(comparison)),
+            "position": to_json(position_figure(comparison)),
+            "parts": str(_parts_table(comparison)),
         },
         ensure_ascii=False,
     )
@@ -190,3 +195,45 @@ def lookahead_figure(comparison: Comparison) -> go.Figure:
     figure.update_xaxes(title="round")
     figure.update_yaxes(title="tokens proposed")
     return figure
+
+
+def _timed(comparison: Comparison) -> list[Trial]:
+    """The race and its repeats, as far as their steps are known."""
+    race = race_of(comparison)
+    return [trial for trial in (race, *comparison.repeats) if trial is not None and trial.round_steps]
+
+
+def accepted_figure(comparison: Comparison) -> go.Figure:
+    """How many rounds of the race accepted 0, 1, 2, … proposals."""
+    race, figure = race_of(comparison), base_figure(showlegend=False, hovermode="closest")
+    counts = {} if race is None else accepted_per_round([race])
+    figure.add_bar(
+        x=list(counts),
+        y=list(counts.values()),
+        marker_color="var(--sd-accepted)",
+        hovertemplate="%{y} rounds accepted %{x}<extra></extra>",
+    )
+    figure.update_xaxes(title="tokens accepted", dtick=1)
+    figure.update_yaxes(title="rounds")
+    return figure
+
+
+def position_figure(comparison: Comparison) -> go.Figure:
+    """Speedup along the text, with intervals, over the race and its repeats; α in the hover."""
+    parts = by_position(_timed(comparison))
+    line = Line(
+        "speedup",
+        [part.name for part in parts],
+        [part.speedup for part in parts],
+        [f"{part.speedup}, α {number(part.acceptance_rate)}" for part in parts],
+    )
+    return speedup_lines([line], "tokens")
+
+
+def _parts_table(comparison: Comparison) -> Markup:
+    """Thinking and answer apart; nothing where the model does not think."""
+    rows = [
+        (part.name, str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length))
+        for part in by_thinking(_timed(comparison))
+    ]
+    return table_html(("part", "speedup", "α", "τ"), rows) if rows else Markup("")
