@@ -73,7 +73,7 @@ MEMORY = 0.98  # share of a verdict's weight that remains after the next one
 
 
 @dataclass
-class FadingMean:
+class DiscountedMean:
     """A ratio of sums, such as accepted / judged, in which old terms fade."""
 
     above: float
@@ -105,7 +105,7 @@ class FadingMean:
 
 
 @dataclass
-class Chance:
+class OnlineLogistic:
     """The chance that a proposal is accepted, a logistic function of the log-odds of the draft's probability.
 
     Learnt one verdict at a time by an extended Kalman filter: a Newton step for the curve's offset and slope, scaled
@@ -174,13 +174,13 @@ class Experience:
     Seconds are in plain steps, so that it holds on a machine that is slower today.
     """
 
-    chance: Chance = field(default_factory=Chance)
-    first: FadingMean = field(default_factory=lambda: FadingMean(1.4, 2))
-    later: FadingMean = field(default_factory=lambda: FadingMean(3.2, 4))
-    earned: FadingMean = field(default_factory=lambda: FadingMean(1, 1, _ROUND_MEMORY))
-    drafted: FadingMean = field(default_factory=lambda: FadingMean(_DRAFT_GAIN, 1, _ROUND_MEMORY))
-    round_: FadingMean = field(default_factory=lambda: FadingMean(_DRAFT_GAIN, 1, _ROUND_MEMORY))
-    copied: dict[str, list[Chance]] = field(default_factory=dict)
+    chance: OnlineLogistic = field(default_factory=OnlineLogistic)
+    first: DiscountedMean = field(default_factory=lambda: DiscountedMean(1.4, 2))
+    later: DiscountedMean = field(default_factory=lambda: DiscountedMean(3.2, 4))
+    earned: DiscountedMean = field(default_factory=lambda: DiscountedMean(1, 1, _ROUND_MEMORY))
+    drafted: DiscountedMean = field(default_factory=lambda: DiscountedMean(_DRAFT_GAIN, 1, _ROUND_MEMORY))
+    round_: DiscountedMean = field(default_factory=lambda: DiscountedMean(_DRAFT_GAIN, 1, _ROUND_MEMORY))
+    copied: dict[str, list[OnlineLogistic]] = field(default_factory=dict)
     trusted: int = _TRUSTED
 
     def verdicts(self, confidences: Sequence[float], proposed: int, accepted: int) -> None:
@@ -207,10 +207,12 @@ class Experience:
             if copied != token:
                 return
 
-    def _of(self, match: Match) -> list[Chance]:
+    def _of(self, match: Match) -> list[OnlineLogistic]:
         """What is learnt of each token of a match: of the first, by tokens that matched; of those after it."""
         if match.source not in self.copied:
-            self.copied[match.source] = [Chance(*prior) for prior in (_COUNTED if match.chances else _NOT_COUNTED)]
+            self.copied[match.source] = [
+                OnlineLogistic(*prior) for prior in (_COUNTED if match.chances else _NOT_COUNTED)
+            ]
         *first, later = self.copied[match.source]
         return [first[min(match.size, len(first)) - 1], *[later] * (len(match.tokens) - 1)]
 
@@ -226,12 +228,12 @@ class Experience:
             TypeError, KeyError, AttributeError: it is something else.
         """
         first, later, earned, drafted, round_ = (
-            FadingMean(**values[name]) for name in ("first", "later", "earned", "drafted", "round_")
+            DiscountedMean(**values[name]) for name in ("first", "later", "earned", "drafted", "round_")
         )
         for mean in (first, later, earned, drafted, round_):
             mean.forget(_EARLIER)
-        chance = Chance(**values["chance"])
-        copied = {str(source): [Chance(**one) for one in some] for source, some in values["copied"].items()}
+        chance = OnlineLogistic(**values["chance"])
+        copied = {str(source): [OnlineLogistic(**one) for one in some] for source, some in values["copied"].items()}
         for one in (chance, *(one for some in copied.values() for one in some)):
             one.forget()
         return cls(chance, first, later, earned, drafted, round_, copied, int(values["trusted"]))
@@ -260,7 +262,9 @@ class AutoPolicy:
         self._passes = [seconds_of_passes(self._steps, fed) for fed in range(self._steps.cap + 2)]
         self._more = [seconds_of_more(replace(self._steps, draft=0.0, first_draft=0.0), one) for one in self._passes]
         self._drafts = seconds_of_more(self._steps, np.zeros(self._steps.cap + 1))
-        self._drafting, self._passing = (FadingMean(_DRIFT_WEIGHT, _DRIFT_WEIGHT, _DRIFT_MEMORY) for _ in range(2))
+        self._drafting, self._passing = (
+            DiscountedMean(_DRIFT_WEIGHT, _DRIFT_WEIGHT, _DRIFT_MEMORY) for _ in range(2)
+        )
         self._fed, self._rounds, self._timed = 1, 0, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._reach, self._confidences = 1.0, list[float]()

@@ -11,7 +11,7 @@ from specdemo.strategies import Confidence
 _NO_TOP_K = 2**63 - 1
 
 
-def tells_probabilities(request: Request) -> bool:
+def reports_probabilities(request: Request) -> bool:
     """Whether GenAI is asked for the target's probability of each committed token.
 
     Only where it must compute probabilities anyway, since that takes time: in greedy decoding it applies a
@@ -27,7 +27,7 @@ def genai(request: Request) -> dict[str, Any]:
     found = transformers(request) | {"ignore_eos": request.ignore_eos}
     if sampling.do_sample:
         found |= {"top_k": sampling.top_k or _NO_TOP_K, "rng_seed": sampling.seed}
-    if tells_probabilities(request):
+    if reports_probabilities(request):
         found["logprobs"] = 1
     return found | (request.strategy.genai() or {})
 

@@ -18,7 +18,7 @@ _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
 
 
 class LookaheadPolicy(Protocol):
-    """Asked before every draft step of one request, told the outcome of every round."""
+    """Decides before every draft step of one request, and learns from the outcome of every round."""
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """Whether to propose another token after `proposed` ones in this round.
@@ -32,14 +32,14 @@ class LookaheadPolicy(Protocol):
         """
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Decide as this way does from now on; False, and nothing changes, if it is a way of another type."""
+        """Decide as this strategy does from now on; False, and nothing changes, if it is of another type."""
 
 
 class _Rigid:
     """A policy that nobody changes while it is in use."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """No."""
+        """It cannot be changed."""
         return False
 
 
@@ -47,7 +47,7 @@ class _Fixed(_Rigid):
     """A policy whose outcome teaches nothing."""
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Nothing to learn."""
+        """Outcomes do not matter."""
 
 
 @dataclass
@@ -132,13 +132,13 @@ def policy_for(
     `experience`: what earlier requests taught the automatic lookahead, which goes on learning in it.
 
     Raises:
-        SettingsError: the way needs step costs, and they are unknown.
+        SettingsError: the strategy needs step costs, and none were measured.
     """
     match strategy:
         case Constant(lookahead):
             return ConstantPolicy(lookahead)
         case Both(num_assistant_tokens=lookahead):
-            costs = known(costs)
+            costs = required(costs)
             return AutoPolicy(costs, len(costs.verify), constant=lookahead, experience=experience)
         case Confidence(threshold, cap):
             return ConfidencePolicy(threshold, cap)
@@ -147,15 +147,15 @@ def policy_for(
         case Planned(lookaheads):
             return PlannedPolicy(lookaheads)
         case Auto(cap) | BothAuto(max_assistant_tokens=cap):
-            return AutoPolicy(known(costs), cap, experience=experience)
+            return AutoPolicy(required(costs), cap, experience=experience)
     raise AssertionError(f"{strategy} has no policy")
 
 
-def known(costs: Costs | None) -> Costs:
-    """Step costs, if they are known, the draft's included.
+def required(costs: Costs | None) -> Costs:
+    """Step costs, the draft's included.
 
     Raises:
-        SettingsError: they are not.
+        SettingsError: they were not measured.
     """
     if costs is None or costs.draft_step is None:
         raise SettingsError("The cost of a draft step is unknown for this pair; choose another policy or drafter.")

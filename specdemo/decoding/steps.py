@@ -71,7 +71,7 @@ def seconds_of_more(steps: Steps, passes: npt.NDArray[np.float64]) -> npt.NDArra
     return more
 
 
-class Width:
+class QueryLength:
     """Lengths of the passes of one request, one after the other.
 
     They grow at once. They shrink once the padding since the last full pass has cost as much as a change (the

@@ -123,6 +123,6 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
 
 
 def verdicts_from_counts(proposed: int, accepted: int) -> list[Verdict]:
-    """Verdicts of a round of which only the counts are known: accepted ones, one rejected, the rest discarded."""
+    """Verdicts from counts alone: accepted ones, one rejected, the rest discarded."""
     left = proposed - accepted
     return [Verdict.ACCEPTED] * accepted + [Verdict.REJECTED] * min(left, 1) + [Verdict.DISCARDED] * max(left - 1, 0)

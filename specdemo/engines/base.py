@@ -98,7 +98,7 @@ class Engine(Protocol):
         """A decoder of the request. The automatic lookahead needs the pair's step costs.
 
         Raises:
-            PairError, SettingsError: the pair cannot be decoded in the request's way.
+            PairError, SettingsError: the pair cannot be decoded in the request's strategy.
         """
 
     def count_tokens(self, text: str) -> int:

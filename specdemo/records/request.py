@@ -20,7 +20,7 @@ class Turn(Record):
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt, the way to decode it, and when to stop. `history` holds the chat's turns before the prompt."""
+    """A prompt, the strategy to decode it, and when to stop. `history` holds the chat's turns before the prompt."""
 
     prompt: str
     strategy: Strategy

@@ -77,7 +77,7 @@ class Planned(Strategy):
 
     @property
     def words(self) -> str:
-        """It is known only to the experiment that plans it."""
+        """The experiment that plans it names it."""
         return "planned lookahead"
 
 

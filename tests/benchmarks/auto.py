@@ -31,7 +31,7 @@ import numpy as np
 
 from specdemo.analysis import metrics
 from specdemo.analysis.metrics import passes
-from specdemo.decoding.steps import Width, rising
+from specdemo.decoding.steps import QueryLength, rising
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
 from specdemo.measure.step_costs import measure_costs
@@ -96,7 +96,7 @@ def rounds(runs: Runs, name: str, costs: Costs) -> list[tuple[int, int, bool]]:
 
     found = []
     for each in (each for (strategy, _), each in runs.items() if strategy == name):
-        width = Width(None if name == "plain" else costs)  # as the decoder has it
+        width = QueryLength(None if name == "plain" else costs)  # as the decoder has it
         before = width.of(1)
         for proposed in (len(step.proposed or ()) for step in each[0].rounds):
             fed = width.of(proposed + 1)

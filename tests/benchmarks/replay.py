@@ -25,7 +25,7 @@ import numpy as np
 from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
-from specdemo.decoding.steps import Width, rising
+from specdemo.decoding.steps import QueryLength, rising
 from specdemo.decoding.table import TABLE, Table
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter
 from specdemo.files import ASSETS
@@ -101,7 +101,7 @@ def replay(
     drafter: Drafter, draft: Timed, prompt: list[int], answer: list[int], costs: Costs, result: Result
 ) -> None:
     """One answer, as the target's side of a run would have committed it."""
-    passes, width, text = rising(np.array(costs.verify)), Width(costs), [*prompt]
+    passes, width, text = rising(np.array(costs.verify)), QueryLength(costs), [*prompt]
     later, first = costs.later_draft_step or 0.0, costs.first_draft_step or costs.later_draft_step or 0.0
     drafter.read(text)
     drafter.learn(0, 0, width.of(1))

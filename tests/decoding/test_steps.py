@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.decoding.steps import Width
+from specdemo.decoding.steps import QueryLength
 from specdemo.records import Costs, Spread, StepCosts
 
 
@@ -14,12 +14,12 @@ def costs(change: float | None) -> Costs:
 
 
 def test_without_a_cost_of_changes_nothing_is_superfluous() -> None:
-    for width in (Width(None), Width(costs(None)), Width(costs(0))):
+    for width in (QueryLength(None), QueryLength(costs(None)), QueryLength(costs(0))):
         assert [width.of(needed) for needed in (1, 5, 3, 9, 1)] == [1, 5, 3, 9, 1]
 
 
 def test_it_grows_at_once_and_shrinks_when_a_change_would_have_paid() -> None:
-    width = Width(costs(6))
+    width = QueryLength(costs(6))
     assert [width.of(needed) for needed in (5, 4, 2)] == [5, 5, 5]  # superfluous: 1 + 3 seconds
     assert width.of(5) == 5  # all are needed again, so the count begins anew
     assert [width.of(needed) for needed in (2, 3)] == [5, 5]  # 3 + 2
@@ -28,12 +28,12 @@ def test_it_grows_at_once_and_shrinks_when_a_change_would_have_paid() -> None:
 
 
 def test_what_was_not_measured_is_fed_as_it_is() -> None:
-    width = Width(costs(1000))
+    width = QueryLength(costs(1000))
     assert [width.of(needed) for needed in (17, 40, 3, 18)] == [17, 40, 3, 18]
 
 
 @given(st.lists(st.integers(1, 30)), st.floats(0, 50))
 def test_it_is_never_too_narrow(needs: list[int], change: float) -> None:
-    width = Width(costs(change))
+    width = QueryLength(costs(change))
     for needed in needs:
         assert needed <= width.of(needed) <= max(needed, 17)

@@ -64,6 +64,7 @@ DRAFTERS = {
     "constant 16": {"num_assistant_tokens": 16},
     "heuristic": {"policy": "heuristic"},
     "confidence": {"policy": "confidence"},
+    "suffix": {"drafter": "suffix", "assistant_confidence_threshold": 0.2},
     "lookup": {"drafter": "lookup"},
 }
 

@@ -13,7 +13,7 @@ from time import perf_counter
 
 import openvino_genai
 
-from specdemo.decoding.fields import tells_probabilities
+from specdemo.decoding.fields import reports_probabilities
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Prefilling
 from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
@@ -27,7 +27,7 @@ request_ids = count(1)
 
 
 class GenAIDecoder:
-    """A `Decoder` on the pipeline that decodes in the request's way."""
+    """A `Decoder` on the pipeline that decodes in the request's strategy."""
 
     def __init__(self, pipelines: Pipelines, request: Request) -> None:
         self._pipelines = pipelines
@@ -131,10 +131,10 @@ class GenAIDecoder:
 
     def _read(self) -> list[Token]:
         assert self._handle is not None
-        output, told = read(self._handle), tells_probabilities(self._request)
+        output, reported = read(self._handle), reports_probabilities(self._request)
         self.finish_reason = output.finish_reason
         return [
-            Token(id=id_, text=self._text.push(id_), probability=math.exp(logarithm) if told else None)
+            Token(id=id_, text=self._text.push(id_), probability=math.exp(logarithm) if reported else None)
             for id_, logarithm in zip(output.ids, output.logarithms, strict=True)
         ]
 

@@ -45,7 +45,7 @@ class GenAIEngine:
         """A decoder of the request; step costs are not used here.
 
         Raises:
-            PairError, SettingsError: the pair cannot be decoded in the request's way.
+            PairError, SettingsError: the pair cannot be decoded in the request's strategy.
         """
         check_request(self.pair, "genai", request)
         return GenAIDecoder(self.pipelines, request)

@@ -149,8 +149,8 @@ class Tracer:
         context = self._context + [token.id for token in accepted if token.id is not None]
         refused = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
         words = [token.text for token in accepted] + refused
-        told = [token.probability for token in accepted] + [None] * len(refused)
+        reported = [token.probability for token in accepted] + [None] * len(refused)
         return tuple(
             DraftToken(id=id_, text=text, verdict=verdict, draft_probability=probability, target_probability=target)
-            for (id_, probability), text, verdict, target in zip(proposals, words, verdicts, told, strict=True)
+            for (id_, probability), text, verdict, target in zip(proposals, words, verdicts, reported, strict=True)
         )

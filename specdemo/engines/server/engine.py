@@ -59,7 +59,7 @@ class ServedEngine:
         """A decoder of the request, by the server of the side that it belongs to.
 
         Raises:
-            PairError, SettingsError: the server cannot be asked to decode in the request's way.
+            PairError, SettingsError: the server cannot be asked to decode in the request's strategy.
         """
         check_request(self.pair, "served", request)
         return ServedDecoder(*self._of(request.strategy), request)

@@ -12,7 +12,7 @@ import numpy as np
 
 from specdemo.decoding.auto import Timing
 from specdemo.decoding.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
-from specdemo.decoding.steps import Width
+from specdemo.decoding.steps import QueryLength
 from specdemo.decoding.verification import Uniform, Verified, block_verify, judge, rejection_sample
 from specdemo.engines.base import Prefilling
 from specdemo.engines.traced.drafters import Drafter, Proposal
@@ -28,7 +28,7 @@ OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
 """Makes a drafter for a text, its capacity in tokens, the request's random numbers, and the target's sequence."""
 Follow = Callable[[Strategy], bool]
-"""Changes the way of a request that is under way; see `Decoder.follow`."""
+"""Changes the strategy of a request under way; see `Decoder.update_strategy`."""
 
 
 class TracedDecoder:
@@ -48,7 +48,7 @@ class TracedDecoder:
     ) -> None:
         """With step costs, passes get the lengths that cost least.
 
-        `reset` is called after a failure: the caches can no longer be relied on. `follow` is what changes the way.
+        `reset` is called after a failure: the caches can no longer be relied on. `follow` changes the strategy.
         """
         self._request = request
         self._sampling = request.sampling
@@ -56,7 +56,7 @@ class TracedDecoder:
         self._ends = tokenizer.ends()
         self._open_target = target
         self._open_drafter = drafter
-        self._width = Width(costs)
+        self._width = QueryLength(costs)
         self._reset = reset
         self._follow = follow
         self._text: list[int] = []
@@ -100,7 +100,7 @@ class TracedDecoder:
         return self._drafter.propose(self._text, wanted - 1)
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """Everything is known already."""
+        """Rounds are complete as they are."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:

@@ -62,7 +62,7 @@ class Drafter(Protocol):
         """Take in the prompt."""
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """At most `limit` tokens, as many as the request's way asks for."""
+        """At most `limit` tokens, as many as the request's strategy asks for."""
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """What became of a round's proposals; see `LookaheadPolicy.learn`."""
@@ -119,7 +119,7 @@ class ModelDrafter:
         return propose(self._policy, limit, choose, _confidence)
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Tell the policy."""
+        """Pass it on to the policy."""
         self._policy.learn(proposed, accepted, fed, timing)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
@@ -161,7 +161,7 @@ class TextDrafter:
         return [certain(token, self._vocabulary) for token in found.tokens]
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Nothing to learn."""
+        """Counts are of the text, whatever was accepted."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Not defined: what is found depends on where the rounds begin."""
@@ -199,7 +199,7 @@ class SourcesDrafter:
         return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Tell the policy."""
+        """Pass it on to the policy."""
         self._policy.learn(proposed, accepted, fed, timing, copy=self._copied)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:

@@ -53,7 +53,7 @@ class Experiences:
         self._latest: dict[str, Experience] = {}
 
     def of(self, strategy: Strategy) -> Experience | None:
-        """What is known of a strategy; None before its first request."""
+        """What earlier requests of this strategy taught; None before the first."""
         latest = self._latest.get(strategy.name)
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # none, or of another version
             values = latest.to_dict() if latest is not None else json.loads(self._file(strategy.name).read_bytes())
@@ -118,7 +118,7 @@ class TracedEngine:
         """A decoder of the request.
 
         Raises:
-            PairError, SettingsError: the pair cannot be decoded in the request's way, or it names the automatic
+            PairError, SettingsError: the pair cannot be decoded in the request's strategy, or it names the automatic
                 lookahead while step costs are unknown.
         """
         check_request(self.pair, "traced", request)
@@ -217,7 +217,7 @@ class TracedEngine:
         return max(kept, key=lambda sequence: sequence.shared(text))
 
     def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, Follow]:
-        """What makes the drafter for the request's way, and what changes that way."""
+        """What makes the drafter for the request's strategy, and what changes that strategy."""
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
         if not strategy.drafter.model:
             index = index_of(strategy, self._table)
