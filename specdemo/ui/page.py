@@ -30,7 +30,7 @@ from specdemo.ui.layers import Layered
 from specdemo.ui.middleware import Readable, checks, only_here
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
-from specdemo.ui.session import Sessions, first_used
+from specdemo.ui.session import Sessions, Visitors, first_used
 from specdemo.ui.tabs.compare import ANATOMY, CompareTab, compare_tab
 from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
@@ -40,7 +40,6 @@ from specdemo.ui.theme import theme
 from specdemo.ui.uploads import FILE_BYTES
 from specdemo.ui.validation import Page
 from specdemo.ui.views import head, script
-from specdemo.ui.visitors import Visitors
 from specdemo.worker import WithEngine, Worker
 
 SESSIONS = 500

@@ -17,7 +17,7 @@ from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.html.catalogue import card_html, cards_html, download_html, offer_html
 from specdemo.ui.html.parts import alert, notice
-from specdemo.ui.visitors import Visitors
+from specdemo.ui.session import Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)
 """The names that identify a pair and how it is loaded, in the page's controls and in links."""

@@ -1,10 +1,11 @@
-"""What a visitor's run does, step by step, without a widget in it."""
+"""What a visitor's run does, step by step, without a widget in it; and who is doing what."""
 
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
@@ -23,8 +24,34 @@ from specdemo.strategies import EngineName
 from specdemo.ui.boards.anatomy import anatomy
 from specdemo.ui.feed import Feed, ending
 from specdemo.ui.html.parts import alert, describe, notice, phase_words
-from specdemo.ui.visitors import Visitors
 from specdemo.worker import IfLoaded, Job, WithEngine, Worker
+
+
+class Visitors:
+    """What each visitor has in progress."""
+
+    def __init__(self) -> None:
+        self._cancelled: dict[tuple[str, str], Event] = {}
+
+    @contextmanager
+    def busy(self, visitor: str, what: str) -> Iterator[Event]:
+        """The event that is set when this visitor stops it."""
+        event = self._cancelled[visitor, what] = Event()
+        try:
+            yield event
+        finally:
+            self._cancelled.pop((visitor, what), None)
+
+    def event(self, visitor: str, what: str) -> Event | None:
+        """The event of a thing that this visitor has in progress, if there is one."""
+        return self._cancelled.get((visitor, what))
+
+    def stop(self, visitor: str, what: str) -> None:
+        """Stop one thing that this visitor has in progress, if it has."""
+        event = self.event(visitor, what)
+        if event is not None:
+            event.set()
+
 
 UPDATE_SECONDS = 0.35
 """Between updates of the page; live playback can only advance when both sides have had their slice. Each update costs

@@ -1,13 +1,19 @@
-"""Jobs for the engine's process, and what is loaded there."""
+"""Jobs for the engine's process, what is loaded there, and that process from within."""
 
-from collections.abc import Callable, Generator, Iterator
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from operator import attrgetter
 from typing import Any
 
+from specdemo.child import send_all
 from specdemo.engines.base import Engine
-from specdemo.errors import SettingsError
+from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.measure.race import race
 from specdemo.measure.side import LiveSettings
 from specdemo.measure.step_costs import measure_costs
@@ -18,6 +24,7 @@ from specdemo.progress import Phase
 from specdemo.records import Costs, ModelPair, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
+from specdemo.worker.watch import beat
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]
@@ -145,3 +152,41 @@ def converting(pair: ModelPair) -> Iterator[Phase]:
     """Convert what of a pair is GGUF and not ready to be loaded."""
     for _, seconds in convert_pair(pair):
         yield Phase("converting", seconds=seconds)
+
+
+def serve(
+    connection: Connection,
+    factory: EngineFactory,
+    first: Job | None,
+    stop: Event,
+    ready: Event,
+    controls: Sequence[float],
+    pulse: Any,
+) -> None:
+    """The child: do jobs until the parent is gone. What failed to load is retried."""
+    beat(pulse)
+
+    def moved() -> LiveSettings | None:
+        lookahead, threshold = controls
+        return LiveSettings(int(lookahead), threshold) if lookahead else None
+
+    engines = Engines(factory, stop.is_set, moved)
+    if first is not None:
+        with suppress(Exception):  # the job that needs it is told, when loading is retried
+            for _, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
+                connection.send(next(phases))
+    ready.set()
+    while True:
+        send_all(connection, _guarded(connection.recv(), engines))
+
+
+def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
+    """What the job yields. Whatever goes wrong, the process survives for the next job."""
+    try:
+        yield from job(engines)
+    except SpecdemoError:
+        raise
+    except Exception as failure:
+        traceback.print_exception(failure)
+        engines.close()
+        raise EngineError from failure

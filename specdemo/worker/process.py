@@ -17,8 +17,7 @@ from specdemo.measure.side import LiveSettings
 from specdemo.progress import Phase
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.worker.inside import serve
-from specdemo.worker.jobs import EngineFactory, Job, Race
+from specdemo.worker.jobs import EngineFactory, Job, Race, serve
 from specdemo.worker.watch import PATIENCE, SILENCE, Watch
 
 _POLL_SECONDS = 0.05

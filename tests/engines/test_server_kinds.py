@@ -17,7 +17,7 @@ from specdemo.analysis import metrics
 from specdemo.cli.options import check_url
 from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.engines.server.batch import ServedBatch
-from specdemo.engines.server.client import Client, Hear, Sending
+from specdemo.engines.server.client import Client, OnEvent, Sending
 from specdemo.engines.server.client import Event as Heard
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
@@ -129,10 +129,10 @@ class Mouth:
     """A client whose server says what a test makes it say."""
 
     def __init__(self) -> None:
-        self.heard_by: list[Hear] = []
+        self.heard_by: list[OnEvent] = []
 
-    def send(self, path: str, body: dict[str, Any], hear: Hear) -> Sending:
-        self.heard_by.append(hear)
+    def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> Sending:
+        self.heard_by.append(on_event)
         return Sending(0.0, lambda: None)
 
     def understood(self, news: Iterator[Any]) -> Iterator[Any]:

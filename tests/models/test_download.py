@@ -21,7 +21,7 @@ from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.models.places import hub_cache
 from specdemo.progress import Progress
 from specdemo.ui.registry import Registry
-from specdemo.ui.visitors import Visitors
+from specdemo.ui.session import Visitors
 from tests.support.hub import Hub
 
 NAME = "tiny/story"

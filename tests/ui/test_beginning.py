@@ -17,8 +17,7 @@ from specdemo.ui.callbacks.compare import Callbacks
 from specdemo.ui.controls import NAMES, settings_from, settings_from_link, start_values
 from specdemo.ui.registry import Registry
 from specdemo.ui.restore import restore
-from specdemo.ui.session import Sessions
-from specdemo.ui.visitors import Visitors
+from specdemo.ui.session import Sessions, Visitors
 
 BEGUN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 

@@ -27,7 +27,7 @@ from specdemo.ui.html.summary import figures_html
 from specdemo.ui.html.tokens import round_html
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.restore import restore
-from specdemo.ui.visitors import Visitors
+from specdemo.ui.session import Visitors
 from tests.support.strategies import comparisons, rounds
 
 PAIR = bundled_pair()

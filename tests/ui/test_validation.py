@@ -21,9 +21,8 @@ from specdemo.ui.middleware import Readable
 from specdemo.ui.page import build_page
 from specdemo.ui.registry import Registry
 from specdemo.ui.restore import restore
-from specdemo.ui.session import Sessions
+from specdemo.ui.session import Sessions, Visitors
 from specdemo.ui.tabs.experiments import suite_name
-from specdemo.ui.visitors import Visitors
 from specdemo.worker import Worker
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {

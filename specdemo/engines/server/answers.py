@@ -6,15 +6,62 @@ each round, or in total, which tells those of each round if all rounds proposed 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.client import Event
-from specdemo.records import MOST, TICK, DraftToken, FinishReason, Round, Token, TraceSource, Verdict
+from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
+
+
+class Reader(Protocol):
+    """Reads one answer."""
+
+    finish_reason: FinishReason | None
+    trace_source: TraceSource
+
+    def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
+        """What is known now that was not before."""
+
+    def end(self) -> Iterator[Round]:
+        """What is left once the answer has ended; from then on there is a finish reason."""
+
+    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+        """The rounds, prefill first, with what the server told only at the end."""
+
+
+class HttpRequest(NamedTuple):
+    """What is sent for a request, and what reads the answer if it was sent at that time, by `perf_counter`."""
+
+    path: str
+    body: dict[str, Any]
+    reader: Callable[[float], Reader]
+
+
+class Dialect(Protocol):
+    """How to talk to one server."""
+
+    def describe(self) -> Model:
+        """The model that is served.
+
+        Raises:
+            ServerError: the server has no such model.
+        """
+
+    def version(self) -> str:
+        """The server's name and version, as far as it tells them."""
+
+    def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
+        """What to send for a request. May ask the server to apply its chat template first.
+
+        Not `alone`: there are others at the same time, so the server's counters say nothing about it.
+        """
+
+    def count_tokens(self, text: str) -> int:
+        """Number of the model's tokens in a text."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +104,7 @@ class TextReader(ABC):
     def part(self, data: dict[str, Any]) -> Part:
         """What an event tells; sets `total` and `proposals` once they are told."""
 
-    def hear(self, event: Event) -> Iterator[Prefilling | Round]:
+    def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """The round that an event with text is."""
         part = self.part(event.data)
         self.finish_reason = part.finish_reason or self.finish_reason

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from specdemo.engines.base import Prefilling
 from specdemo.engines.batch import Arrival, RoundCounts
+from specdemo.engines.server.answers import Dialect, Reader
 from specdemo.engines.server.client import Client, Event, Sending
-from specdemo.engines.server.protocols import Dialect, Reader
 from specdemo.errors import ServerError
 from specdemo.records import Request, Round
 from specdemo.runtime.text import check_prompt
@@ -70,7 +70,7 @@ class ServedBatch:
             raise news.event
         if news.event is None:
             return [*self._arrived(news.number, flight, flight.reader.end()), self._ended(news.number, flight)]
-        return self._arrived(news.number, flight, flight.reader.hear(news.event))
+        return self._arrived(news.number, flight, flight.reader.on_event(news.event))
 
     def cache_bytes(self) -> int | None:
         """No server tells."""

@@ -8,8 +8,8 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
 from specdemo.engines.base import Prefilling
+from specdemo.engines.server.answers import Dialect, Reader
 from specdemo.engines.server.client import Client, Event
-from specdemo.engines.server.protocols import Dialect, Reader
 from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
 from specdemo.runtime.text import check_prompt
@@ -69,7 +69,7 @@ class ServedDecoder:
     def _news(self, reader: Reader, events: Iterator[Event]) -> Iterator[Prefilling | Round]:
         tokens = 0
         for event in events:
-            for news in self._client.understood(reader.hear(event)):
+            for news in self._client.understood(reader.on_event(event)):
                 tokens += len(news.committed) if isinstance(news, Round) else 0
                 if tokens > MOST:  # more than any run may have
                     raise self._client.error("sends more tokens than it was asked for; see its log.")

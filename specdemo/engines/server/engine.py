@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 from specdemo import __version__
 from specdemo.engines.base import Decoder
 from specdemo.engines.batch import Batch
+from specdemo.engines.server.answers import Dialect
 from specdemo.engines.server.batch import ServedBatch
-from specdemo.engines.server.client import Client
+from specdemo.engines.server.client import Client, Key
 from specdemo.engines.server.decoder import ServedDecoder
-from specdemo.engines.server.kinds import dialect
-from specdemo.engines.server.peer import Key
-from specdemo.engines.server.protocols import Dialect
+from specdemo.engines.server.llama_cpp import LlamaCpp
+from specdemo.engines.server.openai import OpenAI, SGLang
 from specdemo.errors import UsageError
 from specdemo.models.checks import check_request, check_strategy
 from specdemo.records import (
@@ -31,7 +31,7 @@ from specdemo.records import (
     Side,
 )
 from specdemo.settings import Sampling
-from specdemo.strategies import Plain, Strategy
+from specdemo.strategies import Plain, ServerKind, Strategy
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
@@ -51,9 +51,9 @@ class ServedEngine:
         if pair.servers is None:
             raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
         self.pair = pair
-        self._talks = _talks(pair.servers)
-        self.sides = tuple(self._talks)
-        self.environment = _environment([dialect for _, dialect in self._talks.values()])
+        self._connections = _connections(pair.servers)
+        self.sides = tuple(self._connections)
+        self.environment = _environment([dialect for _, dialect in self._connections.values()])
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
         """A decoder of the request, by the server of the side that it belongs to.
@@ -75,13 +75,13 @@ class ServedEngine:
 
     def _of(self, strategy: Strategy) -> tuple[Client, Dialect]:
         side: Side = "plain" if isinstance(strategy, Plain) else "speculative"
-        if side not in self._talks:
+        if side not in self._connections:
             raise UsageError(f"There is no {side} server; give its address, too.")
-        return self._talks[side]
+        return self._connections[side]
 
     def count_tokens(self, text: str) -> int:
         """Number of tokens, as a server counts them."""
-        _, dialect = next(iter(self._talks.values()))
+        _, dialect = next(iter(self._connections.values()))
         return dialect.count_tokens(text)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
@@ -100,7 +100,7 @@ class ServedEngine:
 
     def close(self) -> None:
         """Close all connections."""
-        for client, _ in self._talks.values():
+        for client, _ in self._connections.values():
             client.close()
 
 
@@ -111,7 +111,7 @@ def served_pair(servers: Servers) -> ModelPair:
         ServerError: one does not answer.
         UsageError: there is no address at all, or an address or an API key is malformed.
     """
-    talks = _talks(servers)
+    talks = _connections(servers)
     if not talks:
         raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
     try:
@@ -124,7 +124,7 @@ def served_pair(servers: Servers) -> ModelPair:
     return ModelPair(name=target.name, target=target, draft=draft, servers=servers)
 
 
-def _talks(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
+def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
     found: dict[Side, tuple[Client, Dialect]] = {}
     with ExitStack() as opened:
         for side in SIDES:
@@ -165,3 +165,39 @@ def _environment(dialects: list[Dialect]) -> Environment:
         kv_cache_precision=unknown,
         threads=None,
     )
+
+
+_TELLING: dict[ServerKind, tuple[str, str | None]] = {
+    "llama.cpp": ("/props", "default_generation_settings"),
+    "sglang": ("/get_model_info", "model_path"),
+    "vllm": ("/version", "version"),
+    "ovms": ("/v1/config", None),  # the keys are names of models
+}
+"""A path that only this kind answers, and a key of the object that it answers with."""
+
+
+def dialect(client: Client, server: Server) -> Dialect:
+    """How to talk to a server.
+
+    Raises:
+        ServerError: it does not answer.
+    """
+    kind = server.kind or kind_of(client)
+    if kind == "llama.cpp":
+        return LlamaCpp(client, server.model)
+    if kind == "sglang":
+        return SGLang(client, server.model)
+    return OpenAI(kind, client, server.model)
+
+
+def kind_of(client: Client) -> ServerKind:
+    """The kind of a server; "openai" if it is none of those that are known.
+
+    Raises:
+        ServerError: it does not answer, or wants an API key.
+    """
+    for kind, (path, key) in _TELLING.items():
+        found = client.probe(path)
+        if found is not None and (key is None or key in found):
+            return kind
+    return "openai"

@@ -17,8 +17,8 @@ from typing import Any
 from specdemo.decoding import fields
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
+from specdemo.engines.server.answers import HttpRequest
 from specdemo.engines.server.client import Client, Event
-from specdemo.engines.server.protocols import Asked
 from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
 from specdemo.runtime.text import messages
 
@@ -60,7 +60,7 @@ class LlamaCpp:
         """The server's build."""
         return f"llama.cpp {self._props.get('build_info', '')}".strip()
 
-    def ask(self, request: Request, *, alone: bool = True) -> Asked:
+    def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
         """A completion of the prompt, to which the server's own chat template is applied first."""
         prompt = request.prompt
         if request.apply_chat_template and self._props.get("chat_template"):
@@ -80,7 +80,7 @@ class LlamaCpp:
             "return_progress": True,
             "timings_per_token": True,
         }
-        return Asked("/completion", body, LlamaCppReader)
+        return HttpRequest("/completion", body, LlamaCppReader)
 
     def count_tokens(self, text: str) -> int:
         """Number of tokens, as the server counts them."""
@@ -104,15 +104,15 @@ class LlamaCppReader:
         self.trace_source: TraceSource = "reported"
         self._tokens: deque[Token] = deque()  # that were heard of, and are not in a round yet
         self._passes = -1  # in rounds so far, the prefill not counted
-        self._open: list[_Told] = [_Told(at=began)]  # the end of those, and what was told of each pass since
+        self._open: list[_Counts] = [_Counts(at=began)]  # the end of those, and what was told of each pass since
 
-    def hear(self, event: Event) -> Iterator[Prefilling | Round]:
+    def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """The rounds that are known to be complete now, which is when the next one begins."""
         data = event.data
         if (progress := data.get("prompt_progress")) is not None:
             yield Prefilling(progress["processed"], progress["total"])
             return
-        told, before = _Told.of(data, event.at), self._open[-1]
+        told, before = _Counts.of(data, event.at), self._open[-1]
         if told.tokens > before.tokens:
             if told.milliseconds != before.milliseconds:
                 if told.tokens == before.tokens + 1:  # nothing is hidden, so what came before is a whole pass
@@ -158,13 +158,13 @@ class LlamaCppReader:
         return Round(committed=tuple(committed), seconds=one.seconds, proposed=proposed)
 
 
-def _between(before: "_Told", told: "_Told") -> _Pass:
+def _between(before: "_Counts", told: "_Counts") -> _Pass:
     """The one pass between two that were told of."""
     accepted, proposed = told.accepted - before.accepted, told.drafted - before.drafted
     return _Pass(accepted + 1, proposed, max(told.at - before.at, TICK))
 
 
-def _shared(before: "_Told", told: "_Told", passes: int, *, prefill: bool) -> Iterator[_Pass]:
+def _shared(before: "_Counts", told: "_Counts", passes: int, *, prefill: bool) -> Iterator[_Pass]:
     """Several passes, of which only the sums are known; the first one takes all the time if it is the prefill."""
     accepted, proposed = told.accepted - before.accepted, told.drafted - before.drafted
     alike = accepted == 0 and proposed % passes == 0
@@ -176,7 +176,7 @@ def _shared(before: "_Told", told: "_Told", passes: int, *, prefill: bool) -> It
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Counts:
     """What events have told by the time `at`, all of it cumulative."""
 
     at: float
@@ -186,7 +186,7 @@ class _Told:
     accepted: int = 0
 
     @classmethod
-    def of(cls, data: dict[str, Any], at: float) -> "_Told":
+    def of(cls, data: dict[str, Any], at: float) -> "_Counts":
         timings = data.get("timings") or {}
         return cls(
             at=at,

@@ -1,6 +1,7 @@
 """Servers that speak OpenAI's protocol: vLLM, OpenVINO Model Server, SGLang, and any other.
 
-What each adds to it is a few fields of the request and of the events; see `Extras`.
+What each adds to it is a few fields of the request and of the events; see `Extras`. SGLang has a protocol of its own
+for prompts that are not messages, whose events tell what was verified so far.
 """
 
 import re
@@ -11,9 +12,8 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from specdemo.decoding import fields
-from specdemo.engines.server.answers import Part, Proposals, TextReader
+from specdemo.engines.server.answers import HttpRequest, Part, Proposals, TextReader
 from specdemo.engines.server.client import Client
-from specdemo.engines.server.protocols import Asked
 from specdemo.records import FinishReason, Model, Request, Round
 from specdemo.runtime.text import messages
 from specdemo.strategies import ServerKind
@@ -90,7 +90,7 @@ class OpenAI:
         told = self._client.probe(self._extras.version) if self._extras.version else None
         return f"{self._extras.name} {(told or {}).get('version', '')}".strip()
 
-    def ask(self, request: Request, *, alone: bool = True) -> Asked:
+    def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
         """A chat completion, or a completion of the prompt as it is."""
         if self._name is None:
             self.describe()
@@ -107,14 +107,14 @@ class OpenAI:
         if self._kind == "ovms":
             body |= request.strategy.ovms() or {}
         if not request.apply_chat_template:
-            return self._asked("/completions", {**body, "prompt": request.prompt}, alone)
+            return self._http_request("/completions", {**body, "prompt": request.prompt}, alone)
         if self._extras.template:
             body["chat_template_kwargs"] = {"enable_thinking": request.enable_thinking}
-        return self._asked("/chat/completions", {**body, "messages": messages(request)}, alone)
+        return self._http_request("/chat/completions", {**body, "messages": messages(request)}, alone)
 
-    def _asked(self, path: str, body: dict[str, Any], alone: bool) -> Asked:
+    def _http_request(self, path: str, body: dict[str, Any], alone: bool) -> HttpRequest:
         counted = partial(self._since, self._counted() if alone else None)
-        return Asked(self._extras.prefix + path, body, partial(OpenAIReader, counted=counted))
+        return HttpRequest(self._extras.prefix + path, body, partial(OpenAIReader, counted=counted))
 
     def _since(self, before: Proposals | None) -> Proposals | None:
         """What the server counted since then, of all its requests; None if it does not tell."""
@@ -186,3 +186,49 @@ def _total(text: str, name: str) -> float | None:
     """The sum of a counter over all its labels, in Prometheus' format; None if there is no such counter."""
     values = re.findall(rf"^{re.escape(name)}(?:_total)?(?:{{.*}})? (\S+)$", text, re.MULTILINE)
     return sum(map(float, values)) if values else None
+
+
+class SGLang(OpenAI):
+    """One SGLang server. Chats go through OpenAI's protocol, since only there its chat template is applied."""
+
+    def __init__(self, client: Client, model: str | None) -> None:
+        super().__init__("sglang", client, model)
+
+    def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
+        """A completion by its own protocol, or a chat completion."""
+        if request.apply_chat_template:
+            return super().ask(request, alone=alone)
+        sampling = request.sampling
+        chosen: dict[str, Any] = {
+            "max_new_tokens": request.max_new_tokens,
+            "temperature": sampling.temperature if sampling.do_sample else 0,
+            "repetition_penalty": sampling.repetition_penalty,
+            "ignore_eos": request.ignore_eos,
+        }
+        if sampling.do_sample:
+            chosen |= {"top_p": sampling.top_p, "top_k": sampling.top_k or -1}
+        return HttpRequest(
+            "/generate", {"text": request.prompt, "sampling_params": chosen, "stream": True}, SGLangReader
+        )
+
+
+@dataclass
+class SGLangReader(TextReader):
+    """Reads one answer, whose events repeat all text so far, or only tell what is new, as the server was started."""
+
+    _text: str = ""
+
+    def part(self, data: dict[str, Any]) -> Part:
+        """What an event tells."""
+        meta, text = data.get("meta_info") or {}, data.get("text", "")
+        new = text.removeprefix(self._text)
+        self._text = text if text.startswith(self._text) else self._text + text
+        if (passes := meta.get("spec_verify_ct")) is not None:
+            accepted = meta.get("spec_accept_token_num", meta.get("completion_tokens", 0) - passes - 1)
+            self.proposals = Proposals(passes, meta.get("spec_draft_token_num", 0), accepted)
+        reason = (meta.get("finish_reason") or {}).get("type")
+        return Part(
+            text=new,
+            tokens=meta.get("completion_tokens"),
+            finish_reason=None if reason is None else "length" if reason == "length" else "stop",
+        )
