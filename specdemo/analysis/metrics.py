@@ -139,14 +139,14 @@ def acceptance_rate(run: Run) -> float | None:
 
 
 def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
-    """α over the rounds up to each one; None until something is known to have been proposed."""
+    """α over the rounds up to each one; None before the first proposal that an engine reports."""
     accepted = accumulate(0 if step.proposed is None else step.accepted for step in rounds)
     proposed = accumulate(0 if step.proposed is None else len(step.proposed) for step in rounds)
     return [a / p if p else None for a, p in zip(accepted, proposed, strict=True)]
 
 
 def mean_accepted_length(run: Run) -> float | None:
-    """τ: committed tokens per target pass, prefill excluded; None if there are no passes, or they are not known."""
+    """τ: committed tokens per target pass, prefill excluded; None without passes, or where a server does not report them."""
     return decoded_tokens(run) / len(run.rounds) if run.rounds and run.passes_known else None
 
 
@@ -161,7 +161,7 @@ def first_divergence(comparison: Comparison) -> int | None:
     """Index of the first token in which the outputs differ; None if they agree as far as both go.
 
     Where one side ended and the other continued, the first token past the end differs, unless the shorter was
-    cancelled and might have followed. Where a server does not tell ids, the texts are compared.
+    cancelled and might have followed. Without ids, which some servers do not send, texts are compared.
     """
     plain, speculative = comparison.plain, comparison.speculative
     if not plain.tokens or not speculative.tokens:
@@ -179,7 +179,7 @@ def first_divergence(comparison: Comparison) -> int | None:
 
 
 def _compared(run: Run) -> tuple[int, ...] | str:
-    """What outputs are compared by: ids, or the text where a server did not tell all ids."""
+    """What outputs are compared by: ids, or the text where a server did not send all ids."""
     return run.token_ids if len(run.token_ids) == len(run.tokens) else run.text
 
 
@@ -217,7 +217,7 @@ def draft_passes(comparison: Comparison) -> int | None:
 
 
 def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
-    """Passes this text would have taken with a constant lookahead of 5 and with the oracle, where known."""
+    """Passes of this text with a constant lookahead of 5 and with the oracle, if the draft was replayed."""
     if comparison.draft_agreement is not None:
         room = comparison.settings.max_new_tokens - 1
         yield "constant 5", passes(comparison.draft_agreement, 5, room)

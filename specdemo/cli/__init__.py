@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.command(options)
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # only then it is known whether it can be written
+                sys.stdout.flush()  # which shows whether it can be written
     except UsageError as error:
         return _complain(error, 2)
     except SpecdemoError as error:

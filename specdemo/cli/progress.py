@@ -25,12 +25,12 @@ class Announce(Protocol):
 
 
 Show = Callable[[str, int, int | None, float | None], None]
-"""Shows what is being done, how many runs are done, the total, and the seconds left, where known."""
+"""Shows what is being done, how many runs are done, the total, and the seconds left, if there is an estimate."""
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """A function that tells whether Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
+    """A function that returns whether Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
     asked = Event()
 
     def ask(*_: Any) -> None:

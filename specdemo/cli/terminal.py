@@ -59,7 +59,7 @@ def coloured(run: Run) -> Text:
 
 
 def legend(comparison: Comparison) -> Text:
-    """What the styles mean, and how the proposals are known."""
+    """What the styles mean, and where the proposals come from."""
     text = Text.assemble(
         ("accepted draft", STYLES["accepted"]), "  ", ("target's own", STYLES["own"]), "  ",
         ("~rejected draft~", STYLES["rejected"]),

@@ -20,7 +20,7 @@ class OtherLoad:
         self._begin = _times()
 
     def share(self) -> float | None:
-        """Share of the machine's processor time that others took so far; None if that is too short to tell."""
+        """Share of the machine's processor time that others took so far; None over too short a time."""
         passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
         return min(max((busy - own) / passed, 0.0), 1.0) if passed >= LEAST_SECONDS else None
 

@@ -46,7 +46,7 @@ def race(
     slice_seconds: float = SLICE_SECONDS,
     moved: Callable[[], LiveSettings | None] = lambda: None,
 ) -> Iterator[RaceEvent]:
-    """Decode the prompt on both sides; yield laps as they happen and the comparison at the end.
+    """Decode the prompt on both sides; yield slices as they happen and the comparison at the end.
 
     In a chat, `history` holds the earlier turns.
 
@@ -58,27 +58,27 @@ def race(
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
     """
     request = Request.of(prompt, settings, tuple(history))
-    lanes = {
+    runners = {
         side: RaceSide(side, engine.decoder(each, costs), each.strategy, moved)
         for side, each in _sides(engine, request)
     }
     with ExitStack() as opened:
-        for lane in lanes.values():
-            opened.callback(lane.rounds.close)
-        warmed = yield from _warm_up(engine, lanes, request, costs, stop)
+        for runner in runners.values():
+            opened.callback(runner.rounds.close)
+        warmed = yield from _warm_up(engine, runners, request, costs, stop)
         load = OtherLoad()
         apart = engine.remote and not settings.at_once
-        for group in [[lane] for lane in lanes.values()] if apart else [list(lanes.values())]:
+        for group in [[runner] for runner in runners.values()] if apart else [list(runners.values())]:
             yield from _prefill(group, stop, together=settings.at_once)
-            while (unfinished := [lane for lane in group if not lane.over]) and not stop():
-                ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda lane: lane.clock)
-                yield from ahead.lap(slice_seconds, stop)
-        if not all(lane.begun or lane.over for lane in lanes.values()):
+            while (unfinished := [runner for runner in group if not runner.over]) and not stop():
+                ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda runner: runner.clock)
+                yield from ahead.slice(slice_seconds, stop)
+        if not all(runner.begun or runner.over for runner in runners.values()):
             return
-        _check_any(lanes.values())
+        _check_any(runners.values())
         other_load = None if engine.remote else load.share()
-        plain, speculative = (lanes[side].run() if side in lanes else Run.without("absent") for side in SIDES)
-        last = lanes.get("speculative") or lanes["plain"]
+        plain, speculative = (runners[side].run() if side in runners else Run.without("absent") for side in SIDES)
+        last = runners.get("speculative") or runners["plain"]
         comparison = Comparison(
             pair=engine.pair,
             prompt=prompt,
@@ -93,7 +93,7 @@ def race(
             warm_up=warmed,
             other_load=other_load,
             moves=tuple(last.moves),
-            failures={side: lane.failure for side, lane in lanes.items() if lane.failure is not None},
+            failures={side: runner.failure for side, runner in runners.items() if runner.failure is not None},
         )
     yield comparison.model_copy(update={"divergence": None if stop() else find_divergence(engine, comparison)})
 
@@ -105,7 +105,7 @@ def _sides(engine: Engine, request: Request) -> Iterator[tuple[Side, Request]]:
 
 
 def _warm_up(
-    engine: Engine, lanes: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
+    engine: Engine, runners: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Warm both sides up, in turns; servers one after the other, since one of them may fail."""
     if engine.remote or engine.pair.runtime.enable_prefix_caching:
@@ -115,15 +115,15 @@ def _warm_up(
     if not engine.remote:
         return (yield from warm_up(engine, requests, costs, stop))
     warmed: dict[Side, WarmUp] = {}
-    for side, lane in lanes.items():
-        with lane.kept():
+    for side, runner in runners.items():
+        with runner.kept():
             warmed |= yield from warm_up(engine, {side: requests[side]}, costs, stop)
     return warmed
 
 
-def _prefill(lanes: Sequence[RaceSide], stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Slice]:
+def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Slice]:
     """The first token of each side, unless stopped; `together`: both requests are sent before either is answered."""
-    begun = [lane.prefill() for lane in lanes]
+    begun = [runner.prefill() for runner in runners]
     if together:
         yield from (first for first in [next(one, None) for one in begun] if first is not None)
     for one in begun:
@@ -135,10 +135,10 @@ def _prefill(lanes: Sequence[RaceSide], stop: Callable[[], bool], *, together: b
                 return
 
 
-def _check_any(lanes: Collection[RaceSide]) -> None:
+def _check_any(runners: Collection[RaceSide]) -> None:
     """Raise what went wrong first, if no side has any token."""
-    errors = [lane.error for lane in lanes if lane.error is not None and not lane.begun]
-    if errors and len(errors) == len(lanes):
+    errors = [runner.error for runner in runners if runner.error is not None and not runner.begun]
+    if errors and len(errors) == len(runners):
         raise errors[0]
 
 

@@ -1,4 +1,4 @@
-"""One side of a race: a decoder with a clock that runs only while it computes, and what it has done so far."""
+"""One side of a race: a decoder with a clock that runs only while it computes, and its rounds so far."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from specdemo.strategies import Strategy
 
 @dataclass(frozen=True)
 class Slice:
-    """What one side did in one slice; the first lap of a side is its prefill, a single round."""
+    """What one side did in one slice; the first slice of a side is its prefill, a single round."""
 
     side: Side
     rounds: tuple[Round, ...]
@@ -47,7 +47,7 @@ class RaceSide:
     def __init__(
         self, side: Side, decoder: Decoder, strategy: Strategy, moved: Callable[[], LiveSettings | None]
     ) -> None:
-        """`moved` tells, before each round, where the controls stand."""
+        """`moved` returns the current live settings, or None where no control was moved."""
         self.side: Side = side
         self.decoder = decoder
         self.rounds = decoder.rounds()
@@ -82,7 +82,7 @@ class RaceSide:
             self.error = error
 
     def prefill(self) -> Iterator[Phase | Slice]:
-        """Up to its first token: how much of the prompt is read, then the lap."""
+        """Up to its first token: how much of the prompt is read, then the first slice."""
         if self.over:
             return
         with self.kept():
@@ -92,7 +92,7 @@ class RaceSide:
                     return
                 yield Phase("prefilling", *step)
 
-    def lap(self, seconds: float, stop: Callable[[], bool]) -> Iterator[Slice]:
+    def slice(self, seconds: float, stop: Callable[[], bool]) -> Iterator[Slice]:
         """Its rounds until it has computed for so long, or is over, or stopped."""
         rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
         with self.kept():

@@ -92,11 +92,11 @@ def contexts_task(
     """The same as a worker's task, which needs no earlier costs.
 
     Raises:
-        SettingsError: servers decode, and do not tell.
+        SettingsError: servers decode, which do not report it.
     """
     if engine.remote:
         raise SettingsError(
-            "A server does not tell what its steps cost; choose a pair on this machine to measure them."
+            "A server does not report what its steps cost; choose a pair on this machine to measure them."
         )
     return measure_contexts(engine, stop=stop)
 

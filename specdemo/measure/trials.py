@@ -22,7 +22,7 @@ _WARM_UP_ROUNDS = 6
 
 
 def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
-    """Whether the pair supports these settings, and the step costs that the policy needs are known."""
+    """Whether the pair supports these settings, and the step costs that the policy needs were measured."""
     strategy = settings.strategy
     try:
         check_strategy(pair, settings.engine, strategy, settings.sampling)
@@ -96,7 +96,7 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
     seconds = metrics.seconds_to(run, tokens)
     if not seconds:
         return None
-    told = all(step.proposed is not None for step in run.rounds)
+    reported = all(step.proposed is not None for step in run.rounds)
     verdicts = [draft.verdict for step in run.rounds for draft in step.proposed or ()]
     accepted = verdicts.count(Verdict.ACCEPTED)
     return Trial(
@@ -109,9 +109,9 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         run_seconds=metrics.decode_seconds(run),
         draft_seconds=_total([step.draft_seconds for step in run.rounds]),
         verify_seconds=_total([step.verify_seconds for step in run.rounds]),
-        proposed=len(verdicts) if told else None,
-        accepted=accepted if told else None,
-        judged=accepted + verdicts.count(Verdict.REJECTED) if told else None,
+        proposed=len(verdicts) if reported else None,
+        accepted=accepted if reported else None,
+        judged=accepted + verdicts.count(Verdict.REJECTED) if reported else None,
         other_load=other_load,
         thinking=thinking_tokens(run),
         plain_steps=tuple(tuple(_rounded(step.seconds) for step in side.plain.rounds) for side in (before, after)),

@@ -28,7 +28,7 @@ def made_by(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """How the proposals are known, and what else matters in judging the figures."""
+    """Where the proposals come from, and what else matters in judging the figures."""
     yield _SOURCES[comparison.trace_source]
     if comparison.pair.translated and comparison.settings.strategy.drafter.model:
         yield (
@@ -58,13 +58,13 @@ _SOURCES = {
     "replayed": "GenAI does not report which proposals it rejected, so they were replayed: the drafter ran again "
     "over the committed text, off the clock, and each round was checked against what it committed.",
     "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of an EAGLE-3 head "
-    "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
-    "only how many were accepted.",
+    "cannot be replayed. With a constant lookahead their number follows; with a confidence threshold, or in trees, "
+    "only the number of accepted ones does.",
     "reported": "The server reported how many tokens each round proposed and how many were accepted, but not which "
     "ones were rejected. Rounds are timed by when their tokens arrived here.",
-    "passes": "The server told how many tokens each event held; those that arrived together are taken for one pass. "
-    "It did not tell what had been proposed. Rounds are timed by when their tokens arrived here.",
-    "bursts": "The server does not tell its rounds. What is shown as one is a burst of text that arrived at once; "
+    "passes": "The server reported how many tokens each event held; those of one event are taken for one pass. "
+    "It did not report what had been proposed. Rounds are timed by when their tokens arrived here.",
+    "bursts": "The server does not report its rounds. What is shown as one is a burst of text that arrived at once; "
     "tokens are divided among bursts by length, so only their total is exact.",
 }
 
@@ -163,7 +163,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
         if step.proposed and None not in {draft.id for draft in step.proposed}
     ]
     if not known:
-        yield "The proposals of this run are not known, so no round can serve as an example."
+        yield "No engine reported the proposals of this run, so no round can serve as an example."
         return
     telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
     number, step = (telling or known)[0]
@@ -172,7 +172,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
     words = ", ".join(_quoted(draft.text) for draft in drafts)
     yield (
         f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
-        "Then the target read all of them in a single pass, which tells what it would have written itself."
+        "Then the target read all of them in a single pass, which shows what it would have written itself."
     )
     own = "".join(token.text for token in step.committed[accepted:])
     good = (
@@ -189,7 +189,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
         after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded unjudged." if rest else ""
         yield f"{good}, rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(own)} instead.{after}"
     elif own:
-        yield f"{good}, the whole proposal, and since the pass also tells what comes next, it added {_quoted(own)}."
+        yield f"{good}, the whole proposal, and since the pass also yields the next token, it added {_quoted(own)}."
     if comparison.settings.do_sample and comparison.settings.engine == "traced":
         yield (
             "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), where p is the target's "

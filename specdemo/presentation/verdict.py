@@ -76,7 +76,7 @@ def headline(comparison: Comparison) -> str:
         return "Too short to compare"
     match speedup.call:
         case "faster" if speedup.wide:
-            return f"{speedup.low:.1f} to {speedup.high:.1f}× faster"
+            return f"{speedup.low:.2f} to {speedup.high:.2f}× faster"
         case "faster":
             return f"{speedup.middle:.2f}× faster"
         case "slower":
@@ -236,7 +236,7 @@ def _allowed(comparison: Comparison) -> str:
         return "On this machine not even a perfect draft, whose every guess is right, would save time."
     return (
         f"A perfect draft, whose every guess is right, would reach {speedup:.2f}× on this machine, by guessing "
-        f"{lookahead} tokens a round. What is missing up to that is the draft's part, the rest the machine's."
+        f"{lookahead} tokens a round. Up to there the draft is the limit, beyond it the machine."
     )
 
 

@@ -136,7 +136,7 @@ def _of_verdicts(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]
     if not by_model or judged < _ENOUGH or any(step.accepted for step in rounds):
         return
     if comparison.environment.served:
-        why = "Check what the server was told to speculate with."
+        why = "Check which draft the server was started with."
     elif pair.eagle3:
         why = "Probably the EAGLE-3 head was made for another target, or is damaged; try another one."
     else:

@@ -111,7 +111,7 @@ def test_what_the_server_was_started_with_cannot_be_asked_for(served: ServedEngi
             served.decoder(request)
     with pytest.raises(PromptError):
         run_alone(served.decoder(Request.of(" ", begun(served.pair.target))))
-    with pytest.raises(SettingsError, match="does not tell"):
+    with pytest.raises(SettingsError, match="does not report"):
         contexts_task(served, stop=lambda: False, costs=None)
     assert measure_costs(served) is None
     assert served.count_tokens("Hello") == 4

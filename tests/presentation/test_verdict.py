@@ -94,7 +94,7 @@ def estimated(*speedups: float, **changes: Any) -> Conclusion:
         ([0.97, 0.98, 1.01] * 3, "About even: 0.98×", "same"),
         ([1.001, 1.01, 1.02] * 3, "About even: 1.01×", "same"),  # the interval excludes 1, but who would notice
         ([0.8, 0.95, 1.3] * 3, "Too noisy to call", "same"),
-        ([1.2, 1.3, 1.4, 3, 3.5, 4], "1.2 to 3.8× faster", "faster"),
+        ([1.2, 1.3, 1.4, 3, 3.5, 4], "1.25 to 3.75× faster", "faster"),
         ([4.5, 4.5] * 3, "Too noisy to call", "same"),  # more than a round commits
     ],
 )
@@ -217,7 +217,7 @@ def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
     assert list(causes(few)) == []  # most of these proposals were never judged
     environment = wrong.environment.model_copy(update={"openvino_genai": NOT_USED})
     (doubt,) = causes(wrong.model_copy(update={"environment": environment}))
-    assert doubt.reason.endswith("Check what the server was told to speculate with.")
+    assert doubt.reason.endswith("Check which draft the server was started with.")
 
 
 def test_what_keeps_a_pair_from_any_gain_is_named() -> None:

@@ -35,7 +35,7 @@ def test_servers_race_and_addresses_stay_secret(visit: Visit, llama_servers: Ser
     assert any(step.accepted for step in comparison.speculative.rounds)
     open_tab(page, "Tune")
     page.locator("#measure").click()
-    expect(page.locator("#costs-message")).to_contain_text("does not tell what its steps cost")
+    expect(page.locator("#costs-message")).to_contain_text("does not report what its steps cost")
     open_tab(page, "Models")
     expect(page.locator("#report")).to_contain_text("A server decodes it")
     config = page.request.get(page.url.split("/#")[0] + "/config").text()
