@@ -146,7 +146,7 @@ def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
 
 
 def mean_accepted_length(run: Run) -> float | None:
-    """τ: committed tokens per target pass, prefill excluded; None without passes, or where a server does not report them."""
+    """τ: committed tokens per target pass, prefill excluded; None without passes, or where a server hides them."""
     return decoded_tokens(run) / len(run.rounds) if run.rounds and run.passes_known else None
 
 
