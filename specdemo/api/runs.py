@@ -20,7 +20,7 @@ from specdemo.presentation.figures import figures
 from specdemo.presentation.verdict import headline
 from specdemo.records import SIDES, Comparison
 from specdemo.ui.boards.anatomy import confidence_figure, lookahead_figure, timeline
-from specdemo.ui.html.charts import acceptance_figure, clock_figure
+from specdemo.ui.html.figures import acceptance_figure, clock_figure
 from specdemo.ui.share.files import KINDS
 
 _MOST_BYTES = 2**26

@@ -20,8 +20,8 @@ from specdemo.presentation.verdict import verdict
 from specdemo.presentation.wording import is_chat, run_words
 from specdemo.records import SIDES, Comparison, Round, Side, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.ui.html.figures import figures_html, grounds_html
 from specdemo.ui.html.markdown import Markdown, conversation_html
-from specdemo.ui.html.summary import figures_html, grounds_html
 from specdemo.ui.html.tokens import round_html
 
 

@@ -26,7 +26,6 @@ from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gradio_inside import bounded
 from specdemo.ui.html.parts import header_html
-from specdemo.ui.layers import Layered
 from specdemo.ui.middleware import Readable, checks, only_here
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
@@ -39,7 +38,7 @@ from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.theme import theme
 from specdemo.ui.uploads import FILE_BYTES
 from specdemo.ui.validation import Page
-from specdemo.ui.views import head, script
+from specdemo.ui.views import Layered, head, script
 from specdemo.worker import WithEngine, Worker
 
 SESSIONS = 500

@@ -6,6 +6,8 @@ Nothing is global in the browser: whoever needs a module imports it, by an addre
 from typing import Any
 
 import gradio as gr
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdemo.presentation.scripts import STYLES, modules, text_of
 
@@ -45,3 +47,43 @@ def head() -> str:
 def heading(title: str, explanation: str) -> gr.HTML:
     """The heading of a part of a tab."""
     return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
+
+
+_BEGIN, _END = b"@layer gradio {", b"}"
+_OWN = "/specdemo/"
+
+
+class Layered:
+    """Middleware that puts each of Gradio's style sheets into the layer `gradio`, so that the page's come after them.
+
+    Otherwise whatever Gradio writes for all buttons or headings would win over any layer of ours, and only longer
+    selectors and `!important` over Gradio. `assets/page/tokens.css` names the order of all layers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Middleware before this application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        path = str(scope.get("path", ""))
+        if scope["type"] != "http" or not path.endswith(".css") or _OWN in path:
+            await self._app(scope, receive, send)
+            return
+        opened = whole = False
+
+        async def wrapping(message: Message) -> None:
+            nonlocal opened, whole
+            if message["type"] == "http.response.start":
+                whole = message["status"] == 200
+                if whole:
+                    headers = MutableHeaders(scope=message)
+                    if "content-length" in headers:
+                        headers["content-length"] = str(int(headers["content-length"]) + len(_BEGIN + _END))
+            elif message["type"] == "http.response.body" and whole and scope["method"] == "GET":
+                begin, end = b"" if opened else _BEGIN, b"" if message.get("more_body") else _END
+                message = {**message, "body": begin + message.get("body", b"") + end}
+                opened = True
+            await send(message)
+
+        await self._app(scope, receive, wrapping)

@@ -8,7 +8,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.testclient import TestClient
 
 from specdemo.presentation.scripts import PAGE, STYLES
-from specdemo.ui.layers import Layered
+from specdemo.ui.views import Layered
 
 
 def test_gradios_style_sheets_are_put_into_a_layer_and_nothing_else_is(tmp_path: Path) -> None:

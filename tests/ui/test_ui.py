@@ -22,8 +22,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.callbacks.compare import api_description, show_valid
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
 from specdemo.ui.feed import Feed
-from specdemo.ui.html.charts import acceptance_figure, clock_figure
-from specdemo.ui.html.summary import figures_html
+from specdemo.ui.html.figures import acceptance_figure, clock_figure, figures_html
 from specdemo.ui.html.tokens import round_html
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.restore import restore

@@ -19,7 +19,7 @@ from specdemo.presentation.plotting import base_figure
 from specdemo.presentation.wording import prompt_of, run_words
 from specdemo.records import Comparison, DraftToken, Round, Run, Token, Trial
 from specdemo.strategies import SOURCES
-from specdemo.ui.html.charts import to_json
+from specdemo.ui.html.figures import to_json
 from specdemo.ui.html.parts import table_html
 
 _ROW = Markup(

@@ -22,7 +22,7 @@ from specdemo.presentation.scripts import STYLES, bundle, text_of
 from specdemo.presentation.verdict import headline
 from specdemo.records import Comparison
 from specdemo.ui.feed import recorded
-from specdemo.ui.html.charts import race_figures
+from specdemo.ui.html.figures import race_figures
 from specdemo.ui.html.parts import table_html
 from specdemo.ui.share.picture import moving_picture, verdict_picture
 

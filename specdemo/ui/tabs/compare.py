@@ -24,8 +24,8 @@ from specdemo.ui.callbacks.compare import (
 )
 from specdemo.ui.controls import AT_HAND, NAMES, Control, classes, control, explanation, initially, start_values
 from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, Stop
-from specdemo.ui.html.charts import race_figures
 from specdemo.ui.html.examples import examples_html
+from specdemo.ui.html.figures import race_figures
 from specdemo.ui.views import script, view
 
 DECODING = (
