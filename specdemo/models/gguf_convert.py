@@ -37,7 +37,7 @@ from specdemo.models.gguf import check_readable, inspect_gguf, read_header
 from specdemo.models.gguf_network import configuration, ends, repair, rewrite, with_halves
 from specdemo.models.graph import store_as_int8
 from specdemo.models.memory import in_units, memory_free
-from specdemo.models.places import writable
+from specdemo.models.places import link_or_copy, writable
 from specdemo.models.weights import WeightsChoice, measure_forms, remember_choice
 from specdemo.records import Model, ModelPair
 from specdemo.settings import WeightsForm
@@ -166,7 +166,7 @@ def _store_exact(path: Path, work: Path, folder: Path) -> None:
     work.mkdir()
     link = work / "model.gguf"
     if not with_halves(path, header, link):
-        _link(path, link)
+        link_or_copy(path, link)
     try:
         openvino_genai.LLMPipeline(link, "CPU", enable_save_ov_model=True)
     except Exception as error:  # whatever makes the reader fail
@@ -193,12 +193,3 @@ def _finish(work: Path, folder: Path) -> None:
     inspect_folder(work)
     with suppress(OSError):  # another process was faster
         work.rename(folder)
-
-
-def _link(source: Path, link: Path) -> None:
-    """A link to a file, of whatever kind this system and these disks allow, else a copy."""
-    for how in (os.symlink, os.link):
-        with suppress(OSError):
-            how(source, link)
-            return
-    shutil.copyfile(source, link)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
-from specdemo.errors import FolderError, ModelError, UnknownNameError, quoted
+from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
 from specdemo.files import is_text
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.discovery import found_files, gguf_files, listed
@@ -17,7 +17,7 @@ from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import content_digest, inspect_folder
 from specdemo.models.gguf import inspect_gguf, inspect_model, is_gguf
 from specdemo.models.pairs import bundled_models
-from specdemo.models.places import MODELS_VARIABLE, models_dir
+from specdemo.models.places import MODELS_VARIABLE, link_or_copy, models_dir, writable
 from specdemo.records import Model, Record
 
 
@@ -132,6 +132,28 @@ def resolve(name: str, directory: Path | None = None) -> Model:
     if path.is_absolute() or name.startswith(".") or (len(path.parts) > 2 and ":" not in name):
         return inspect_gguf(path) if path.suffix == ".gguf" else inspect_folder(path, draft=True)
     return find_model(name, directory)
+
+
+def add_model(place: str, directory: Path | None = None) -> Model:
+    """Link, or else copy, a GGUF file or a folder into the user's models directory; the model as it is listed there.
+
+    Raises:
+        ModelError: it is no model that can be used.
+        UsageError: another model has its name there.
+        SpecdemoError: nothing can be written there.
+    """
+    path = Path(place.strip().strip("\"'")).expanduser()
+    if not place.strip() or not path.is_absolute() or not path.exists():
+        raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
+    path = path.resolve()
+    _ = resolve(str(path))
+    folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
+    link = folder / path.name
+    if link.exists() and not link.samefile(path):
+        raise UsageError(f"Your models folder has another {path.name!r}; rename the file and add it again.")
+    if not link.exists():
+        link_or_copy(path, link)
+    return find_model(path.name, directory)
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:

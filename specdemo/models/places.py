@@ -4,6 +4,8 @@ The environment is read at every call, not once at import.
 """
 
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -60,6 +62,18 @@ def is_writable(folder: Path) -> bool:
         return writable(folder, "Files") == folder
     except SpecdemoError:
         return False
+
+
+def link_or_copy(source: Path, link: Path) -> None:
+    """A link to a file or folder, of whatever kind this system and these disks allow, else a copy."""
+    for how in (os.symlink, os.link):
+        with suppress(OSError):
+            how(source, link)
+            return
+    if source.is_dir():
+        shutil.copytree(source, link)
+    else:
+        shutil.copyfile(source, link)
 
 
 def expanded(path: str) -> Path:

@@ -30,7 +30,7 @@ from specdemo.ui.middleware import Readable, checks, only_here
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors, first_used
-from specdemo.ui.tabs.compare import ANATOMY, CompareTab, compare_tab
+from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareTab, compare_tab
 from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
@@ -153,8 +153,10 @@ def build_page(
             connect_find(sessions, known, used, compare, stop)
             tune_tab(sessions, known, used, pair, compare, stop)
             experiment_tabs(sessions, known, used, pair, stop)
-            models = models_tab(sessions, registry, used, header, compare, stop)
+            models = models_tab(sessions, registry, used, header, compare, stop, local=local)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
+        # only a pair that was just loaded changes it, and is then what the visitor wants to run
+        models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
         _remember(page, registry, known, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
     assert isinstance(page, Page)  # leaving the context gives it no other type, as mypy cannot see

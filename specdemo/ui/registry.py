@@ -10,8 +10,9 @@ from specdemo.errors import DeviceError, SpecdemoError, UnknownNameError, quoted
 from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import devices, draft_device
 from specdemo.models.download import download, download_source, local_folder
-from specdemo.models.library import entry_folders, library
+from specdemo.models.library import add_model, entry_folders, library, same_file
 from specdemo.models.pairs import pair_of, suited
+from specdemo.models.places import models_dir
 from specdemo.progress import Progress
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
@@ -73,6 +74,21 @@ class Registry:
         """Every model by its name, the default pair's first."""
         first = [model for model in (self.default.target, self.default.draft) if model is not None]
         return {model.name: model for model in library(self._directory, first).models}
+
+    @property
+    def folder(self) -> Path:
+        """The user's models directory."""
+        return models_dir(self._directory)
+
+    def add(self, place: str) -> str:
+        """Add a file or folder of this machine to the user's models; the name by which it is listed.
+
+        Raises:
+            SpecdemoError: it cannot be added.
+        """
+        added = add_model(place, self._directory)
+        same = next((name for name, model in self.models().items() if same_file(model, added)), None)
+        return same or added.name
 
     def elsewhere(self, name: str) -> str:
         """Of a name that no model on this machine has: what to do."""

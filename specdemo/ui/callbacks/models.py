@@ -56,7 +56,7 @@ class Callbacks:
 
     def __init__(self, sessions: Sessions, registry: Registry, shown: Shown) -> None:
         self._sessions = sessions
-        self._shelf = registry
+        self._registry = registry
         self._shown = shown
 
     def use(
@@ -74,7 +74,7 @@ class Callbacks:
         """The same for a pair of the catalogue, on the devices that the controls name."""
         chosen = dict(zip(PAIR_NAMES, values, strict=True))
         try:
-            names = self._shelf.names_of(_name(event))
+            names = self._registry.names_of(_name(event))
         except SpecdemoError as error:
             yield self._told(alert(error), busy=False)
             return
@@ -82,14 +82,14 @@ class Callbacks:
         yield from self._load(request, before, prompt, engine, chosen)
 
     def _suited(self, target: str) -> dict[str, Any]:
-        return _defaults(self._shelf.models().get(target))
+        return _defaults(self._registry.models().get(target))
 
     def _load(
         self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, chosen: dict[str, Any]
     ) -> Iterator[Updates]:
         try:
             runtime = {name: chosen[name] for name in RUNTIME}
-            pair = self._shelf.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            pair = self._registry.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
                 yield self._told(message or gr.skip(), busy=True)
@@ -125,17 +125,17 @@ class Callbacks:
     ) -> Iterator[Updates]:
         """Download an entry's models, or the one that was looked for."""
         shown = self._shown
-        for message in self._shelf.download(str(request.session_hash), _name(event)):
+        for message in self._registry.download(str(request.session_hash), _name(event)):
             yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
         yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed(target, listed)
 
     def refreshed(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
         """Catalogue, and both lists of models, as they are now."""
-        return {self._shown.catalogue: self._shelf.cards()} | self.relisted(target, listed)
+        return {self._shown.catalogue: self._registry.cards()} | self.relisted(target, listed)
 
     def relisted(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
         """The lists that changed since they were last sent."""
-        now = model_choices(self._shelf.models(), target)
+        now = model_choices(self._registry.models(), target)
         news: Updates = {self._shown.listed: now}
         for shown, choices, before in zip(self._shown.controls, now, listed, strict=False):
             news[shown] = gr.skip() if choices == before else gr.update(choices=choices)
@@ -143,7 +143,7 @@ class Callbacks:
 
     def suited(self, target: str, draft: str, listed: tuple[Choices, Choices]) -> Updates:
         """The drafts that fit a target, and its default runtime settings, except for the devices."""
-        controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._shelf.models()
+        controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._registry.models()
         drafts = model_choices(models, target)[1]
         fits = draft in dict(drafts).values()  # if so it is not sent: the visitor may have chosen another by now
         news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
@@ -152,25 +152,38 @@ class Callbacks:
             self._shown.listed: (listed[0], drafts),
         }
 
+    def add(self, place: str, listed: tuple[Choices, Choices]) -> Updates:
+        """Add a file or folder of this machine to the models, and choose it as the target."""
+        try:
+            name = self._registry.add(place)
+        except SpecdemoError as error:
+            return {self._shown.message: alert(error)}
+        targets, _ = model_choices(self._registry.models(), name)
+        return {
+            self._shown.message: notice(f"{name} is among your models now."),
+            self._shown.controls[0]: gr.update(choices=targets, value=name),
+            self._shown.listed: (targets, listed[1]),
+        }
+
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
         """What is known of a pair without loading it; one that cannot run cannot be chosen."""
-        shown, models, fits = self._shown, self._shelf.models(), False
+        shown, models, fits = self._shown, self._registry.models(), False
         told = offer = ""
         try:
             for name in filter(None, (target, draft)):
                 if name not in models:
-                    offer = self._shelf.offer(name)
-                    raise UnknownNameError(self._shelf.elsewhere(name))
+                    offer = self._registry.offer(name)
+                    raise UnknownNameError(self._registry.elsewhere(name))
             if target:
                 found = check_pair(models[target], models.get(draft), int(cache_size or 1))
-                told, fits = report_html(found, own_directory=self._shelf.own_directory), found.fits
+                told, fits = report_html(found, own_directory=self._registry.own_directory), found.fits
         except SpecdemoError as error:
             told = alert(error)
         return {shown.report: told, shown.offer: offer, shown.use: gr.update(interactive=fits)}
 
     def look(self, event: gr.EventData) -> Iterator[str]:
         """Look on the Hub for the model that was typed."""
-        yield from self._shelf.look(_name(event))
+        yield from self._registry.look(_name(event))
 
 
 def _defaults(target: Model | None) -> dict[str, Any]:

@@ -43,6 +43,7 @@ DECODING = (
 APPLIED = (*DECODING, "kv_cache")
 """What is set where a measured setting is applied."""
 ANATOMY = "anatomy"
+COMPARE = "compare"
 """Id of its tab."""
 FIND = "Find my best setting"
 QUICK, THOROUGH = "30 seconds", "Thorough"
@@ -91,7 +92,7 @@ class _Chat(NamedTuple):
 
 def compare_tab(callbacks: Callbacks, known: gr.State, pair: gr.State, first: ModelPair, stop: Stop) -> CompareTab:
     """Both tabs' contents, for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
-    with gr.Tab("Compare", elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
+    with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
         with gr.Column(elem_id="rail", scale=0, min_width=300):
             prompt, run, chat = _ask(pair, first)
             message = gr.HTML(elem_id="message", elem_classes="message")

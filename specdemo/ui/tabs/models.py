@@ -31,10 +31,17 @@ def models_tab(
     header: gr.HTML,
     compare: CompareTab,
     stop: Callable[[str], Stop],
+    *,
+    local: bool = False,
 ) -> ModelsTab:
-    """The tab's contents; `stop` makes the callback that ends one of its actions."""
+    """The tab's contents; `stop` makes the callback that ends one of its actions.
+
+    `local`: only this machine reaches the page, so its files may be added by their paths.
+    """
     with gr.Tab("Models") as tab:
         shown = _widgets(registry, pair, header, compare)
+        if local:
+            place, add = _adding(registry)
     callbacks = Callbacks(sessions, registry, shown)
     target, draft, *_ = shown.controls
     lists, seen = [target, draft, shown.listed], [target, shown.listed]
@@ -45,6 +52,10 @@ def models_tab(
     list_after(_connect_use(callbacks, shown, stop("load")))
     fetched = _connect_downloads(callbacks, shown, seen, lists, stop("download"))
     tab.select(callbacks.refreshed, seen, [shown.catalogue, *lists], **PRIVATE)
+    if local:
+        changed = [shown.message, target, shown.listed]
+        added = gr.on([add.click, place.submit], callbacks.add, [place, shown.listed], changed, **PRIVATE)
+        added.then(callbacks.suited, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
     target.input(callbacks.suited, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
     named = [target, draft, shown.controls[PAIR_NAMES.index("cache_size")]]
     reported = [shown.report, shown.offer, shown.use]
@@ -85,6 +96,19 @@ def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: Compa
         catalogue=catalogue,
         listed=listed,
     )
+
+
+def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button]:
+    """Widgets that add a file of this machine."""
+    with gr.Accordion("Add a model file…", open=False, elem_id="adding"):
+        place = gr.Textbox(
+            label="Path",
+            info=f"a GGUF file or an OpenVINO folder on this machine; it is linked into {registry.folder}",
+            placeholder="/home/me/model.gguf",
+            elem_id="model-path",
+        )
+        add = gr.Button("Add", elem_id="add-model", size="sm")
+    return place, add
 
 
 def _connect_use(callbacks: Callbacks, shown: Shown, stop: Stop) -> Any:
