@@ -18,7 +18,8 @@ from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.wording import is_chat
 from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, ModelPair, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Request, Turn
+from specdemo.runtime.text import check_prompt
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.boards.anatomy import anatomy
@@ -112,6 +113,9 @@ class Sessions:
         feed, begun, due, message = Feed(prompt, settings, history, chat=chat), False, 0.0, ""
         pair = in_chat(pair, settings)
         try:
+            check_prompt(
+                Request.of(prompt, settings, tuple(history))
+            )  # before an earlier run makes room for this one
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
                     if progress is None:

@@ -36,3 +36,12 @@ def test_a_pair_is_loaded_as_its_first_run_wants_it() -> None:
         loaded, used = worker.pairs
         assert loaded == used
         assert used.runtime.enable_prefix_caching is keeps
+
+
+def test_an_empty_prompt_leaves_the_earlier_run_on_the_page() -> None:
+    worker = Recorder()
+    sessions = Sessions(worker)  # type: ignore[arg-type]
+    (update,) = sessions.run("visitor", bundled_pair(), " \n", GenerationSettings())
+    assert update.feed is None
+    assert "The prompt is empty" in update.message
+    assert worker.pairs == []
