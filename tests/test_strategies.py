@@ -191,3 +191,13 @@ def table() -> str:
         chosen, engines = (strategy.drafter.name, strategy.policy.name), ", ".join(strategy.engines)
         rows.append((*chosen, strategy.explanation(), engines, names, "yes" if strategy.samples else "no"))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def test_how_samples_are_judged_has_no_effect_in_greedy_decoding() -> None:
+    settings = GenerationSettings.checked(engine="traced", verification="block")
+    with pytest.raises(UsageError, match="--verification has no effect in greedy decoding"):
+        check_effect(Namespace(verification="block"), [settings])
+    with pytest.raises(
+        SettingsError, match="The genai engine does not support verification block; choose the traced"
+    ):
+        GenerationSettings.checked(verification="block")

@@ -22,7 +22,7 @@ from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
 
 URL_VARIABLE = "SPECDEMO_URL"
 PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
-_OF_SAMPLING = ("temperature", "top_p", "top_k")  # the seed is ignored too, but harmless in a script
+_OF_SAMPLING = ("temperature", "top_p", "top_k", "verification")  # the seed is ignored too, but harmless in a script
 
 Commands = Any
 """What `ArgumentParser.add_subparsers` returns; its type is private to argparse."""
