@@ -367,3 +367,26 @@ def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None
     assert isinstance(comparison, Comparison)
     assert met == [True, True]
     assert comparison.plain.text == comparison.speculative.text == TEXT
+
+
+def test_a_server_whose_model_has_a_template_is_asked_through_it_unless_told_otherwise() -> None:
+    end = {"content": "", "stop": True, "stop_type": "limit", "tokens_predicted": 1, "timings": {"predicted_ms": 1.0}}
+    answers = {
+        "/props": Answer({"default_generation_settings": {"n_ctx": 512}, "chat_template": "{{ messages }}"}),
+        "/v1/models": models("tiny"),
+        "/apply-template": Answer({"prompt": "<user>Say<assistant>"}),
+        "/completion": Answer(stream=({"content": "Hi", "tokens": [1], "tokens_predicted": 1}, end)),
+    }
+    with fake(answers) as server:
+        one = Server(url=server.url, kind="llama.cpp")
+        pair = served_pair(Servers(speculative=one))
+        assert pair.target.chat_template
+        with closing(ServedEngine(pair)) as engine:
+            for chosen in ({}, {"apply_chat_template": False}):
+                run_alone(engine.decoder(Request.of("Say", begun(pair.target, **chosen))))
+    assert [body["prompt"] for body in server.bodies["/completion"]] == ["<user>Say<assistant>", "Say"]
+    with fake(VLLM) as server:
+        pair = served_pair(Servers(speculative=Server(url=server.url)))
+        with closing(ServedEngine(pair)) as engine:
+            run_alone(engine.decoder(Request.of("Say", begun(pair.target))))
+    assert server.bodies[CHAT][0]["messages"] == [{"role": "user", "content": "Say"}]
