@@ -70,6 +70,7 @@ export class Race {
     this.run = "";
     this.read = 0; // events of the run
     /** @type {string[]} */ this.lines = [];
+    /** @type {string[]} */ this.earlier = []; // of the run before, to show again should this one fail at once
     /** @type {Result | null} */ this.result = null;
     /** @type {string | null} */ this.failure = null;
     /** @type {{ round: number, text: string }[]} */ this.moves = []; // of settings
@@ -147,8 +148,10 @@ export class Race {
    * @param {any} event
    */
   begin(event) {
+    const earlier = this.result !== null;
     this.result = this.failure = null;
     this.begun = true;
+    if (earlier) this.earlier = this.lines;
     this.lines = [];
     this.moves = [];
     this.names = event.names ?? null;
@@ -334,8 +337,13 @@ export class Race {
     for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
   }
 
+  /** Show what there is: a text that was cut off, else the run before, if there was one. */
   failed() {
     const shown = SIDES.some((side) => this.player.sides[side].rounds.length);
+    if (!shown && this.earlier.length) {
+      this.receive(this.earlier.join("\n"));
+      return this.player.skip();
+    }
     this.say(shown ? "The run failed. What had been decoded until then is shown below." : this.failure ?? "");
   }
 

@@ -84,6 +84,19 @@ test("a run that fails before its first token says why", () => {
   assert.match(view.find(".reason").textContent, /The model is damaged\./);
 });
 
+test("after a run that fails before its first token, the one before is shown again", () => {
+  const view = race();
+  view.receive([start(), lap("plain", [[0, 1], [3, 6]], true), lap("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
+  view.player.skip();
+  const shown = view.find(".outcome").textContent;
+  events = 0;
+  const other = (text) => text.replace('"run":"a"', '"run":"b"');
+  view.receive([start(), line("phase", { text: "Warming up (1 of 2) …" }), line("error", { text: "The prompt is empty." })].map(other).join("\n"));
+  assert.equal(view.root.dataset.state, "done");
+  assert.equal(view.find(".outcome").textContent, shown);
+  assert.equal(view.find(".headline").textContent, END.headline);
+});
+
 test("moves of settings are marked on both charts where they begin", () => {
   const view = race();
   const moves = [{ round: 1, text: "lookahead 7" }];
