@@ -6,9 +6,10 @@ over. Together with the draft's cost c it decides whether speculation can pay of
 attention reads all of it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from itertools import cycle, islice
+from itertools import cycle, islice, takewhile
 from random import Random
 from time import perf_counter
 
@@ -37,29 +38,38 @@ _PASSES = 8  # passes of each length, where lengths alternate
 _FEW = 2  # passes in a visit
 _AT_LEAST = 2  # visits
 _ENOUGH = 1.5
+_SHORTEST = 5  # passes up to this length are always measured
+BOUND_SECONDS = 5.0
+"""What measuring steps after a single text may take, where the machine is slow or busy."""
 
 
 def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
     """Measure steps after a short text; None if stopped, or if the model's context is too short for it."""
-    *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop))
+    *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop, bound=BOUND_SECONDS))
     return last.found if last is not None else None
 
 
 def measure_contexts(
-    engine: Engine, contexts: Sequence[int] = CONTEXTS, *, stop: Callable[[], bool] = lambda: False
+    engine: Engine,
+    contexts: Sequence[int] = CONTEXTS,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    bound: float = math.inf,
 ) -> Iterator[Progress[Costs | None]]:
     """Measure plain, draft and verification steps after texts of several lengths that fit the models' contexts.
 
     Passes over 1 to 17 tokens are visited repeatedly, each time in a different order, so that drift of the machine
-    favours none. Once `stop` returns True, finished results stand.
+    favours none. Once `stop` returns True, finished results stand. After `bound` seconds the longest passes, and what
+    only some strategies use, are left out.
     """
+    began = perf_counter()
     shortest, *longer = (_text(engine, tokens) for tokens in contexts)
     texts = [shortest, *(text for text in longer if _fits(engine, text))]
     each = VISITS * len(_VISITED)
     finished: list[StepCosts] = []
     for index, text in enumerate(texts):
         seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
-        for done, tokens in enumerate(_order()):
+        for done, tokens in enumerate(_order(bound)):
             if stop():
                 return
             yield Progress(index * each + done, len(texts) * each, None, _costs(finished))
@@ -72,15 +82,18 @@ def measure_contexts(
             seconds[tokens] += found
         rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
         draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
-        first = [step.seconds for step in engine.draft_rounds(text, 1)]
+        late = perf_counter() - began > bound
+        first = [] if late else [step.seconds for step in engine.draft_rounds(text, 1)]
         finished.append(
             StepCosts(
                 context=engine.count_tokens(text),
-                passes=tuple(map(spread, seconds.values())),
+                passes=tuple(map(spread, takewhile(bool, seconds.values()))),
                 draft=spread(draft) if draft else None,
                 first_draft=spread(first) if first else None,
                 rounds=tuple(rounds),
-                length_change=None if index else _length_change(engine, text),  # it hardly depends on the text
+                length_change=None
+                if index or late
+                else _length_change(engine, text),  # it hardly depends on the text
             )
         )
     yield Progress(len(texts) * each, len(texts) * each, None, _costs(finished))
@@ -123,13 +136,16 @@ def _fits(engine: Engine, text: str) -> bool:
     return limit is None or engine.count_tokens(text) + _ROOM <= limit
 
 
-def _order() -> Iterator[int]:
-    """Lengths of passes in the order of their visits."""
+def _order(bound: float = math.inf) -> Iterator[int]:
+    """Lengths of passes in the order of their visits: the first upwards, so that it can end early, then at random."""
     random, began = Random(0), perf_counter()
     for visit in range(VISITS):
         if visit >= _AT_LEAST and perf_counter() - began > _ENOUGH:
             return
-        yield from random.sample(_VISITED, len(_VISITED))
+        for tokens in random.sample(_VISITED, len(_VISITED)) if visit else sorted(_VISITED):
+            if perf_counter() - began > bound and (visit or tokens > _SHORTEST):
+                return
+            yield tokens
 
 
 def _length_change(engine: Engine, text: str) -> float | None:

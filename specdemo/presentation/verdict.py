@@ -241,8 +241,12 @@ def _allowed(comparison: Comparison) -> str:
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
-    settings = comparison.settings
-    if comparison.costs is None or settings.kv_cache == "off":
+    """None where steps were not measured, or while something else disturbed the machine."""
+    settings, speedup = comparison.settings, of_comparison(comparison)
+    disturbed = any(caution.kind in ("other load", "v(n) below 1") for caution in warnings(comparison))
+    if comparison.costs is None or settings.kv_cache == "off" or disturbed:
+        return None
+    if speedup is None or speedup.call == _TOO_NOISY:
         return None
     return ceiling(comparison.costs, "model" if settings.strategy.drafter.model else "lookup")
 

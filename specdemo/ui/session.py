@@ -218,7 +218,11 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
 def _repeated(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
 ) -> Iterator[Comparison]:
-    return repeats(engine, comparison, stop=stop)
+    """Repeat a race, with the step costs that may have been measured only now."""
+    if comparison.costs is None and costs is not None:
+        comparison = comparison.model_copy(update={"costs": costs})
+        yield comparison
+    yield from repeats(engine, comparison, stop=stop)
 
 
 def in_chat(pair: ModelPair, settings: GenerationSettings) -> ModelPair:

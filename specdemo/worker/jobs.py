@@ -48,18 +48,20 @@ class Engines:
         self._engine: Engine | None = None
         self._costs: dict[tuple[EngineName, ModelPair], Costs | None] = {}
 
-    def using(self, engine: EngineName, pair: ModelPair) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
-        """Load this pair in this engine, after freeing what was loaded; measure its costs unless they are known."""
+    def using(
+        self, engine: EngineName, pair: ModelPair, *, calibrate: bool = True
+    ) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
+        """Load this pair in this engine, after freeing what was loaded; measure its step costs once, if wanted."""
         name = (engine, pair)
         if self._engine is None or self._name != name:
             yield from converting(pair)
             yield Phase("loading")
             self.close()
             self._engine, self._name = self.factory(engine, pair), name
-        if self._costs.get(name) is None:
+        if calibrate and self._costs.get(name) is None:
             yield Phase("calibrating")
             self._costs[name] = measure_costs(self._engine, stop=self.stop)
-        return self._engine, self._costs[name]
+        return self._engine, self._costs.get(name)
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
         """Whether this pair is loaded in this engine."""
@@ -76,16 +78,18 @@ class Engines:
 class WithEngine:
     """Work with a pair in one engine: `work(engine, stop=…, costs=…)`.
 
-    Without any, the pair is loaded and made warm, so that a race with its initial settings begins at once.
+    Without any, the pair is loaded and made warm, so that a race with its initial settings begins at once. Work that
+    does not need step costs is not kept waiting for them.
     """
 
     engine: EngineName
     pair: ModelPair
     work: Callable[..., Iterator[Any]] | None = None
+    calibrate: bool = True
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Load and calibrate whatever is not ready yet, then work."""
-        engine, costs = yield from engines.using(self.engine, self.pair)
+        engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate)
         if self.work is None:
             yield from self._prepare(engine, engines.stop, costs)
         elif not engines.stop():
@@ -109,9 +113,11 @@ class Race:
     history: tuple[Turn, ...] = ()
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Load and calibrate whatever is not ready yet, then race."""
+        """Load whatever is not ready yet, measure step costs where the strategy depends on them, then race."""
+        strategy = self.settings.strategy
+        varying = strategy.needs_costs or strategy.fixed_lookahead is None
         work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
-        yield from WithEngine(self.settings.engine, self.pair, work)(engines)
+        yield from WithEngine(self.settings.engine, self.pair, work, calibrate=varying)(engines)
 
 
 @dataclass(frozen=True)

@@ -215,3 +215,12 @@ def test_stopping_keeps_the_lengths_that_are_finished() -> None:
     *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 1.5 * each)
     assert last.found is not None
     assert len(last.found.contexts) == 1
+
+
+def test_measuring_step_costs_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_costs, "BOUND_SECONDS", 0)
+    costs = measure_costs(ScriptedEngine())
+    assert costs is not None
+    assert len(costs.verify) == step_costs._SHORTEST
+    assert costs.draft_step == pytest.approx(ScriptedEngine().draft)
+    assert (costs.first_draft_step, costs.length_change) == (None, None)

@@ -145,6 +145,9 @@ def test_what_a_perfect_draft_would_reach_stands_beside_the_speedup() -> None:
     assert ceiling(costs) == pytest.approx((3 / 1.4, 2))
     disturbed = Costs(plain_step=1, draft_step=0.5, verify=(1, 0.5))
     assert ceiling(disturbed) == pytest.approx((2 / 1.5, 1))  # no pass takes less time than one over a token
+    noisy = repeated(*[0.8, 0.95, 1.3] * 3).model_copy(update={"costs": costs})
+    assert verdict(noisy).ceiling is None
+    assert verdict(comparison.model_copy(update={"costs": costs, "other_load": 0.9})).ceiling is None
     hopeless = comparison.model_copy(update={"costs": Costs(plain_step=1, draft_step=0.9, verify=(1, 2))})
     assert verdict(hopeless).ceiling == "no draft could pay here"
 

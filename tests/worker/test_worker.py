@@ -81,6 +81,7 @@ def compare(worker: Worker, pair: ModelPair = PAIR, settings: GenerationSettings
 
 
 def test_a_race_in_the_child_is_the_race(worker: Worker) -> None:
+    list(worker.run(WithEngine("genai", PAIR)))  # measures step costs
     progress = list(worker.compare(PAIR, "Say", SHORT))
     assert {type(item) for item in progress} == {Phase, Slice, Comparison}
     comparison = progress[-1]
@@ -164,9 +165,9 @@ def test_an_unforeseen_error_ends_the_run_and_not_the_process(worker: Worker) ->
     assert worker.process_id == before
 
 
-def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai") -> list[str]:
+def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy: str = "constant") -> list[str]:
     """The phases of a run, each once."""
-    settings = SHORT.model_copy(update={"engine": engine})
+    settings = SHORT.model_copy(update={"engine": engine, "policy": policy})
     names = [item.name for item in worker.compare(pair, "Say", settings) if isinstance(item, Phase)]
     return list(dict.fromkeys(names))
 
@@ -175,10 +176,10 @@ def test_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
     worker = Worker(load, WithEngine("genai", PAIR))
     compare(worker)
     assert phases(worker, PAIR) == ["warming up"]
-    assert phases(worker, PAIR, "traced") == ["loading", "calibrating", "warming up"]
-    assert phases(worker, OTHER, "traced") == ["loading", "calibrating", "warming up"]
-    assert phases(worker, OTHER, "traced") == ["warming up"]
-    assert phases(worker, PAIR, "traced") == ["loading", "warming up"]  # what its steps cost is known
+    assert phases(worker, PAIR, "traced") == ["loading", "warming up"]  # step costs are not needed
+    assert phases(worker, OTHER, "traced", "auto") == ["loading", "calibrating", "warming up"]
+    assert phases(worker, OTHER, "traced", "auto") == ["warming up"]
+    assert phases(worker, PAIR, "traced") == ["loading", "warming up"]
     worker.close()
 
 
@@ -248,7 +249,7 @@ def silent_work(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None
 
 
 def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) -> None:
-    compare(worker)
+    list(worker.run(WithEngine("genai", PAIR)))
     *silence, last = worker.run(WithEngine("genai", PAIR, silent_work))
     assert (set(silence), last) == ({None}, "done")
 
