@@ -21,8 +21,7 @@ from specdemo.errors import SpecdemoError
 from specdemo.files import write_json
 from specdemo.models.devices import Device, devices
 from specdemo.models.library import library
-from specdemo.models.machine import instruction_sets, processor
-from specdemo.models.memory import in_units, memory_free
+from specdemo.models.machine import in_units, instruction_sets, memory_free, processor
 from specdemo.models.places import hub_cache, models_dir, own_cache
 from specdemo.records import Costs, ModelPair
 

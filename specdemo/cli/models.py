@@ -23,7 +23,7 @@ from specdemo.models.converted import stored_form
 from specdemo.models.download import download, download_source
 from specdemo.models.gguf_convert import convert_models
 from specdemo.models.library import Library, entry_folders, library
-from specdemo.models.memory import in_units
+from specdemo.models.machine import in_units
 from specdemo.models.places import hub_cache, models_dir
 from specdemo.presentation.figures import parameters
 from specdemo.records import HEADS, Model

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from specdemo.errors import UnknownNameError, quoted
 from specdemo.files import ASSETS
-from specdemo.models.memory import memory_needed
+from specdemo.models.machine import memory_needed
 from specdemo.records import Prompts, Record
 from specdemo.settings import RuntimeSettings
 

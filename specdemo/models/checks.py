@@ -8,7 +8,7 @@ import openvino_genai
 from specdemo.errors import LoadError, PairError, SettingsError
 from specdemo.models.catalogue import catalogue
 from specdemo.models.converted import is_converted, tokenizer_folder
-from specdemo.models.memory import in_units, memory_free, memory_needed
+from specdemo.models.machine import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request

@@ -1,10 +1,12 @@
-"""OpenVINO devices of this machine, and the properties a model is compiled with."""
+"""OpenVINO devices of this machine, what a model is compiled with there, and what a comparison was measured on."""
 
 import logging
+import platform
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +14,10 @@ import numpy as np
 import openvino
 from openvino import opset13 as opset
 
+from specdemo import __version__
 from specdemo.errors import DeviceError, quoted
 from specdemo.models.places import is_writable, own_cache
+from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
@@ -167,3 +171,39 @@ def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
             text = value.to_string() if isinstance(value, openvino.Type) else value
             known[name] = ", ".join(text) if isinstance(text, list) else str(text)
     return known
+
+
+def describe_environment(pair: ModelPair) -> Environment:
+    """The environment in which this pair is loaded."""
+    runtime = pair.runtime
+    names = (runtime.device, draft_device(runtime))
+    sides = [(runtime, names[0]), (draft_runtime(runtime), names[1])]
+    target = properties_in_use(*sides[0])
+    draft = target if sides[0] == sides[1] else properties_in_use(*sides[1])
+    return Environment(
+        specdemo=__version__,
+        python=platform.python_version(),
+        openvino=version("openvino"),
+        openvino_genai=version("openvino-genai"),
+        openvino_tokenizers=version("openvino-tokenizers"),
+        device=_full_name(runtime.device, target),
+        draft_device=_full_name(names[1], draft),
+        inference_precision=target.get("INFERENCE_PRECISION_HINT", "unknown"),
+        kv_cache_precision=target.get("KV_CACHE_PRECISION", "unknown"),
+        draft_inference_precision=draft.get("INFERENCE_PRECISION_HINT", "unknown"),
+        dynamic_quantization=_groups(target.get("DYNAMIC_QUANTIZATION_GROUP_SIZE")),
+        threads=int(target["INFERENCE_NUM_THREADS"]) if "INFERENCE_NUM_THREADS" in target else None,
+    )
+
+
+def _groups(size: str | None) -> str:
+    """How activations are quantized before they meet compressed weights."""
+    if size is None:
+        return "unknown"
+    return f"groups of {size}" if int(size) else "off"
+
+
+def _full_name(device: str, used: dict[str, str]) -> str:
+    """The device's full name; for one that chooses, also what it chose."""
+    chosen = used.get("EXECUTION_DEVICES", device).strip("()")
+    return device_name(device) if chosen == device else f"{device}: {device_name(chosen)}"

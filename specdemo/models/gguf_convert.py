@@ -36,7 +36,7 @@ from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import check_readable, inspect_gguf, read_header
 from specdemo.models.gguf_network import configuration, ends, repair, rewrite, with_halves
 from specdemo.models.graph import store_as_int8
-from specdemo.models.memory import in_units, memory_free
+from specdemo.models.machine import in_units, memory_free
 from specdemo.models.places import link_or_copy, writable
 from specdemo.models.weights import WeightsChoice, measure_forms, remember_choice
 from specdemo.records import Model, ModelPair

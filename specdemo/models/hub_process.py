@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import BinaryIO, NamedTuple
 
 from specdemo.errors import AccessError, DiskError, FetchError, MissingError, ModelError, NetworkError, quoted
-from specdemo.models.memory import in_units
+from specdemo.models.machine import in_units
 
 WEIGHTS = "openvino_model.bin"
 NEEDED = (

@@ -16,6 +16,7 @@ import numpy as np
 import openvino
 from pydantic import ValidationError
 
+from specdemo.models.machine import instruction_sets, processor
 from specdemo.models.places import own_cache, writable
 from specdemo.records import Record
 from specdemo.settings import WeightsForm
@@ -110,10 +111,5 @@ def _record_of(digest: str) -> Path:
 
 def machine_name() -> str:
     """A name for this processor and its instruction sets, which differ between machines of one name."""
-    described = [platform.machine(), openvino.Core().get_property("CPU", "FULL_DEVICE_NAME"), str(os.cpu_count())]
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-        described.append(next(line for line in lines if line.startswith(("flags", "Features"))))
-    except (OSError, StopIteration):  # another system, where the name must do
-        pass
+    described = [platform.machine(), processor(), str(os.cpu_count()), *instruction_sets()]
     return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]

@@ -17,7 +17,7 @@ from specdemo.errors import DiskError, UsageError
 from specdemo.models.converted import folder_of
 from specdemo.models.folder import inspect_folder
 from specdemo.models.graph import seen_layers
-from specdemo.models.memory import in_units
+from specdemo.models.machine import in_units
 from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Costs, Model, ModelPair
 from specdemo.train import export

@@ -14,7 +14,7 @@ import numpy as np
 from specdemo.decoding.table import LONGEST, TABLE, Table
 from specdemo.errors import UsageError
 from specdemo.models.converted import folder_of
-from specdemo.models.memory import in_units
+from specdemo.models.machine import in_units
 from specdemo.records import Model
 from specdemo.train.corpus import Corpus
 from specdemo.train.network import Network

@@ -16,7 +16,7 @@ from specdemo.models.catalogue import Source, find
 from specdemo.models.download import cached_folders, download, local_folder
 from specdemo.models.folder import inspect_folder
 from specdemo.models.hub_process import NEEDED
-from specdemo.models.memory import in_units
+from specdemo.models.machine import in_units
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.models.places import hub_cache
 from specdemo.progress import Progress

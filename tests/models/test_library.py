@@ -13,7 +13,7 @@ from specdemo.models.catalogue import catalogue, find
 from specdemo.models.checks import check_pair
 from specdemo.models.folder import inspect_folder
 from specdemo.models.library import Library, entry_folders, find_model, library, models_in
-from specdemo.models.memory import memory_needed
+from specdemo.models.machine import memory_needed
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import Model, Request
 from specdemo.settings import RuntimeSettings

@@ -15,7 +15,7 @@ from specdemo.engines.genai.decoder import GenAIDecoder, request_ids
 from specdemo.engines.genai.pipelines import Output, Pipelines, as_tensor, check_fits, generation_config, read
 from specdemo.errors import EngineError, SettingsError
 from specdemo.models.checks import check_request, check_strategy
-from specdemo.models.environment import describe_environment
+from specdemo.models.devices import describe_environment
 from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy

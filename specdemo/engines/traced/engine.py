@@ -24,8 +24,7 @@ from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDraft
 from specdemo.errors import PairError, SpecdemoError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.converted import folder_of
-from specdemo.models.devices import check_devices, draft_device, draft_runtime, properties
-from specdemo.models.environment import describe_environment
+from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
 from specdemo.models.places import own_cache, writable
 from specdemo.models.weights import machine_name
 from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from specdemo.models.catalogue import Entry, Source
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
-from specdemo.models.memory import in_units, memory_free
+from specdemo.models.machine import in_units, memory_free
 from specdemo.presentation.figures import parameters
 from specdemo.progress import Progress
 from specdemo.records import HEADS, Model
