@@ -220,7 +220,7 @@ def test_methods_are_those_that_engine_and_pair_can() -> None:
 
 
 def test_methods_are_those_that_the_pair_can() -> None:
-    head = PAIR.model_copy(update={"draft": PAIR.target.model_copy(update={"eagle3": True})})
+    head = PAIR.model_copy(update={"draft": PAIR.target.model_copy(update={"head": "eagle3"})})
     assert {"genai constant", "traced confidence", "traced auto"} < set(available(head, SETTINGS))
     assert "genai confidence" not in available(head, SETTINGS)
     other = PAIR.model_copy(update={"translated": True})

@@ -34,7 +34,7 @@ from tests.conftest import PROMPTS
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=121)
 PAIR = ScriptedEngine().pair
-HEAD = PAIR.model_copy(update={"draft": PAIR.target.model_copy(update={"eagle3": True})})
+HEAD = PAIR.model_copy(update={"draft": PAIR.target.model_copy(update={"head": "eagle3"})})
 FEW = candidates(PAIR, LONG, lookaheads=(1, 4, 8), thresholds=())
 
 
