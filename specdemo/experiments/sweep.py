@@ -109,7 +109,7 @@ class Sweep(Result):
     @property
     def so_far(self) -> str | None:
         """The fastest setting so far."""
-        best = self.fresh or max(self.points, key=lambda point: point.speedup.middle, default=None)
+        best = self.fresh or max(self.points, key=_speedup, default=None)
         return None if best is None else f"best so far {best.candidate.name}, {best.speedup.middle:.2f}×"
 
     def report(self) -> Report:
@@ -259,7 +259,7 @@ class SweepPlan(TrialPlan[Sweep]):
 
     def fastest(self, rows: Sequence[TrialRow]) -> Candidate | None:
         """The fastest setting, fresh runs aside; among equals, the one named first. None if nothing was timed."""
-        best = max(self.points(rows), key=lambda point: point.speedup.middle, default=None)
+        best = max(self.points(rows), key=_speedup, default=None)
         return best.candidate if best is not None else None
 
     def points(self, rows: Sequence[TrialRow], *, fresh: bool = False) -> list[Point]:
@@ -359,7 +359,7 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
     """The fastest setting, if its fresh runs clearly beat plain decoding; it may be one of several as good."""
     if not points:
         return Recommendation(candidate=None, sentence="Nothing has been measured yet.")
-    best = fresh or max(points, key=lambda point: point.speedup.middle)
+    best = fresh or max(points, key=_speedup)
     name, runs = best.candidate.name, len(best.speedups)
     evidence = f"{best.speedup} in {runs} {'fresh ' if fresh else ''}run{'s' if runs > 1 else ''}"
     outputs = "outputs identical" if best.identical else "but outputs differ"
@@ -584,3 +584,8 @@ def _shares_figure(points: Sequence[Point]) -> go.Figure:
     figure.update_xaxes(type="category")
     figure.update_yaxes(tickformat=".0%", range=[0, 1])
     return figure
+
+
+def _speedup(point: Point) -> float:
+    """What points are compared by: rounding makes no difference, so that among equals the first one is the best."""
+    return round(point.speedup.middle, 9)

@@ -152,10 +152,10 @@ def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:
 
     open_tab(page, "Compare")
     page.locator("#flavour input").click()
-    page.get_by_role("option", name="vLLM").click()
+    page.get_by_role("option", name="OpenVINO Model Server").click()
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#copy-code")
-    expect(page.locator("#message pre")).to_contain_text("vllm serve story-pair/target")
+    expect(page.locator("#message pre")).to_contain_text("--model_name story-pair/target")
     assert page.evaluate("navigator.clipboard.readText()") == page.locator("#message pre").text_content()
     open_tab(page, "Tune")
 
