@@ -139,7 +139,7 @@ def test_code_exists_for_a_strategy_that_has_a_form_and_only_then(name: str, fla
     strategy = STRATEGIES[name]
     pair = PAIR
     if "eagle3" in strategy.drafts and "model" not in strategy.drafts:
-        pair = pair.model_copy(update={"draft": PAIR.target.model_copy(update={"eagle3": True})})
+        pair = pair.model_copy(update={"draft": PAIR.target.model_copy(update={"head": "eagle3"})})
     switch = {} if strategy.switch is None else {strategy.switch: 2}
     chosen = {"engine": strategy.engines[0], "drafter": strategy.drafter.name, "policy": strategy.policy.name}
     settings = GenerationSettings.checked(**chosen | switch)
