@@ -588,4 +588,4 @@ def _shares_figure(points: Sequence[Point]) -> go.Figure:
 
 def _speedup(point: Point) -> float:
     """What points are compared by: rounding makes no difference, so that among equals the first one is the best."""
-    return round(point.speedup.middle, 9)
+    return round(point.speedup.middle, 3)
