@@ -9,7 +9,7 @@ from tests.models.test_gguf_mutants import read
 from tests.support import mutants
 
 
-@settings(max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=mutants.files())
 def test_any_file_is_read_or_refused(content: bytes) -> None:
     read(content)

@@ -32,6 +32,8 @@ MOMENTS = ("loading", "calibrating", "warming up", "prefilling", "racing")
 _PAIR = ScriptedEngine().pair
 _PROMPT = "word " * 3 * PREFILL_CHUNK
 _SHORT = GenerationSettings(max_new_tokens=16, ignore_eos=True)
+_CALIBRATED = GenerationSettings(engine="traced", policy="auto", max_new_tokens=16, ignore_eos=True)
+"""A run that waits until step costs are measured."""
 _RESERVED = 2**29  # bytes; a KV cache takes a gigabyte, and no network of the bundled pair half of that
 _AFTER = 3  # rows until a benchmark is killed
 
@@ -84,8 +86,9 @@ def stops(times: int) -> Tally:
 
 def _breaks(worker: Worker, moment: str, how: signal.Signals = signal.SIGKILL) -> bool:
     """Whether a run whose engine gets this signal at that moment ends in a sentence."""
+    settings = _CALIBRATED if moment == "calibrating" else _SHORT
     try:
-        for event in worker.compare(_PAIR, _PROMPT, _SHORT):
+        for event in worker.compare(_PAIR, _PROMPT, settings):
             if moment == (event.name if isinstance(event, Phase) else "racing" if isinstance(event, Slice) else None):
                 os.kill(worker.process_id, how)
     except EngineError as error:
