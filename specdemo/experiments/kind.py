@@ -12,6 +12,7 @@ from specdemo.experiments.plan import Plan
 from specdemo.models.pairs import begun
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import EngineName
 
 Choices = Callable[[ModelPair], Sequence[Any]]
 
@@ -41,9 +42,13 @@ class Range(NamedTuple):
     first: int
 
 
-def _begin(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """The settings that a pair begins with; prompt lookup proposes where it has no draft."""
-    return begun(pair.target, **({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
+def begin(pair: ModelPair, *, on: EngineName | None = None, **chosen: Any) -> GenerationSettings:
+    """The settings that a pair begins with; prompt lookup proposes where it has no draft.
+
+    `on`: the engine that pairs on this machine begin with; None: their own.
+    """
+    here = {} if on is None or pair.target.server is not None else {"engine": on, "policy": "constant"}
+    return begun(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
 
 
 _PROMPTS, _REPEATS, _TOKENS = Range(32, 4), Range(12, 6), Range(512, 64)
@@ -70,7 +75,7 @@ class Kind:
     plan: Callable[..., Plan[Any, Any, Any]]
     options: tuple[Option, ...] = ()
     settings: Callable[..., GenerationSettings] | None = None
-    begin: Callable[..., GenerationSettings] = _begin
+    begin: Callable[..., GenerationSettings] = begin
     turns: bool = True
     compares: bool = False
     without: Collection[str] = ()

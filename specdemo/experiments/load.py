@@ -10,20 +10,19 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from random import Random
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.engines.batch import BatchEngine
 from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
-from specdemo.experiments.kind import Kind, Option, Range
+from specdemo.experiments.kind import Kind, Option, Range, begin
 from specdemo.experiments.load_result import PLAIN, Load, LoadHeader, LoadRow
 from specdemo.experiments.plan import Plan, Session, Stop, never
 from specdemo.measure.hardware import Loader, measure_memory
 from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffled
 from specdemo.models.checks import check_strategy, compared
-from specdemo.models.pairs import begun
 from specdemo.records import SIDES, Costs, ModelPair, Request
 from specdemo.records.trial import MOST_IN_FLIGHT, Block
 from specdemo.settings import GenerationSettings
@@ -214,10 +213,8 @@ class _Server:
             return serve(batch, requests, step.level, number, self._stop)
 
 
-def _begins(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    """The settings that the pair begins with, on an engine that serves several requests at once."""
-    here = {} if pair.target.server is not None else {"engine": CONCURRENT[0], "policy": "constant"}
-    return begun(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
+_begins = partial(begin, on=CONCURRENT[0])
+"""The settings that a pair begins with, on an engine that serves several requests at once."""
 
 
 def _lookaheads(pair: ModelPair) -> tuple[int, ...]:

@@ -7,16 +7,14 @@ seeds of their own, the same on both sides.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 from specdemo.experiments.checkpoint import EngineFacts
-from specdemo.experiments.kind import Kind, Option, Range
+from specdemo.experiments.kind import Kind, Option, Range, begin
 from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.experiments.variants import Variants
 from specdemo.models.checks import check_strategy, compared
-from specdemo.models.pairs import begun
-from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
@@ -87,10 +85,8 @@ class TemperaturePlan(TrialPlan[Temperatures]):
         return Temperatures(**self.common(facts, rows), variants=self.variants)
 
 
-def _begins(pair: ModelPair, **chosen: object) -> GenerationSettings:
-    """The settings that the pair begins with, on the engine that samples exactly."""
-    here = {} if pair.target.server is not None else {"engine": "traced", "policy": "constant"}
-    return begun(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
+_begins = partial(begin, on="traced")
+"""The settings that a pair begins with, on the engine that samples exactly."""
 
 
 KIND = Kind(

@@ -11,8 +11,10 @@ import os
 import platform
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import openvino
 from pydantic import ValidationError
 
@@ -92,17 +94,22 @@ def _median_seconds(request: openvino.InferRequest, tokens: int) -> float:
     request.reset_state()
     length, seconds = 0, []
     for count in (_CONTEXT, *[tokens] * _PASSES):
-        inputs = {
-            "input_ids": np.arange(1, count + 1, dtype=np.int64)[None],
-            "attention_mask": np.ones((1, length + count), np.int64),
-            "position_ids": np.arange(length, length + count, dtype=np.int64)[None],
-            "beam_idx": np.zeros(1, np.int32),
-        }
+        inputs = pass_inputs(length, count)
         began = perf_counter()
         request.infer(inputs)
         seconds.append(perf_counter() - began)
         length += count
     return float(np.median(seconds[_UNEVEN:]))
+
+
+def pass_inputs(length: int, count: int) -> dict[str, npt.NDArray[np.integer[Any]]]:
+    """Inputs of a stateful network for a pass over `count` arbitrary tokens behind `length` others."""
+    return {
+        "input_ids": np.arange(1, count + 1, dtype=np.int64)[None],
+        "attention_mask": np.ones((1, length + count), np.int64),
+        "position_ids": np.arange(length, length + count, dtype=np.int64)[None],
+        "beam_idx": np.zeros(1, np.int32),
+    }
 
 
 def _record_of(digest: str) -> Path:

@@ -4,6 +4,7 @@ Anyone can send anything here, so each is read in a process of its own, within l
 """
 
 from collections.abc import Callable, Generator
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,11 +94,14 @@ def _apart(work: Callable[..., T], *arguments: Any, refused: str) -> Generator[N
 
 
 def meanwhile(work: Generator[None, None, T], update: list[Any]) -> Generator[list[Any], None, T]:
-    """Return what the work returns; until then, yield this update, which is how Gradio sees who has left."""
+    """Return what the work returns; until then, yield copies of this update, which is how Gradio sees who has left.
+
+    Copies, since Gradio empties an update of its value when it sends it.
+    """
     while True:
         try:
             next(work)
         except StopIteration as end:
             found: T = end.value
             return found
-        yield update
+        yield deepcopy(update)

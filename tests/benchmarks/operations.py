@@ -19,6 +19,7 @@ from specdemo.models.devices import device_name, properties
 from specdemo.models.gguf_convert import Forms, convert_gguf
 from specdemo.models.library import resolve
 from specdemo.models.pairs import default_pair, suited
+from specdemo.models.weights import pass_inputs
 
 CONTEXT = 64
 WARM_UP = 5
@@ -72,12 +73,7 @@ def seconds(
     request = network.create_infer_request()
     length, times, before = 0, [], dict[str, tuple[int, float]]()
     for index, count in enumerate((CONTEXT, *[tokens] * (WARM_UP + passes))):
-        inputs = {
-            "input_ids": np.arange(1, count + 1, dtype=np.int64)[None],
-            "attention_mask": np.ones((1, length + count), np.int64),
-            "position_ids": np.arange(length, length + count, dtype=np.int64)[None],
-            "beam_idx": np.zeros(1, np.int32),
-        }
+        inputs = pass_inputs(length, count)
         began = perf_counter()
         request.infer(inputs)
         times.append(perf_counter() - began)

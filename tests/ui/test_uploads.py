@@ -108,3 +108,16 @@ def test_prompts_of_a_file_are_read_apart(tmp_path: Path) -> None:
 
 def test_kinds_of_files_are_those_that_the_page_offers() -> None:
     assert set(KINDS) == {"html", "gif", "png"}
+
+
+def test_an_update_is_whole_however_often_it_is_shown() -> None:
+    def work() -> Generator[None, None, str]:
+        yield
+        yield
+        return "done"
+
+    shown, waiting = meanwhile(work(), [{"value": "Wait"}]), "Wait"
+    for _ in range(2):
+        assert next(shown)[0].pop("value") == waiting  # as Gradio does when it sends an update
+    with pytest.raises(StopIteration, match="done"):
+        next(shown)

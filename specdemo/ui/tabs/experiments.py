@@ -76,7 +76,7 @@ class Callbacks:
             waiting = [
                 notice("Reading the prompts …"),
                 *[gr.skip()] * 4,
-            ]  # Gradio empties an update of its value, so `idle` serves once
+            ]
             tasks = yield from meanwhile(reading(file, pair.target.prompts, int(limit), turns=kind.turns), waiting)
             there = None if other is None else (yield from meanwhile(benchmark(other), waiting))
             plan = kind.plan(pair, tasks, settings, repeats=int(repeats), **chosen)
