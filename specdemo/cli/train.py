@@ -71,6 +71,17 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--objective", choices=OBJECTIVES, default="choice", help="of the second half (default: %(default)s)"
     )
+    parser.add_argument(
+        "--match-states",
+        action="store_true",
+        help="in the first half, draw the draft's hidden states to the target's",
+    )
+    parser.add_argument(
+        "--replay", action="store_true", help="at the end, tokens that the draft gets wrong count twice"
+    )
+    parser.add_argument(
+        "--curve", action="store_true", help="also train on parts of the text: is more text worth it?"
+    )
     parser.add_argument("--penalty", type=_penalty, default=1.1, help="repetition penalty (default: %(default)s)")
     parser.add_argument("--threads", type=positive, metavar="N", help="default: all")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
@@ -94,6 +105,10 @@ def _penalty(text: str) -> float:
 def _train(options: argparse.Namespace) -> None:
     if options.kind != "table":
         check_installed()
+    elif options.curve or options.replay or options.match_states:
+        raise UsageError(
+            "A table is counted, not trained; leave --curve, --replay and --match-states out, or choose --kind draft."
+        )
     sources = Sources(
         read_prompts(options.prompts) if options.prompts else (),
         read_passages(options.passages) if options.passages else (),
@@ -122,6 +137,9 @@ def _train(options: argparse.Namespace) -> None:
         tokens=tokens,
         vocabulary=options.vocabulary,
         objective=options.objective,
+        match_states=options.match_states,
+        replay=options.replay,
+        curve=options.curve,
         hold_out=options.hold_out,
         text=str(options.text.resolve()) if options.text else "",
         begin=str(folder_of(begin)) if begin else "",

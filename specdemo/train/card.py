@@ -1,8 +1,9 @@
 """The README of a trained draft: how it was made, what was measured, what it cannot do."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from specdemo.train.evaluate import Evaluation
+from specdemo.train.evaluate import SHOWN, Evaluation, Groups
 from specdemo.train.request import Request
 
 _KINDS = {
@@ -14,18 +15,30 @@ _KINDS = {
 }
 
 
-def card(
-    request: Request, facts: Mapping[str, str], alike: Evaluation, elsewhere: Evaluation | None, measured: str
-) -> str:
+@dataclass(frozen=True)
+class Figures:
+    """What a draft predicts, and of how much text it learnt."""
+
+    tokens: int
+    """Of answers, trained on."""
+
+    alike: Evaluation
+    """On held-out prompts of the sources that were trained on."""
+
+    elsewhere: Evaluation | None
+    """On prompts of a source that was not; None without one."""
+
+
+def card(request: Request, facts: Mapping[str, str], curve: Sequence[Figures], measured: str) -> str:
     """Markdown.
 
     Args:
         request: what was trained.
         facts: lines of the first table, by name.
-        alike: figures on held-out prompts of the sources that were trained on.
-        elsewhere: figures on prompts of a source that was not; None without one.
+        curve: figures of drafts of ever more text; the last is this one, often the only one.
         measured: a sentence about races, or "".
     """
+    alike, elsewhere = curve[-1].alike, curve[-1].elsewhere
     lengths = alike.acceptance_length
     lines = [
         f"# A draft for {request.target}",
@@ -51,7 +64,9 @@ def card(
         "",
         "τ, the mean acceptance length, is committed tokens per target pass.",
         "",
-        *_by_kind(alike, elsewhere),
+        *_by("kind of task", alike.kinds, elsewhere.kinds if elsewhere else {}),
+        *_by("source of the prompts", alike.sources, elsewhere.sources if elsewhere else {}),
+        *(_by_text(curve) if len(curve) > 1 else []),
         *([measured, ""] if measured else []),
         "Where the target writes a token outside the draft's vocabulary, the round ends. Text unlike that of the "
         "training is predicted less often; the other source is the better estimate for prompts of your own.",
@@ -74,16 +89,28 @@ def _lengths(name: str, found: Evaluation) -> str:
     return f"| {name} | " + " | ".join(f"{value:.2f}" for value in found.acceptance_length.values()) + " |"
 
 
-def _by_kind(alike: Evaluation, elsewhere: Evaluation | None) -> list[str]:
-    """A table of agreement by kind of task."""
-    other = elsewhere.kinds if elsewhere else {}
+def _by(name: str, alike: Groups, other: Groups) -> list[str]:
+    """A table of agreement by a group of answers."""
 
     def cell(found: tuple[int, float] | None) -> str:
         return "–" if found is None else f"{found[1]:.0%} of {found[0]}"
 
-    rows = [
-        f"| {kind} | {cell(alike.kinds.get(kind))} | {cell(other.get(kind))} |"
-        for kind in sorted({*alike.kinds, *other})
+    rows = [f"| {one} | {cell(alike.get(one))} | {cell(other.get(one))} |" for one in sorted({*alike, *other})]
+    return [f"| tokens predicted, by {name} | its sources | other source |", "|---|---|---|", *rows, ""]
+
+
+def _by_text(curve: Sequence[Figures]) -> list[str]:
+    """A table of what more text was worth."""
+
+    def cells(found: Evaluation | None) -> str:
+        return f"{found.agreement:.1%} | {found.acceptance_length[SHOWN]:.2f}" if found else "– | –"
+
+    rows = [f"| {one.tokens} | {cells(one.alike)} | {cells(one.elsewhere)} |" for one in curve]
+    return [
+        "Trained in the same way on parts of the text, drafts predict:",
+        "",
+        f"| tokens of answers trained on | its sources | τ({SHOWN}) | other source | τ({SHOWN}) |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
     ]
-    header = ["| tokens predicted, by kind of task | its sources | other source |", "|---|---|---|"]
-    return [*header, *rows, ""]

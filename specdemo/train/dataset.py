@@ -7,6 +7,7 @@ Conversations of like length share a batch, since all are padded to the longest.
 
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,7 +18,8 @@ import openvino as ov
 import torch
 from torch import Tensor
 
-from specdemo.train.corpus import LENGTH, OFFSET, SAMPLED, Corpus, Ids
+from specdemo.train.corpus import ANSWERED, LENGTH, OFFSET, SAMPLED, Corpus, Ids
+from specdemo.train.modules import PRODUCTS
 from specdemo.train.network import Network
 
 LONGEST = 1024  # tokens of a conversation; what is behind them is left out
@@ -93,7 +95,7 @@ class Batch:
     """The same as places in the draft's vocabulary; its size stands for all other tokens."""
 
     states: Tensor
-    """The target's, [batch, tokens, states, hidden], in bfloat16; the last is what its output rows read."""
+    """The target's, [batch, tokens, states, hidden], in `PRODUCTS`; the last is what its output rows read."""
 
     first: Tensor
     """Where each token of the vocabulary, or the unknown one, occurs first, [batch, size + 1]; far off if never."""
@@ -139,6 +141,17 @@ class Dataset:
         self.small[vocabulary] = np.arange(len(vocabulary))
         self.output = torch.from_numpy(self.network.output[vocabulary])
 
+    def reduced(self, share: float, seed: int) -> "Dataset":
+        """The same with a part of the conversations to train on; a smaller part lies within a larger one."""
+        order, part = np.random.default_rng(seed).permutation(len(self.train)), copy(self)
+        part.train = [self.train[place] for place in order[: max(1, round(share * len(order)))]]
+        return part
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of the answers that are trained on."""
+        return int(self.corpus.rows[self.train, ANSWERED].sum())
+
     def length(self, index: int) -> int:
         """Tokens of a conversation that count."""
         return min(LONGEST, int(self.corpus.rows[index, LENGTH]))
@@ -171,12 +184,12 @@ class Dataset:
         """Read conversations and their states."""
         size, longest = len(indices), max(map(self.length, indices))
         ids, scored = np.zeros((size, longest), np.int64), np.zeros((size, longest), bool)
-        states = torch.zeros((size, longest, *self.states.shape[1:]), dtype=torch.bfloat16)
+        states = torch.zeros((size, longest, *self.states.shape[1:]), dtype=PRODUCTS)
         for place, index in enumerate(indices):
             one, length, offset = self.corpus[index], self.length(index), int(self.corpus.rows[index, OFFSET])
             ids[place, :length] = one.ids[:length]
             scored[place, : length - 1] = one.answered[1:length]
-            states[place, :length] = torch.from_numpy(np.array(self.states[offset : offset + length])).bfloat16()
+            states[place, :length] = torch.from_numpy(np.array(self.states[offset : offset + length]))
         small = torch.from_numpy(self.small[ids])
         first = torch.full((size, len(self.vocabulary) + 1), 2**31 - 1, dtype=torch.int32)
         places = torch.arange(longest, dtype=torch.int32).expand(size, -1)

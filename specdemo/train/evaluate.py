@@ -23,7 +23,9 @@ from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.records import Comparison, Costs, ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.train.corpus import Label
 from specdemo.train.dataset import Batch, Dataset
+from specdemo.train.modules import products
 from specdemo.train.objective import Learner
 from specdemo.train.prompts import filled
 from specdemo.train.request import Request
@@ -35,6 +37,8 @@ STEPS = 200  # timed steps of a draft
 OPENINGS = ("The sun was", "Once upon a time", "In the beginning", "This is", "It was the first")
 Right = npt.NDArray[np.bool_]
 """Whether a token was predicted, [steps of a chain, tokens of answers]."""
+Groups = dict[str, tuple[int, float]]
+"""Tokens and agreement, by a name that some answers share."""
 
 
 class Answer(NamedTuple):
@@ -66,8 +70,11 @@ class Evaluation:
     acceptance_length: dict[int, float]
     """Mean acceptance length τ, committed tokens a target pass, by lookahead."""
 
-    kinds: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By kind of task: tokens and agreement."""
+    kinds: Groups = field(default_factory=dict)
+    """By kind of task."""
+
+    sources: Groups = field(default_factory=dict)
+    """By source of the prompts."""
 
     def __str__(self) -> str:
         length = self.acceptance_length[SHOWN]
@@ -78,18 +85,15 @@ def evaluate(
     learner: Learner, dataset: Dataset, indices: Sequence[int], penalty: float, answers: int = 48, tokens: int = 4096
 ) -> Evaluation:
     """Evaluate on at most so many of the greedy answers among these conversations."""
-    found, kinds = list[Answer](), list[str]()
+    found, labels = list[Answer](), list[Label]()
     learner.eval()
     with torch.inference_mode():
         for group in dataset.grouped(dataset.greedy(list(indices))[:answers], tokens):
             found += predicted(learner, dataset.batch(group), penalty)
-            kinds += [dataset.corpus.label(index).kind for index in group]
+            labels += [dataset.corpus.label(index) for index in group]
     total = sum(one.right.shape[1] for one in found)
     inside = sum(one.inside for one in found)
     rights = [one.right for one in found]
-    by_kind = {
-        kind: [one for one, other in zip(rights, kinds, strict=True) if other == kind] for kind in sorted({*kinds})
-    }
     return Evaluation(
         answers=len(found),
         tokens=total,
@@ -97,7 +101,8 @@ def evaluate(
         loss=sum(one.loss for one in found) / max(1, inside),
         outside=1 - inside / max(1, total),
         acceptance_length={lookahead: acceptance_length(rights, lookahead) for lookahead in LOOKAHEADS},
-        kinds={kind: (sum(one.shape[1] for one in some), _agreement(some)) for kind, some in by_kind.items()},
+        kinds=_grouped(rights, [label.kind for label in labels]),
+        sources=_grouped(rights, [label.source for label in labels]),
     )
 
 
@@ -105,10 +110,18 @@ def _agreement(rights: Sequence[Right]) -> float:
     return float(np.concatenate([one[0] for one in rights]).mean()) if rights else 0.0
 
 
+def _grouped(rights: Sequence[Right], names: Sequence[str]) -> Groups:
+    """Tokens and agreement of the answers with each name."""
+    groups = {
+        name: [one for one, other in zip(rights, names, strict=True) if other == name] for name in sorted({*names})
+    }
+    return {name: (sum(one.shape[1] for one in some), _agreement(some)) for name, some in groups.items()}
+
+
 def predicted(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
     """Per conversation, whether each token of the answers was predicted at each step of a chain, and the loss."""
     steps = len(LOOKAHEADS)
-    with torch.autocast("cpu", torch.bfloat16):
+    with products():
         predictions = learner.predictions(batch, steps)
         rows = learner.rows
         found = []

@@ -3,19 +3,21 @@
 AdamW with a short rise and a cosine's fall of the learning rate over a budget that is fixed beforehand: steps, or
 seconds of training, which are counted over all starts. At equal shares of the budget the held-out loss is measured;
 the best weights so far are kept, and training ends early once it has not fallen for a while. Products are in
-bfloat16, which CPUs that have it compute ten times as fast; weights and sums stay in float32.
+bfloat16 where the processor has it; weights and sums stay in float32.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from specdemo.train.modules import products
 
 WARM_UP = 100  # steps; a tenth of all steps where that is less
 CHECKS, PATIENCE = 20, 5  # measurements of the held-out loss, and how many in a row may find no lower one
@@ -108,7 +110,7 @@ def fit(
         for group in optimizer.param_groups:
             group["lr"] = rate
         torch.manual_seed(progress.step)  # of dropout; a run that is continued draws the same
-        with torch.autocast("cpu", torch.bfloat16):
+        with products():
             value = loss(batches(progress.step), progress.share(plan))
         value.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -139,8 +141,8 @@ def fit(
     return progress.curve
 
 
-def write_curve(curve: list[Point], file: Path) -> None:
-    """Write the learning curve as JSON."""
+def write_json(curve: Sequence[Any], file: Path) -> None:
+    """Write the points of a curve, which are dataclasses."""
     file.write_text(json.dumps([asdict(point) for point in curve], indent=1) + "\n", encoding="utf-8")
 
 

@@ -11,7 +11,10 @@ everywhere, though, and what counts is agreement on the likeliest tokens. So the
     choice         −log q(argmax p): the token that greedy decoding commits
     acceptance     −log Σ min(p, q): the chance that sampling accepts, whose gradient favours likely tokens
 
-with the target's p and the draft's q (LK losses, arXiv 2602.23881).
+with the target's p and the draft's q (LK losses, arXiv 2602.23881). Two more are added where asked for: in the first
+half, one minus the cosine between the draft's last hidden state and the target's; in the last part, tokens that the
+draft gets wrong at that moment count more. In greedy decoding a chain ends at a draft's mistake and is never read
+further, so replaying its mistakes means to learn these tokens again, not to read its text.
 """
 
 from abc import ABC, abstractmethod
@@ -23,15 +26,17 @@ import torch
 from torch import Tensor, nn
 
 from specdemo.train.dataset import Batch, Dataset
-from specdemo.train.modules import Draft, Head
+from specdemo.train.modules import PRODUCTS, Draft, Head
 from specdemo.train.network import Array
-from specdemo.train.request import Objective
+from specdemo.train.request import Objective, Request
 from specdemo.train.start import Start
 
 DECAY = 0.8  # weight of a head's next step in a chain, relative to the one before
 LONGER = (0.4, 0.75)  # shares of the training after which a head learns chains of two and of three steps
+EARLY = (0.05, 0.1)  # the same of a head that begins from a draft, whose first step is right as often as the draft
 FITTED, TOKENS = 400, 4096  # conversations of the first, linear fit of a head, and tokens of its batches
-SHARPEN = 0.5  # share of the training after which the later weights hold
+SHARPEN, REPLAY = 0.5, 0.8  # shares of the training after which the later weights hold, and mistakes count more
+STATES, MISTAKES = 1.0, 1.0  # weights of the distance of states, and of a mistake beside other tokens
 
 
 class Weights(NamedTuple):
@@ -40,6 +45,11 @@ class Weights(NamedTuple):
     distribution: float
     choice: float
     acceptance: float
+    states: float = 0
+    """Of one minus the cosine of the last hidden states."""
+
+    mistakes: float = 0
+    """Added to the weight 1 of tokens where the likeliest token is not the target's."""
 
 
 LATER: dict[Objective, Weights] = {
@@ -50,17 +60,25 @@ LATER: dict[Objective, Weights] = {
 MATCHING = LATER["distribution"]
 
 
+def weights_at(share: float, request: Request) -> Weights:
+    """Weights of the loss when `share` of the training is done."""
+    first = share < SHARPEN
+    return (MATCHING if first else LATER[request.objective])._replace(
+        states=STATES * (request.match_states and first), mistakes=MISTAKES * (request.replay and share >= REPLAY)
+    )
+
+
 class Learner(nn.Module, ABC):
     """A draft with its loss; the kinds differ in what they read."""
 
     model: Draft | Head
 
-    def __init__(self, target_rows: Tensor, start: Start, penalty: float, objective: Objective) -> None:
+    def __init__(self, target_rows: Tensor, start: Start, request: Request) -> None:
         """`target_rows` [size, hidden] are the target's output rows, which stay as they are."""
         super().__init__()
-        self.start, self.penalty, self.later = start, penalty, LATER[objective]
+        self.start, self.request = start, request
         self.target_rows: Tensor
-        self.register_buffer("target_rows", target_rows.to(torch.bfloat16), persistent=False)
+        self.register_buffer("target_rows", target_rows.to(PRODUCTS), persistent=False)
         self.embedding = nn.Parameter(torch.from_numpy(start.embedding.copy()))
         shared = np.array_equal(start.embedding[:-1], start.rows)  # then they stay so: one table, stored once
         self.apart = None if shared else nn.Parameter(torch.from_numpy(start.rows.copy()))
@@ -89,26 +107,25 @@ class Learner(nn.Module, ABC):
         """Length of the trained chains when `share` of the training is done."""
         return 1
 
-    def weights(self, share: float) -> Weights:
-        """Of the loss when `share` of the training is done."""
-        return self.later if share >= SHARPEN else MATCHING
-
     @abstractmethod
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
         """By step of a chain: last hidden states for the token after each, normed, [batch, tokens, hidden]."""
 
     def loss(self, batch: Batch, share: float) -> Tensor:
         """Mean over scored positions, summed over the steps of a chain; `share` of the training is done."""
-        context = Context(batch, self.penalty)
+        context, theirs = Context(batch, self.request.penalty), batch.states[:, :, -1][batch.scored]
         with torch.no_grad():
-            wanted = batch.states[:, :, -1][batch.scored] @ self.target_rows.T
+            wanted = theirs @ self.target_rows.T
             for some, part in zip(wanted.split(context.sizes), context.parts, strict=True):
                 logits = some.float()
                 part.penalise(logits)
                 some.copy_(logits.softmax(-1))
-        total, weight, weights = torch.zeros(()), 1.0, self.weights(share)
+        total, weight, weights = torch.zeros(()), 1.0, weights_at(share, self.request)
         for states in self.predictions(batch, self.steps(share)):
-            loss: Tensor = Loss.apply(states[batch.scored], self.rows, wanted, context, weights)
+            own = states[batch.scored]
+            loss: Tensor = Loss.apply(own, self.rows, wanted, context, weights)
+            if weights.states:
+                loss = loss + weights.states * (1 - nn.functional.cosine_similarity(own, theirs.float(), -1).mean())
             total, weight = total + weight * loss, weight * DECAY
         return total
 
@@ -150,8 +167,8 @@ class Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Tensor, rows: Tensor, wanted: Tensor, context: Context, weights: Weights) -> Tensor:
         """States [positions, hidden], rows [size, hidden], the target's probabilities [positions, size]."""
-        total, half, given = torch.zeros(()), rows.to(torch.bfloat16), states.to(torch.bfloat16)
-        differences = torch.empty_like(wanted)
+        total, half, given = torch.zeros(()), rows.to(PRODUCTS), states.to(PRODUCTS)
+        differences = torch.empty(wanted.shape, dtype=PRODUCTS)
         tables = zip(
             given.split(context.sizes), wanted.split(context.sizes), differences.split(context.sizes), strict=True
         )
@@ -177,20 +194,23 @@ def gradients(logits: Tensor, wanted: Tensor, weights: Weights) -> tuple[Tensor,
     """Sum of the losses over positions, and its gradient; `logits` is overwritten, `wanted` are probabilities."""
     logs = logits.log_softmax(-1)
     found = torch.exp(logs, out=logits)
-    loss, gradient = torch.zeros(()), found * (weights.distribution + weights.choice)
+    losses, gradient = torch.zeros(len(logits)), found * (weights.distribution + weights.choice)
     if weights.distribution:
-        loss = loss - weights.distribution * torch.linalg.vecdot(wanted, logs).sum()
+        losses = losses - weights.distribution * torch.linalg.vecdot(wanted, logs)
         gradient.sub_(wanted, alpha=weights.distribution)
     if weights.choice:
         chosen = wanted.argmax(-1, keepdim=True)
-        loss = loss - weights.choice * logs.gather(-1, chosen).sum()
+        losses = losses - weights.choice * logs.gather(-1, chosen)[:, 0]
         gradient.scatter_add_(-1, chosen, torch.full_like(chosen, -weights.choice, dtype=gradient.dtype))
     if weights.acceptance:
         accepted = torch.minimum(wanted, found).sum(-1, keepdim=True).clamp_(min=1e-4)
         below = found * (found < wanted)
-        loss = loss - weights.acceptance * accepted.log().sum()
+        losses = losses - weights.acceptance * accepted.log()[:, 0]
         gradient.add_((found * below.sum(-1, keepdim=True) - below).div_(accepted), alpha=weights.acceptance)
-    return loss, gradient
+    if weights.mistakes:
+        counted = 1 + weights.mistakes * (logs.argmax(-1) != wanted.argmax(-1))
+        losses, gradient = losses * counted, gradient.mul_(counted[:, None])
+    return losses.sum(), gradient
 
 
 class DraftLearner(Learner):
@@ -198,8 +218,8 @@ class DraftLearner(Learner):
 
     model: Draft
 
-    def __init__(self, dataset: Dataset, start: Start, penalty: float, objective: Objective) -> None:
-        super().__init__(dataset.output, start, penalty, objective)
+    def __init__(self, dataset: Dataset, start: Start, request: Request) -> None:
+        super().__init__(dataset.output, start, request)
         self.model = Draft(start.shape, start.frequencies, len(start.layers))
         self._initialise(start)
 
@@ -213,9 +233,9 @@ class HeadLearner(Learner):
 
     model: Head
 
-    def __init__(self, dataset: Dataset, start: Start, penalty: float, objective: Objective, norm: Array) -> None:
+    def __init__(self, dataset: Dataset, start: Start, request: Request, norm: Array) -> None:
         """`norm` are the scales of the target's last norm."""
-        super().__init__(dataset.output, start, penalty, objective)
+        super().__init__(dataset.output, start, request)
         self.model = Head(start.shape, start.frequencies, len(start.layers))
         self._initialise(start)
         for join in self.model.joins:
@@ -258,7 +278,7 @@ class HeadLearner(Learner):
 
     def steps(self, share: float) -> int:
         """Longer chains later: they cost as much again, and teach little before the first step is right."""
-        return 1 + sum(share >= longer for longer in LONGER)
+        return 1 + sum(share >= longer for longer in (EARLY if self.request.begin else LONGER))
 
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
         """At position t: what the head says after it read token t and the state before it; nothing at the first."""

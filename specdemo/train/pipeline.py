@@ -21,7 +21,7 @@ from specdemo.models.machine import in_units
 from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Costs, Model, ModelPair
 from specdemo.train import export
-from specdemo.train.card import card
+from specdemo.train.card import Figures, card
 from specdemo.train.corpus import Corpus
 from specdemo.train.dataset import Dataset, Labeller, write_labels
 from specdemo.train.evaluate import (
@@ -33,7 +33,7 @@ from specdemo.train.evaluate import (
     raced,
     step_seconds,
 )
-from specdemo.train.fit import Plan, Point, endless, fit, write_curve
+from specdemo.train.fit import Plan, Point, endless, fit, write_json
 from specdemo.train.network import Ids, Network
 from specdemo.train.objective import DraftLearner, HeadLearner, Learner
 from specdemo.train.request import Request, remember
@@ -47,7 +47,8 @@ LEARNING_RATE = 1e-3
 LABELS_SHARE = 0.25  # of the minutes, beside the text's; training, which has the rest, soon overfits a short text
 LEAST_LAYERS = 10  # of a target that GenAI takes a head for
 EVALUATED = 400  # held-out answers at the end, at most
-CURVE = "curve.json"
+CURVE, BY_TEXT = "curve.json", "curve-by-text.json"
+PARTS = (0.125, 0.25, 0.5)  # of the text, on which drafts are trained for the curve by text
 VOCABULARIES = (8192, 16384, 24576)  # sizes that are compared, beside the one asked for
 
 Say = Callable[[str], None]
@@ -101,14 +102,18 @@ class Run:
         dataset = self.dataset()
         vocabularies = self.vocabularies(dataset)
         learner, curve, costs = self.training(dataset)
-        alike, elsewhere = self.evaluations(learner, dataset)
+        figures = self.figures(learner, dataset)
+        alike, elsewhere = figures.alike, figures.elsewhere
+        by_text = [*(self.part(dataset, share) for share in PARTS), figures] if self.request.curve else []
         made = self.work / "draft"
         self.export(learner, dataset.vocabulary, made)
-        write_curve(curve, made / CURVE)
+        write_json(curve, made / CURVE)
+        if by_text:
+            write_json(by_text, made / BY_TEXT)
         if self.request.kind == "draft":
             count(corpus, self.network.shape.vocabulary, self.request.hold_out)[0].save(made / TABLE)
         measured = raced(self._pair(made), self.request, best_lookahead(elsewhere or alike, costs)[0])
-        self.describe(made, dataset, vocabularies, (alike, elsewhere), measured)
+        self.describe(made, dataset, vocabularies, [*by_text[:-1], figures], measured)
         made.rename(self.out)
         self.say(
             f"{self.out} is ready: {alike}" + (f"; on {self.request.hold_out}: {elsewhere}" if elsewhere else "")
@@ -169,14 +174,18 @@ class Run:
             self.say(f"vocabulary of {one}")
         return found
 
-    def training(self, dataset: Dataset) -> tuple[Learner, list[Point], Costs | None]:
-        """Train, with early figures."""
+    def training(self, dataset: Dataset, share: float = 1) -> tuple[Learner, list[Point], Costs | None]:
+        """Train, with early figures; a share of the text has that share of the steps or seconds."""
         request = self.request
         learner = self.learner(dataset)
         costs = self.costs(learner, dataset.vocabulary)
         steps = EPOCHS * len(dataset.epoch(request.seed, 0, BATCH)) if request.tokens else 0
         seconds = 0 if steps else request.minutes * 60 * (1 - TEXT_SHARE - LABELS_SHARE)
-        plan = Plan(steps=steps, seconds=seconds, learning_rate=LEARNING_RATE)
+        plan = Plan(
+            steps=steps,
+            seconds=seconds * share / (1 + sum(PARTS) * request.curve),
+            learning_rate=LEARNING_RATE,
+        )
         batches = endless(lambda epoch: dataset.epoch(request.seed, epoch, BATCH), dataset.batch)
 
         def check() -> Evaluation:
@@ -186,23 +195,30 @@ class Run:
                 self.say(f"predicted speedup {speedup:.2f} at lookahead {lookahead}")
             return found
 
-        curve = fit(learner, learner.loss, batches, plan, self.work / "training.pt", check, self.say)
+        checkpoint = self.work / ("training.pt" if share == 1 else f"training-{share:g}.pt")
+        curve = fit(learner, learner.loss, batches, plan, checkpoint, check, self.say)
         return learner, curve, costs
 
-    def evaluations(self, learner: Learner, dataset: Dataset) -> tuple[Evaluation, Evaluation | None]:
+    def part(self, dataset: Dataset, share: float) -> Figures:
+        """Figures of a draft that is trained on a share of the text, with the vocabulary of all."""
+        reduced = dataset.reduced(share, self.request.seed)
+        self.say(f"curve: training on {reduced.answer_tokens} tokens of answers")
+        return self.figures(self.training(reduced, share)[0], reduced)
+
+    def figures(self, learner: Learner, dataset: Dataset) -> Figures:
         """Figures on held-out prompts of the training's sources, and on those of the source left out."""
         alike, elsewhere = (
             evaluate(learner, dataset, indices, self.request.penalty, EVALUATED)
             for indices in (dataset.held_out, dataset.elsewhere)
         )
-        return alike, elsewhere if elsewhere.tokens else None
+        return Figures(dataset.answer_tokens, alike, elsewhere if elsewhere.tokens else None)
 
     def learner(self, dataset: Dataset) -> Learner:
         """An untrained draft: parts of its target, or an earlier draft with another vocabulary."""
         start, request = self.start(dataset.vocabulary), self.request
         if request.kind == "eagle3":
-            return HeadLearner(dataset, start, request.penalty, request.objective, self.network.norm)
-        return DraftLearner(dataset, start, request.penalty, request.objective)
+            return HeadLearner(dataset, start, request, self.network.norm)
+        return DraftLearner(dataset, start, request)
 
     def start(self, vocabulary: Ids) -> Start:
         """Initial weights for a vocabulary."""
@@ -244,24 +260,25 @@ class Run:
         made: Path,
         dataset: Dataset,
         vocabularies: Sequence[VocabularyCost],
-        found: tuple[Evaluation, Evaluation | None],
+        figures: Sequence[Figures],
         measured: str,
     ) -> None:
-        """Write the draft's card into its folder."""
+        """Write the draft's card into its folder; `figures` are those of drafts of ever more text, this one last."""
         request, text = self.request, dataset.corpus
         size = sum(file.stat().st_size for file in made.iterdir())
         budget = f"{request.minutes:g} minutes" if request.minutes else f"at most {EPOCHS} times the text"
+        also = ", hidden states matched" * request.match_states + ", mistakes replayed" * request.replay
         facts = {
             "target": request.target,
             "text": f"{len(text)} conversations, {text.answer_tokens} tokens of answers",
-            "budget": f"{budget}; objective {request.objective}",
+            "budget": f"{budget}; objective {request.objective}{also}",
             **({"initial weights": Path(request.begin).name} if request.begin else {}),
             "seed": str(request.seed),
             "vocabulary": f"{len(dataset.vocabulary)} tokens, those that the target's answers use most often",
             "other vocabularies": "; ".join(map(str, vocabularies)),
             "size": f"{in_units(size)}, matrices in int8",
         }
-        (made / "README.md").write_text(card(request, facts, *found, measured), encoding="utf-8")
+        (made / "README.md").write_text(card(request, facts, figures, measured), encoding="utf-8")
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -32,6 +32,15 @@ class Request:
     objective: Objective = "choice"
     """Of the second half of the training; the first half matches the target's distribution."""
 
+    match_states: bool = False
+    """Whether the first half also draws the draft's last hidden states to the target's."""
+
+    replay: bool = False
+    """Whether tokens that the draft gets wrong count more at the end of the training."""
+
+    curve: bool = False
+    """Whether drafts are also trained on parts of the text, to see what more text is worth."""
+
     hold_out: str = ""
     """Source of prompts that is only tested on; empty: none."""
 

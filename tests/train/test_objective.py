@@ -17,35 +17,42 @@ from hypothesis import strategies as st
 from torch import nn
 
 from specdemo.analysis.metrics import passes
-from specdemo.train import fit
+from specdemo.train import fit, objective
 from specdemo.train.evaluate import acceptance_length
 from specdemo.train.fit import Plan, Point
-from specdemo.train.objective import LATER, Context, Loss, Weights, gradients
-from specdemo.train.request import OBJECTIVES, Objective
+from specdemo.train.objective import LATER, MATCHING, Context, Learner, Loss, Weights, gradients, weights_at
+from specdemo.train.request import OBJECTIVES, Objective, Request
 
 
 def _expected(logits: torch.Tensor, wanted: torch.Tensor, weights: Weights) -> torch.Tensor:
     """Losses as their formulas say, by position."""
     logs = logits.log_softmax(-1)
-    return (
+    return (1 + weights.mistakes * (logits.argmax(-1) != wanted.argmax(-1))) * (
         -weights.distribution * (wanted * logs).sum(-1)
         - weights.choice * logs.gather(-1, wanted.argmax(-1, keepdim=True))[:, 0]
         - weights.acceptance * torch.minimum(wanted, logs.exp()).sum(-1).log()
     )
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_gradients_of_the_objectives_are_those_of_their_formulas(objective: Objective) -> None:
+@pytest.mark.parametrize("mistakes", [0, 1.5])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_gradients_of_the_objectives_are_those_of_their_formulas(name: Objective, mistakes: float) -> None:
     torch.manual_seed(0)
+    weights = LATER[name]._replace(mistakes=mistakes)
     logits, wanted = torch.randn(50, 90, requires_grad=True), torch.randn(50, 90).softmax(-1)
-    loss, gradient = gradients(logits.detach().clone(), wanted, LATER[objective])
-    expected = _expected(logits, wanted, LATER[objective]).sum()
+    wanted[:20] = (2 * logits.detach()[:20]).softmax(-1)  # where the draft is right
+    loss, gradient = gradients(logits.detach().clone(), wanted, weights)
+    expected = _expected(logits, wanted, weights).sum()
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     torch.testing.assert_close(gradient, logits.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_the_loss_and_its_gradient_are_those_under_the_penalty() -> None:
+@pytest.mark.parametrize("products", [torch.bfloat16, torch.float32])
+def test_the_loss_and_its_gradient_are_those_under_the_penalty(
+    products: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objective, "PRODUCTS", products)
     torch.manual_seed(0)
     scored = torch.zeros(3, 100, dtype=torch.bool)
     scored[:, 20:90] = True
@@ -53,7 +60,7 @@ def test_the_loss_and_its_gradient_are_those_under_the_penalty() -> None:
     positions = int(scored.sum())
     states = torch.randn(positions, 32, requires_grad=True)
     rows = torch.randn(90, 32).bfloat16().float().requires_grad_()
-    wanted = torch.randn(positions, 90).softmax(-1).bfloat16()
+    wanted = torch.randn(positions, 90).softmax(-1).to(products)
     loss = Loss.apply(states, rows, wanted, Context(batch, 1.1), LATER["choice"])
     loss.backward()
     found = [states.grad, rows.grad]
@@ -69,6 +76,44 @@ def test_the_loss_and_its_gradient_are_those_under_the_penalty() -> None:
         assert one is not None
         assert right is not None
         torch.testing.assert_close(one, right, rtol=0, atol=0.02 * right.abs().max().item())
+
+
+def test_the_parts_of_the_training_have_their_own_weights() -> None:
+    plain, both = Request("target", objective="choice"), Request("target", match_states=True, replay=True)
+    assert [weights_at(share, plain) for share in (0, 0.5, 0.9)] == [MATCHING, LATER["choice"], LATER["choice"]]
+    first, second, last = (weights_at(share, both) for share in (0, 0.5, 0.9))
+    assert (first.states > 0, first.mistakes) == (True, 0)
+    assert second == LATER["choice"]
+    assert (last.states, last.mistakes > 0) == (0, True)
+
+
+class _Given(Learner):
+    """A learner whose last hidden states are parameters of their own."""
+
+    def __init__(self, states: torch.Tensor, rows: np.ndarray[Any, Any], request: Request) -> None:
+        start: Any = type("Start", (), {"embedding": np.vstack([rows, rows[:1]]), "rows": rows})
+        super().__init__(torch.from_numpy(rows), start, request)
+        self.states = nn.Parameter(states)
+
+    def predictions(self, batch: Any, steps: int) -> list[torch.Tensor]:
+        return [self.states] * steps
+
+
+def test_states_are_drawn_to_the_targets() -> None:
+    torch.manual_seed(0)
+    scored = torch.ones(2, 7, dtype=torch.bool)
+    theirs = torch.randn(2, 7, 1, 32, dtype=objective.PRODUCTS)
+    given = {"scored": scored, "states": theirs, "first": torch.randint(0, 9, (2, 91), dtype=torch.int32)}
+    batch: Any = type("Batch", (), given)
+    states, rows = torch.randn(2, 7, 32), np.random.default_rng(0).normal(size=(90, 32)).astype(np.float32)
+    plain, matched = (_Given(states, rows, Request("target", match_states=one)) for one in (False, True))
+    distance = 1 - torch.cosine_similarity(states, theirs[:, :, 0].float(), dim=-1).mean()
+    added = matched.loss(batch, 0) - plain.loss(batch, 0)
+    assert added.item() == pytest.approx(objective.STATES * distance.item(), rel=1e-3)
+    assert matched.loss(batch, 0.6).item() == plain.loss(batch, 0.6).item()
+    added.backward()
+    assert matched.states.grad is not None
+    assert (matched.states.grad * theirs[:, :, 0].float()).sum() < 0
 
 
 @dataclass
@@ -110,7 +155,7 @@ def test_training_that_improves_goes_on_to_the_end(tmp_path: Path) -> None:
     assert [point.step for point in curve] == list(range(1, 21))
     assert model.weight.item() == weights[-1]
     assert not any("early" in line for line in said)
-    fit.write_curve(curve, tmp_path / "curve.json")
+    fit.write_json(curve, tmp_path / "curve.json")
     assert '"held_out_loss": 0.05' in (tmp_path / "curve.json").read_text()
 
 

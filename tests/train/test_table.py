@@ -91,6 +91,8 @@ def test_a_table_is_made_without_pytorch(
             == 2
         )
         assert "one of several sources" in capfd.readouterr().err
+    assert main([*options, "--kind", "table", "--out", "x", "--curve"]) == 2
+    assert "counted, not trained" in capfd.readouterr().err
     assert main([*options, "--kind", "table", "--out", "x", "--text", str(tmp_path)]) == 2
     assert "text.rows" in capfd.readouterr().err
 

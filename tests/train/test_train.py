@@ -4,6 +4,7 @@ import importlib.util
 import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +124,39 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(pipeline, "EPOCHS", 1)
     request = Request("target", tokens=500, penalty=1, begin=str(tmp_path / "earlier"))
     assert Run(request, target, tmp_path / "later", 1).everything().agreement >= earlier.agreement - 0.05
+    head = Run(replace(request, kind="eagle3"), target, tmp_path / "head", 1)
+    assert head.everything().agreement >= earlier.agreement - 0.05
+    learner = head.learner(head.dataset())
+    assert [learner.steps(share) for share in (0, 0.1)] == [1, 3]
     with pytest.raises(ModelError, match="leave --from out"):
         from_draft(FIXTURES / "llama" / "draft", network)
     with pytest.raises(ModelError, match="not a draft for this target"):
         from_draft(tmp_path / "earlier", Network(FIXTURES / "llama" / "target"))
     with pytest.raises(ModelError, match="not a draft for this target"):
         from_draft(ASSETS / "smollm2-draft", network)
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_parts_of_the_text_say_what_more_of_it_is_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "EPOCHS", 6)
+    prompts = [Prompt(f"a b {number}", Label("list", "people" if number % 4 else "others")) for number in range(60)]
+    request = Request("target", tokens=1500, hold_out="others", match_states=True, replay=True, curve=True)
+    found = Run(request, inspect_folder(TARGET), tmp_path / "made", 1).everything(Sources(prompts))
+    points = json.loads((tmp_path / "made" / pipeline.BY_TEXT).read_text())
+    tokens = [point["tokens"] for point in points]
+    assert tokens == sorted({*tokens})
+    assert len(tokens) == len(pipeline.PARTS) + 1
+    assert points[-1]["alike"]["agreement"] == found.agreement
+    assert all(point["elsewhere"]["tokens"] == points[0]["elsewhere"]["tokens"] > 0 for point in points)
+    card = (tmp_path / "made" / "README.md").read_text()
+    for words in (
+        "hidden states matched, mistakes replayed",
+        "| people | ",
+        "| others | – | ",
+        f"| {tokens[0]} | {points[0]['alike']['agreement']:.1%} | ",
+        f"| {tokens[-1]} | {found.agreement:.1%} | ",
+    ):
+        assert words in card
 
 
 @pytest.mark.usefixtures("unmeasured")
