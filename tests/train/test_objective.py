@@ -20,6 +20,7 @@ from specdemo.analysis.metrics import passes
 from specdemo.train import fit, objective
 from specdemo.train.evaluate import acceptance_length
 from specdemo.train.fit import Plan, Point
+from specdemo.train.modules import PRODUCTS
 from specdemo.train.objective import LATER, MATCHING, Context, Learner, Loss, Weights, gradients, weights_at
 from specdemo.train.request import OBJECTIVES, Objective, Request
 
@@ -102,7 +103,7 @@ class _Given(Learner):
 def test_states_are_drawn_to_the_targets() -> None:
     torch.manual_seed(0)
     scored = torch.ones(2, 7, dtype=torch.bool)
-    theirs = torch.randn(2, 7, 1, 32, dtype=objective.PRODUCTS)
+    theirs = torch.randn(2, 7, 1, 32, dtype=PRODUCTS)
     given = {"scored": scored, "states": theirs, "first": torch.randint(0, 9, (2, 91), dtype=torch.int32)}
     batch: Any = type("Batch", (), given)
     states, rows = torch.randn(2, 7, 32), np.random.default_rng(0).normal(size=(90, 32)).astype(np.float32)
