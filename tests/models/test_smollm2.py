@@ -28,14 +28,16 @@ pytestmark = [
 PROMPT = "Write a Python function that returns the n-th Fibonacci number."
 
 
-@pytest.fixture(scope="module", params=["genai", "traced"])
+# both forms of its weights, of which a machine chooses the faster, and which answer differently
+@pytest.fixture(scope="module", params=[("genai", "exact"), ("traced", "int8")], ids="-".join)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    name, weights = request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(PAIR_VARIABLE)
-        pair = default_pair()
+        pair = default_pair(weights=weights)
     for _ in convert_pair(pair):
         pass
-    engine = load_engine(request.param, pair)
+    engine = load_engine(name, pair)
     yield engine
     engine.close()
 
