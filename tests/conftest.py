@@ -12,11 +12,13 @@ from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
+from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers
-from tests.support import hurry, llama  # noqa: F401 (hurry is a setting)
+from tests.support import llama
 from tests.support.browser import FLAGS, WAIT, App, Visit, installed, started, watch
 from tests.support.folders import add_models
 
@@ -61,6 +63,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def threads() -> None:
+    """Decode in one thread on any core.
+
+    Several processes share the cores: two threads would wait for each other, and OpenVINO pins all the single ones to
+    the same core.
+    """
+    os.environ[PROPERTIES_VARIABLE] = "INFERENCE_NUM_THREADS=1 ENABLE_CPU_PINNING=NO"
+
+
+@pytest.fixture(scope="session", autouse=True)
 def default_pair() -> None:
     """Begin with the bundled pair, whatever else is installed."""
     os.environ[PAIR_VARIABLE] = "story-pair"
@@ -75,7 +87,7 @@ def interrupts() -> None:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[GenAIEngine]:
     """The bundled pair in real OpenVINO pipelines."""
-    engine = GenAIEngine(bundled_pair())
+    engine = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
     yield engine
     engine.close()
 
@@ -83,7 +95,7 @@ def engine() -> Iterator[GenAIEngine]:
 @pytest.fixture(scope="session")
 def traced() -> Iterator[TracedEngine]:
     """The bundled pair in our own loop."""
-    engine = TracedEngine(bundled_pair())
+    engine = TracedEngine(bundled_pair(), thoroughness=BRIEF)
     yield engine
     engine.close()
 

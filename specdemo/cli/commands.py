@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from specdemo.cli import compare, completion, doctor, experiments, models, serve, train
+from specdemo.engines import load_engine
+from specdemo.worker import EngineFactory
 
 _LONGEST = 400
 TOPICS = {
@@ -18,8 +20,8 @@ TOPICS = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands; options for settings come from the settings types."""
+def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
+    """The parser of all commands; options for settings come from the settings types. `load` loads their engines."""
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = _Parser(
         prog=called,
@@ -27,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Does speculative decoding pay off here?",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(load_engine=load)
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for command in (serve, compare, experiments, models, train, doctor, completion):
         command.add_to(commands)

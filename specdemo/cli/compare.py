@@ -21,7 +21,6 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.progress import announced, show_conversion
 from specdemo.cli.terminal import print_comparison
-from specdemo.engines import load_engine
 from specdemo.files import write_bytes, write_json
 from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
@@ -80,7 +79,7 @@ def _compare(options: argparse.Namespace) -> None:
         check_file(getattr(options, name))
     show_conversion(convert_pair(pair))
     with announced("loading"):
-        engine = load_engine(settings.engine, pair)
+        engine = options.load_engine(settings.engine, pair)
     comparison = None
     with closing(engine), announced("measuring step costs") as announce:
         varying = settings.strategy.fixed_lookahead is None or settings.strategy.needs_costs

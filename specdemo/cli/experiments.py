@@ -22,7 +22,6 @@ from specdemo.cli.options import (
     raced_settings,
 )
 from specdemo.cli.progress import interruptible, progress_bar, show_conversion
-from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.experiments import KINDS
 from specdemo.experiments.against import read_bench, reported
@@ -36,6 +35,7 @@ from specdemo.models.gguf_convert import convert_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
+from specdemo.worker import EngineFactory
 
 _TYPES: dict[str, Callable[[str], Any]] = {
     "names": lambda text: [*map(str.strip, text.split(","))],
@@ -119,7 +119,7 @@ def _experiment(options: argparse.Namespace, kind: Kind) -> None:
     extras = kind.extras if kind.extras is not None and not getattr(options, f"no_{kind.extras}") else None
     other = getattr(options, "against", None)
     there = None if other is None else (read_bench(other), other.name)
-    _measure(plan, options.json, extras=extras, report_of=partial(reported, there=there))
+    _measure(plan, options.load_engine, options.json, extras=extras, report_of=partial(reported, there=there))
 
 
 def _add_sweep(commands: Commands) -> None:
@@ -146,11 +146,12 @@ def _sweep(options: argparse.Namespace) -> None:
     check_json(options.json)
     tasks = prompts_as_tasks(options.prompts)
     plan = SweepPlan(pair, tasks, settings, tried, repeats=options.repeats, seed=options.random_order)
-    _measure(plan, options.json)
+    _measure(plan, options.load_engine, options.json)
 
 
 def _measure(
     plan: Plan[Any, Any, Any],
+    load_engine: EngineFactory,
     json: str | None,
     *,
     extras: str | None = None,

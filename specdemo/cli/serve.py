@@ -66,6 +66,7 @@ def _serve(options: argparse.Namespace) -> None:
             models_dir=options.models_dir,
             downloads=options.downloads,
             allowed_hosts=options.allowed_host,
+            load=options.load_engine,
         )
     except OSError as error:
         raise UsageError(_unreachable(options.host or "127.0.0.1", options.port, error)) from error

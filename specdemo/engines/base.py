@@ -4,8 +4,10 @@ A request is decoded by one generator of rounds. Rounds, rather than a callback,
 stop within one round, and make a race possible: two generators, advanced alternately.
 """
 
+import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from specdemo.records import (
@@ -24,6 +26,33 @@ from specdemo.strategies import Strategy
 
 PREFILL_CHUNK = 512
 """Tokens of a long prompt that are prefilled at once. Larger parts were not faster, and give coarser progress."""
+
+
+@dataclass(frozen=True)
+class Thoroughness:
+    """How long measurements on an engine go on. Whoever loads the engine may want less."""
+
+    repetition_seconds: float = 0.15
+    """What a repetition of a warm-up takes, on the side's own clock."""
+    steady: int = 2
+    """Repetitions of a warm-up in a row that are hardly faster, before a side is steady."""
+    cold_seconds: float = 1.5
+    """What a warm-up takes at least, on each side's own clock, where the engine has not raced yet."""
+    repeats: int = 20
+    """Repeats of a race at most, where their number is not given; more hardly narrow the interval."""
+    visits: int = 6
+    """Visits to each length of passes whose cost is measured; fewer once they take long."""
+    changes: int = 3
+    """Times that a change of lengths is measured."""
+    load_seconds: float = 0.1
+    """Of all cores together, over which other load can be measured: the system counts in hundredths."""
+
+
+THOROUGH = Thoroughness()
+BRIEF = Thoroughness(
+    repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, visits=1, changes=1, load_seconds=math.inf
+)
+"""One look at everything: for clocks that are arithmetic, and where nobody reads the figures."""
 
 
 class Prefilling(NamedTuple):
@@ -85,6 +114,10 @@ class Engine(Protocol):
     @property
     def sides(self) -> tuple[Side, ...]:
         """The sides that it can decode."""
+
+    @property
+    def thoroughness(self) -> Thoroughness:
+        """How long measurements on it go on."""
 
     @property
     def pair(self) -> ModelPair:

@@ -11,7 +11,7 @@ from itertools import cycle
 from time import sleep
 
 from specdemo.decoding.verification import judge
-from specdemo.engines.base import PREFILL_CHUNK, Decoder, Engine, Prefilling, rounds_of
+from specdemo.engines.base import BRIEF, PREFILL_CHUNK, Decoder, Engine, Prefilling, Thoroughness, rounds_of
 from specdemo.engines.batch import Arrival, Batch, RoundCounts
 from specdemo.errors import EngineError
 from specdemo.records import (
@@ -58,6 +58,7 @@ class ScriptedEngine:
     fails_at: int | None = None
     diverges_at: int | None = None
     rounding: float = 0.001
+    thoroughness: Thoroughness = BRIEF
     requests: int = field(default=0, init=False)
     pair: ModelPair = field(init=False)
     environment: Environment = field(init=False)

@@ -210,7 +210,7 @@ class _Server:
         names = shuffled(list(self._prompts), f"{self._seed} {step.repeat} {step.level}")
         requests = (Prompted(name, replace(request, prompt=self._prompts[name])) for name in names)
         with closing(self._engine.batch(request.strategy)) as batch:
-            return serve(batch, requests, step.level, number, self._stop)
+            return serve(batch, requests, step.level, number, self._stop, thoroughness=self._engine.thoroughness)
 
 
 _begins = partial(begin, on=CONCURRENT[0])

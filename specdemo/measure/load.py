@@ -14,7 +14,7 @@ from itertools import islice, repeat
 from random import Random
 from typing import NamedTuple
 
-from specdemo.engines.base import Engine
+from specdemo.engines.base import THOROUGH, Engine, Thoroughness
 from specdemo.engines.batch import Arrival, Batch, BatchEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.other_load import OtherLoad
@@ -91,6 +91,8 @@ def serve(
     level: int,
     number: int,
     stop: Callable[[], bool] = lambda: False,
+    *,
+    thoroughness: Thoroughness = THOROUGH,
 ) -> Block | None:
     """Serve the first `number` of endless requests with `level` in flight; None if `stop` returned True meanwhile.
 
@@ -99,7 +101,8 @@ def serve(
     Raises:
         SpecdemoError: a request cannot be served, or the engine failed.
     """
-    load, flying, done, rounds = OtherLoad(), dict[int, _Flight](), dict[int, Served](), _Rounds()
+    load = OtherLoad(thoroughness.load_seconds)
+    flying, done, rounds = dict[int, _Flight](), dict[int, Served](), _Rounds()
     tokens = advanced = passes = cache = 0
     upcoming = enumerate(requests)
 

@@ -10,19 +10,19 @@ from time import process_time
 
 import psutil
 
-LEAST_SECONDS = 0.1  # of all cores together: the system counts in hundredths
-
 
 class OtherLoad:
     """Measures from its creation on. Neither this process counts as other, nor the server that it computes for."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_seconds: float) -> None:
+        """Begin; over less than so many seconds, of all cores together, nothing can be said."""
+        self._least_seconds = least_seconds
         self._begin = _times()
 
     def share(self) -> float | None:
         """Share of the machine's processor time that others took so far; None over too short a time."""
         passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
-        return min(max((busy - own) / passed, 0.0), 1.0) if passed >= LEAST_SECONDS else None
+        return min(max((busy - own) / passed, 0.0), 1.0) if passed >= self._least_seconds else None
 
 
 def _times() -> tuple[float, float, float]:

@@ -66,7 +66,7 @@ def race(
         for runner in runners.values():
             opened.callback(runner.rounds.close)
         warmed = yield from _warm_up(engine, runners, request, costs, stop)
-        load = OtherLoad()
+        load = OtherLoad(engine.thoroughness.load_seconds)
         apart = engine.remote and not settings.at_once
         for group in [[runner] for runner in runners.values()] if apart else [list(runners.values())]:
             yield from _prefill(group, stop, together=settings.at_once)

@@ -22,12 +22,10 @@ from specdemo.progress import Progress
 from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
 
 MAX_LOOKAHEAD = 16
+SHORTEST = 5
+"""Passes up to this length are always measured."""
 CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
-VISITS = 6
-"""Visits to each length of passes; fewer once they take `_ENOUGH` seconds."""
-REPEATS = 3
-"""Times that a change of lengths is measured."""
 _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens an engine may decode to time its passes
 _TURNS = (4, 5)  # alternating lengths of passes, to measure what a change costs
@@ -37,15 +35,16 @@ _WARM_UP = 2
 _PASSES = 8  # passes of each length, where lengths alternate
 _FEW = 2  # passes in a visit
 _AT_LEAST = 2  # visits
-_ENOUGH = 1.5
-_SHORTEST = 5  # passes up to this length are always measured
+_ENOUGH = 1.5  # seconds of visits
 BOUND_SECONDS = 5.0
 """What measuring steps after a single text may take, where the machine is slow or busy."""
 
 
-def measure_costs(engine: Engine, *, stop: Callable[[], bool] = lambda: False) -> Costs | None:
+def measure_costs(
+    engine: Engine, *, stop: Callable[[], bool] = lambda: False, bound: float = BOUND_SECONDS
+) -> Costs | None:
     """Measure steps after a short text; None if stopped, or if the model's context is too short for it."""
-    *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop, bound=BOUND_SECONDS))
+    *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop, bound=bound))
     return last.found if last is not None else None
 
 
@@ -65,11 +64,12 @@ def measure_contexts(
     began = perf_counter()
     shortest, *longer = (_text(engine, tokens) for tokens in contexts)
     texts = [shortest, *(text for text in longer if _fits(engine, text))]
-    each = VISITS * len(_VISITED)
+    visits = engine.thoroughness.visits
+    each = visits * len(_VISITED)
     finished: list[StepCosts] = []
     for index, text in enumerate(texts):
         seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
-        for done, tokens in enumerate(_order(bound)):
+        for done, tokens in enumerate(visits_in_order(visits, bound)):
             if stop():
                 return
             yield Progress(index * each + done, len(texts) * each, None, _costs(finished))
@@ -136,14 +136,17 @@ def _fits(engine: Engine, text: str) -> bool:
     return limit is None or engine.count_tokens(text) + _ROOM <= limit
 
 
-def _order(bound: float = math.inf) -> Iterator[int]:
-    """Lengths of passes in the order of their visits: the first upwards, so that it can end early, then at random."""
+def visits_in_order(visits: int, bound: float = math.inf, *, enough: float = _ENOUGH) -> Iterator[int]:
+    """Lengths of passes in the order of their visits: the first upwards, so that it can end early, then at random.
+
+    After `enough` seconds, two visits to each must do; after `bound`, one, and to the shortest only.
+    """
     random, began = Random(0), perf_counter()
-    for visit in range(VISITS):
-        if visit >= _AT_LEAST and perf_counter() - began > _ENOUGH:
+    for visit in range(visits):
+        if visit >= _AT_LEAST and perf_counter() - began > enough:
             return
         for tokens in random.sample(_VISITED, len(_VISITED)) if visit else sorted(_VISITED):
-            if perf_counter() - began > bound and (visit or tokens > _SHORTEST):
+            if perf_counter() - began > bound and (visit or tokens > SHORTEST):
                 return
             yield tokens
 
@@ -151,7 +154,7 @@ def _order(bound: float = math.inf) -> Iterator[int]:
 def _length_change(engine: Engine, text: str) -> float | None:
     """How much longer passes take when lengths alternate than when they do not, measured side by side, repeatedly."""
     turns, apart = list[float](), list[float]()
-    for _ in range(REPEATS):
+    for _ in range(engine.thoroughness.changes):
         for index, tokens in enumerate(_TURNS):
             mixed = _seconds(engine, text, *_TURNS, passes=_PASSES)[index::2]
             if not mixed:

@@ -63,7 +63,7 @@ def trials(
     Raises:
         SpecdemoError: prompt or settings cannot be run, or the engine failed.
     """
-    load, before, asked = OtherLoad(), None, None
+    load, before, asked = OtherLoad(engine.thoroughness.load_seconds), None, None
     for settings in variants:
         request = Request.of(prompt, settings, history)
         if before is None or asked != request.plain:  # other sampling needs plain runs of its own
@@ -75,7 +75,7 @@ def trials(
             return
         first, second = (_compared(engine, prompt, settings, plain, run) for plain in (before, after))
         yield _trial(first, second, None if engine.remote else load.share())
-        before, load = after, OtherLoad()
+        before, load = after, OtherLoad(engine.thoroughness.load_seconds)
 
 
 def _compared(engine: Engine, prompt: str, settings: GenerationSettings, plain: Run, run: Run) -> Comparison:
@@ -137,7 +137,6 @@ def _total(seconds: Sequence[float | None]) -> float | None:
 REPEAT_SECONDS = 2.0
 """What repeats may take where their number is not given; a slow pair takes longer, for enough of an interval."""
 MOST_SECONDS = 15.0
-MOST_REPEATS = 20  # more hardly narrow the interval
 
 
 def repeats(
@@ -166,7 +165,7 @@ def repeats(
         return
     enough = min(plain + ENOUGH * (plain + speculative), MOST_SECONDS)
     until = None if number is not None else perf_counter() + max(REPEAT_SECONDS, enough)
-    settings = [comparison.settings] * (MOST_REPEATS if number is None else number)
+    settings = [comparison.settings] * (engine.thoroughness.repeats if number is None else number)
     costs: Costs | None = comparison.costs
     for trial in trials(engine, comparison.prompt, settings, costs, stop, comparison.history):
         if trial is None:

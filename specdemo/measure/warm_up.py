@@ -16,18 +16,15 @@ from itertools import islice
 from time import monotonic
 from weakref import WeakKeyDictionary
 
-from specdemo.engines.base import Engine, rounds_of
+from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
 from specdemo.progress import Phase
 from specdemo.records import Costs, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
-REPETITION_SECONDS = 0.15  # on the side's own clock, or
-_LEAST_ROUNDS = 4
+_LEAST_ROUNDS = 4  # of a repetition, or what its seconds allow
 _GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
-STEADY = 2  # repetitions in a row without such a gain
-COLD_SECONDS = 1.5  # at least, on each side's own clock, where the engine has not raced yet
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
 _MOST_REPETITIONS = 500  # a server may answer at once and with nothing
 
@@ -42,6 +39,7 @@ steady_since = WeakKeyDictionary[Engine, dict[Strategy, float]]()
 @dataclass
 class _Side:
     request: Request
+    thorough: Thoroughness
     least_seconds: float
     warm: bool = False
     rounds: int | None = None  # of a repetition, once its length is chosen
@@ -58,7 +56,7 @@ class _Side:
             for step in islice(rounds, self.rounds and self.rounds + 1):
                 done.append(step)
                 decoding = sum(each.seconds for each in done[1:])
-                if stop() or (self.rounds is None and len(done) > _LEAST_ROUNDS and decoding >= REPETITION_SECONDS):
+                if stop() or (self.rounds is None and len(done) > _LEAST_ROUNDS and self._long(decoding)):
                     break
             decoder.with_proposals(done)  # the replay's draft must be warm, too
         self.rounds = max(len(done) - 1, 1)
@@ -69,6 +67,9 @@ class _Side:
         self.spent += sum(step.seconds for step in done)
         self._judge(sum(step.seconds for step in done[1:]))
 
+    def _long(self, decoding: float) -> bool:
+        return decoding >= self.thorough.repetition_seconds
+
     def _judge(self, seconds: float) -> None:
         self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
         self.best = min(self.best, seconds)
@@ -77,7 +78,7 @@ class _Side:
 
     @property
     def steady(self) -> bool:
-        return self.warm or self.without_gain >= STEADY
+        return self.warm or self.without_gain >= self.thorough.steady
 
     def result(self) -> WarmUp:
         return WarmUp(rounds=self.repetitions * (self.rounds or 0), seconds=self.spent, steady=self.steady)
@@ -91,17 +92,18 @@ def warm_up(
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Repeat the beginnings of these requests alternately until each is steady or has taken three seconds.
 
-    The first warm-up of an engine lasts at least `COLD_SECONDS` a side; one that is still warm is not kept waiting.
+    The first warm-up of an engine lasts at least `cold_seconds` a side; one that is still warm is not kept waiting.
 
     Yields a phase before each repetition; returns what each side took.
 
     Raises:
         SpecdemoError: a request cannot be run, or the engine failed.
     """
-    least = 0.0 if engine in steady_since else COLD_SECONDS
+    thorough = engine.thoroughness
+    least = 0.0 if engine in steady_since else thorough.cold_seconds
     before, now = steady_since.setdefault(engine, {}), monotonic()
     sides = {
-        side: _Side(request, least, warm=now < before.get(request.strategy, -math.inf) + WARM_SECONDS)
+        side: _Side(request, thorough, least, warm=now < before.get(request.strategy, -math.inf) + WARM_SECONDS)
         for side, request in requests.items()
     }
     while unfinished := [one for one in sides.values() if not one.finished]:

@@ -1,6 +1,7 @@
 """OpenVINO devices of this machine, what a model is compiled with there, and what a comparison was measured on."""
 
 import logging
+import os
 import platform
 import re
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import openvino
 from openvino import opset13 as opset
 
 from specdemo import __version__
-from specdemo.errors import DeviceError, quoted
+from specdemo.errors import DeviceError, UsageError, quoted
 from specdemo.models.places import is_writable, own_cache
 from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
@@ -33,8 +34,8 @@ _TOLD = (
     "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "DYNAMIC_QUANTIZATION_GROUP_SIZE", "INFERENCE_NUM_THREADS",
 )  # fmt: skip
 
-ON_CPU: dict[str, str] = {}
-"""Properties of every model on a CPU, unless the runtime settings say otherwise; the rest is left to OpenVINO."""
+PROPERTIES_VARIABLE = "SPECDEMO_CPU_PROPERTIES"
+"""Of the environment: properties of every model on a CPU, unless the runtime settings say otherwise."""
 
 
 class Device(NamedTuple):
@@ -129,7 +130,7 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     nothing can be written: that takes longer, and is no reason not to start.
     """
     on_cpu = device.startswith("CPU")
-    chosen = dict(ON_CPU) if on_cpu else {}
+    chosen = _given_properties() if on_cpu else {}
     if runtime.precision != "default":
         chosen["INFERENCE_PRECISION_HINT"] = chosen["KV_CACHE_PRECISION"] = runtime.precision
     if runtime.kv_cache_precision != "default":
@@ -141,6 +142,19 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
     if runtime.model_cache and _can_cache(own_cache() / "compiled"):
         chosen |= {"CACHE_DIR": str(own_cache() / "compiled"), "CACHE_MODE": "OPTIMIZE_SIZE"}
     return chosen
+
+
+def _given_properties() -> dict[str, str]:
+    """Properties from the environment, such as SCHEDULING_CORE_TYPE=PCORE_ONLY.
+
+    Raises:
+        UsageError: what it says is not a list of properties.
+    """
+    pairs = [part.partition("=") for part in os.environ.get(PROPERTIES_VARIABLE, "").split()]
+    for name, equals, value in pairs:
+        if not (name and equals and value):
+            raise UsageError(f"{PROPERTIES_VARIABLE} takes NAME=VALUE, separated by spaces; {quoted(name)} is none.")
+    return {name: value for name, _, value in pairs}
 
 
 @cache

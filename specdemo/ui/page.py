@@ -39,7 +39,7 @@ from specdemo.ui.theme import theme
 from specdemo.ui.uploads import FILE_BYTES
 from specdemo.ui.validation import Page
 from specdemo.ui.views import Layered, head, script
-from specdemo.worker import WithEngine, Worker
+from specdemo.worker import EngineFactory, WithEngine, Worker
 
 SESSIONS = 500
 """Visitors whose state is kept, the latest ones, within `budgets.STATE_BYTES`."""
@@ -60,31 +60,38 @@ def serve(
     models_dir: Path | None = None,
     downloads: bool | None = None,
     allowed_hosts: Sequence[str] = (),
+    load: EngineFactory = load_engine,
+    sessions: int = SESSIONS,
 ) -> None:
     """Start the page and stay until interrupted or terminated.
 
     Visitors may download models unless this is a Hugging Face Space, or `downloads` says otherwise. `allowed_hosts`:
-    names that it is reached under, beside those of `ui.middleware`.
+    names that it is reached under, beside those of `ui.middleware`. `load`: what loads engines, in their process, and
+    `sessions`: how many visitors' state is kept; tests choose both.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load_engine, WithEngine(begun(pair.target).engine, first_used(pair)))
+    worker = Worker(load, WithEngine(begun(pair.target).engine, first_used(pair)))
     try:
         with visitors_files():
             page = build_page(
                 worker, pair, models_dir=models_dir, downloads=allowed, local=only_here(host, allowed_hosts)
             )
             gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
-            options = launch_options(host, allowed_hosts, lambda: worker.responsive)
+            options = launch_options(host, allowed_hosts, lambda: worker.responsive, sessions=sessions)
             page.launch(**options, server_name=host, server_port=port, auth=auth)
     finally:
         worker.close()
 
 
 def launch_options(
-    host: str | None = None, allowed_hosts: Sequence[str] = (), ready: Callable[[], bool] = lambda: True
+    host: str | None = None,
+    allowed_hosts: Sequence[str] = (),
+    ready: Callable[[], bool] = lambda: True,
+    *,
+    sessions: int = SESSIONS,
 ) -> dict[str, Any]:
     """Options of `Blocks.launch`: style, our files and Plotly's served from this host, who may ask, and limits.
 
@@ -110,7 +117,7 @@ def launch_options(
         },
         "max_threads": _THREADS,
         "max_file_size": FILE_BYTES,
-        "state_session_capacity": SESSIONS,
+        "state_session_capacity": sessions,
         "run_history": False,  # which would let visitors have this machine write to a bucket on the Hub
         "theme": theme(),
         "css": choices_css(),

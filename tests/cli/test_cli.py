@@ -36,18 +36,19 @@ from specdemo.progress import Progress
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
+from specdemo.worker import EngineFactory
 from tests.conftest import PROMPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`compare` gets engines that are loaded already, and whose step costs are measured once."""
+def loaded(engine: GenAIEngine, traced: TracedEngine, monkeypatch: pytest.MonkeyPatch) -> EngineFactory:
+    """For `compare`: engines that are loaded already, and whose step costs are measured once."""
     engines: dict[EngineName, Engine] = {"genai": engine, "traced": traced}
-    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: engines[name])
     monkeypatch.setattr(compare_module, "closing", nullcontext)
     monkeypatch.setattr(compare_module, "measure_costs", measured_once)
+    return lambda name, pair: engines[name]
 
 
 measured_once = cache(measure_costs)
@@ -83,11 +84,11 @@ def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) 
 
 
 @pytest.mark.openvino
-def test_the_traced_engine_tells_every_probability(loaded: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_traced_engine_tells_every_probability(loaded: EngineFactory, capsys: pytest.CaptureFixture[str]) -> None:
     ids = []
     for kv_cache in ("on", "off"):
         options = f"--max-new-tokens 48 --ignore-eos --engine traced --kv-cache {kv_cache} --json -"
-        assert main(["compare", PROMPTS[0], *options.split()]) == 0
+        assert main(["compare", PROMPTS[0], *options.split()], load=loaded) == 0
         data = json.loads(capsys.readouterr().out)
         assert (data["summary"]["identical"], data["trace_source"]) == (True, "measured")
         assert None not in data["plain"]["token_probabilities"] + data["speculative"]["token_probabilities"]
@@ -99,14 +100,11 @@ def test_the_traced_engine_tells_every_probability(loaded: None, capsys: pytest.
     assert ids[0] == ids[1]
 
 
-def test_repeats_are_counted_where_the_speedup_is_quoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: ScriptedEngine(wrong=(4,)))
+def test_repeats_are_counted_where_the_speedup_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.json"
     shared = [tmp_path / f"run.{kind}" for kind in ("html", "gif", "png")]
     files = [part for file in shared for part in (f"--{file.suffix[1:]}", str(file))]
-    assert main(["compare", "Say", "--repeats", "6", "--json", str(path), *files]) == 0
+    assert main(["compare", "Say", "--repeats", "6", "--json", str(path), *files], load=often_right) == 0
     assert [file.read_bytes()[:4] for file in shared] == [b"<!do", b"GIF8", b"\x89PNG"]
     printed = " ".join(capsys.readouterr().out.split())
     assert "1.82× (95 % interval" in printed
@@ -115,20 +113,20 @@ def test_repeats_are_counted_where_the_speedup_is_quoted(
     assert summary["runs"] == 7
     low, high = summary["speedup_interval"]
     assert low < summary["speedup"] < high
-    assert main(["compare", "Say", "--repeats", "0", "--explain"]) == 0
+    assert main(["compare", "Say", "--repeats", "0", "--explain"], load=often_right) == 0
     assert "timed steps of one race" in capsys.readouterr().out
-    assert main(["compare", "Say", "--gif", str(tmp_path)]) == 2
+    assert main(["compare", "Say", "--gif", str(tmp_path)], load=often_right) == 2
     with pytest.raises(SystemExit):
         main(["compare", "Say", "--repeats", "-1"])
 
 
 @pytest.mark.openvino
 def test_both_texts_and_the_figures_are_printed(
-    loaded: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    loaded: EngineFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.json"
     options = ["--drafter", "lookup", "--max-new-tokens", "48", "--json", str(path), "--sequential"]
-    assert main(["compare", PROMPTS[1], *options]) == 0
+    assert main(["compare", PROMPTS[1], *options], load=loaded) == 0
     printed = capsys.readouterr().out
     for words in (
         "plain",
@@ -143,8 +141,8 @@ def test_both_texts_and_the_figures_are_printed(
 
 
 @pytest.mark.openvino
-def test_an_empty_prompt_is_bad_usage(loaded: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", " "]) == 2
+def test_an_empty_prompt_is_bad_usage(loaded: EngineFactory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", " "], load=loaded) == 2
     assert "The prompt is empty" in capsys.readouterr().err
 
 
@@ -176,9 +174,9 @@ def test_errors_are_one_sentence_and_an_exit_code(
 @pytest.mark.openvino
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")
 def test_a_result_that_cannot_be_written_is_printed_all_the_same(
-    loaded: None, capsys: pytest.CaptureFixture[str]
+    loaded: EngineFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compare", "x", "--max-new-tokens", "4", "--json", "/dev/full"]) == 1
+    assert main(["compare", "x", "--max-new-tokens", "4", "--json", "/dev/full"], load=loaded) == 1
     captured = capsys.readouterr()
     assert "4 tokens compared" in captured.out
     assert "Cannot write '/dev/full' (No space left on device); choose another path." in captured.err
@@ -210,11 +208,8 @@ def test_a_missing_prompt_is_asked_for(capsys: pytest.CaptureFixture[str]) -> No
     assert 'Give a prompt, such as: python -m specdemo compare "Once upon a time"' in capsys.readouterr().err
 
 
-def test_progress_into_a_pipe_is_a_line_for_each_thing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: ScriptedEngine())
-    assert main(["compare", "Say", "--repeats", "1"]) == 0
+def test_progress_into_a_pipe_is_a_line_for_each_thing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "Say", "--repeats", "1"], load=scripted) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "specdemo: loading"
     assert "specdemo: warming up" in lines
@@ -227,16 +222,13 @@ def test_progress_into_a_pipe_is_a_line_for_each_thing(
     assert capsys.readouterr().err.splitlines() == ["specdemo: measuring, 0 of 40", "specdemo: hardware"]
 
 
-def test_formulas_are_printed_where_they_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(compare_module, "load_engine", lambda name, pair: ScriptedEngine(wrong=(4,)))
-    assert main(["compare", "Say", "--repeats", "6"]) == 0
+def test_formulas_are_printed_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "Say", "--repeats", "6"], load=often_right) == 0
     brief = " ".join(capsys.readouterr().out.split())
     assert "1.82× faster. Each round yields 4.00 tokens and takes as long as 2.20 normal steps." in brief
     assert "--explain says why" in brief
     assert "bootstrap" not in brief
-    assert main(["compare", "Say", "--repeats", "6", "--explain"]) == 0
+    assert main(["compare", "Say", "--repeats", "6", "--explain"], load=often_right) == 0
     long = " ".join(capsys.readouterr().out.split())
     assert "bootstrap" in long
     assert "timed steps of the race and 6 repeats" in long
@@ -414,10 +406,9 @@ def test_a_sweep_that_fails_keeps_what_is_finished(
             if state.done == 1:
                 raise EngineError
 
-    monkeypatch.setattr(experiments_module, "load_engine", scripted)
     monkeypatch.setattr(experiments_module, "run", failing)
     out = tmp_path / "out.json"
-    assert main([*SWEEP, "--json", str(out)]) == 1
+    assert main([*SWEEP, "--json", str(out)], load=scripted) == 1
     assert len(Sweep.model_validate_json(out.read_text()).points) == 1
     captured = capsys.readouterr()
     assert "Too few runs to be sure" in captured.out
@@ -426,7 +417,7 @@ def test_a_sweep_that_fails_keeps_what_is_finished(
 
 @pytest.mark.parametrize("name", ["sweep", "bench", "load"])
 def test_what_was_written_before_is_not_replaced_by_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         signal.raise_signal(signal.SIGINT)
@@ -434,12 +425,10 @@ def test_what_was_written_before_is_not_replaced_by_nothing(
 
     commands = {"sweep": SWEEP, "bench": [*BENCH, "--no-hardware"], "load": LOAD}
     command = [*commands[name], "--json", str(tmp_path / "out.json")]
-    monkeypatch.setattr(experiments_module, "load_engine", scripted)
-    assert main(command) == 0
+    assert main(command, load=scripted) == 0
     written = {path: path.read_bytes() for path in tmp_path.iterdir()}
     capsys.readouterr()
-    monkeypatch.setattr(experiments_module, "load_engine", interrupted)
-    assert main(command) == 130
+    assert main(command, load=interrupted) == 130
     assert {path: path.read_bytes() for path in written} == written
     assert capsys.readouterr().out == ""
 
@@ -452,11 +441,12 @@ def scripted(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     return ScriptedEngine()
 
 
-def test_load_prints_one_object_of_json_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(experiments_module, "load_engine", scripted)
-    assert main([*LOAD, "--lookaheads", "2,4", "--json", "-"]) == 0
+def often_right(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    return ScriptedEngine(wrong=(4,))
+
+
+def test_load_prints_one_object_of_json_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LOAD, "--lookaheads", "2,4", "--json", "-"], load=scripted) == 0
     data = json.loads(capsys.readouterr().out)
     found = [(point["method"], point["level"]) for point in data["points"]]
     assert found == [(method, level) for method in ("plain", "lookahead 2", "lookahead 4") for level in (1, 2)]
@@ -483,32 +473,26 @@ def test_a_benchmark_stands_whatever_becomes_of_memory_and_bandwidth(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(experiments_module, "load_engine", scripted)
     monkeypatch.setattr(bench_kind, "with_hardware", ends)
     out = tmp_path / "out.json"
-    assert main([*BENCH, "--json", str(out)]) == code
+    assert main([*BENCH, "--json", str(out)], load=scripted) == code
     captured = capsys.readouterr()
     headline = json.loads(captured.out.splitlines()[-1])
     assert headline["complete"] is True
     assert complaint in captured.err
     assert headline == {"schema": 2, **json.loads(out.read_text())["headline"]}
-    monkeypatch.setattr(
-        experiments_module, "load_engine", lambda name, pair: pytest.fail("all rows are in the checkpoint")
-    )
-    assert main([*BENCH, "--json", str(out), "--no-hardware"]) == 0
+    again = [*BENCH, "--json", str(out), "--no-hardware"]
+    assert main(again, load=lambda name, pair: pytest.fail("all rows are in the checkpoint")) == 0
     assert not list(tmp_path.glob("*.jsonl"))
 
 
-def test_a_benchmark_that_fails_shows_what_is_finished(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_benchmark_that_fails_shows_what_is_finished(capsys: pytest.CaptureFixture[str]) -> None:
     def fails_in_traced(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         if name == "traced":
             raise EngineError
         return ScriptedEngine()
 
-    monkeypatch.setattr(experiments_module, "load_engine", fails_in_traced)
-    assert main([*BENCH, "--methods", "genai lookup, traced auto"]) == 1
+    assert main([*BENCH, "--methods", "genai lookup, traced auto"], load=fails_in_traced) == 1
     captured = capsys.readouterr()
     headline = json.loads(captured.out.splitlines()[-1])
     assert (headline["complete"], headline["runs"], list(headline["speedups"])) == (False, 2, ["genai lookup"])

@@ -1,13 +1,13 @@
 """Two benchmarks compared: what is decoded faster where, and what differs between them."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from specdemo.cli import experiments as command
 from specdemo.cli import main
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
@@ -68,14 +68,18 @@ def test_only_prompts_of_both_are_compared() -> None:
     assert any(line.startswith("Nothing can be compared with other.json") for line in report.opening)
 
 
-def test_a_file_is_compared_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(command, "load_engine", lambda name, pair: ScriptedEngine())
+def test_a_file_is_compared_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = tmp_path / "first.json", tmp_path / "second.json"
+    command = partial(main, load=lambda name, pair: ScriptedEngine())
     options = ["bench", "--limit", "6", "--repeats", "1", "--max-new-tokens", "16", "--methods", "traced constant"]
-    assert main([*options, "--no-hardware", "--json", str(first)]) == 0
-    assert main([*options, "--no-hardware", "--json", str(second), "--against", str(first)]) == 0
+    assert command([*options, "--no-hardware", "--json", str(first)]) == 0
+    assert (
+        main(
+            [*options, "--no-hardware", "--json", str(second), "--against", str(first)],
+            load=lambda name, pair: ScriptedEngine(),
+        )
+        == 0
+    )
     headline = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert headline["against"]["traced constant"]["middle"] == pytest.approx(1)
     assert {row["task"] for row in json.loads(second.read_text())["against"]} >= {ALL}

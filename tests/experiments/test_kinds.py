@@ -116,16 +116,14 @@ def test_a_new_kind_has_reports_and_a_board(tmp_path: Path) -> None:
     assert len(bars["array"]) == 2  # nine runs each are enough for an interval
 
 
-def test_a_new_kind_is_a_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_kind_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parser = _Parser()
     command.add_kind(parser.add_subparsers(), KIND)
     out = tmp_path / "lengths.json"
     options = parser.parse_args(
         ["lengths", "--lengths", "8,16", "--repeats", "1", "--limit", "2", "--json", str(out)]
     )
-    monkeypatch.setattr(command, "load_engine", load)
+    options.load_engine = load
     options.command(options)
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["complete"]
     assert [point["value"] for point in json.loads(out.read_text())["points"]] == ["8", "16"]

@@ -4,12 +4,12 @@ from itertools import count
 import pytest
 
 from specdemo.analysis import metrics
+from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure import step_costs
 from specdemo.measure.race import RaceEvent, race, run_alone
 from specdemo.measure.side import LiveSettings, Slice
-from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts, measure_costs
+from specdemo.measure.step_costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.progress import Phase
@@ -152,10 +152,8 @@ def test_an_empty_prompt_is_refused() -> None:
         list(race(ScriptedEngine(), " \n", LONG))
 
 
-def test_step_costs_of_a_known_engine_are_measured_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_costs, "VISITS", 6)  # as without the hurry of tests
-    monkeypatch.setattr(step_costs, "REPEATS", 3)
-    engine = ScriptedEngine(step=0.010, draft=0.002, extra=0.001)
+def test_step_costs_of_a_known_engine_are_measured_exactly() -> None:
+    engine = ScriptedEngine(step=0.010, draft=0.002, extra=0.001, thoroughness=THOROUGH)
     costs = measure_costs(engine)
     assert costs is not None
     assert metrics.draft_cost(costs) == pytest.approx(0.2)
@@ -163,10 +161,8 @@ def test_step_costs_of_a_known_engine_are_measured_exactly(monkeypatch: pytest.M
     assert passes == pytest.approx([1 + (n - 1) * 0.1 for n in range(1, MAX_LOOKAHEAD + 2)])
 
 
-def test_slow_steps_are_visited_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_costs, "VISITS", 6)
-    monkeypatch.setattr(step_costs, "_ENOUGH", 0)
-    lengths = list(step_costs._order())
+def test_slow_steps_are_visited_twice() -> None:
+    lengths = list(visits_in_order(6, enough=0))
     assert {lengths.count(length) for length in range(2, MAX_LOOKAHEAD + 2)} == {2}
 
 
@@ -211,16 +207,16 @@ def test_texts_that_the_models_cannot_read_are_left_out() -> None:
 
 
 def test_stopping_keeps_the_lengths_that_are_finished() -> None:
-    asked, each = count(), step_costs.VISITS * (MAX_LOOKAHEAD + 2)
-    *_, last = measure_contexts(ScriptedEngine(), (16, 256), stop=lambda: next(asked) > 1.5 * each)
+    engine = ScriptedEngine()
+    asked, each = count(), engine.thoroughness.visits * (MAX_LOOKAHEAD + 2)
+    *_, last = measure_contexts(engine, (16, 256), stop=lambda: next(asked) > 1.5 * each)
     assert last.found is not None
     assert len(last.found.contexts) == 1
 
 
-def test_measuring_step_costs_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_costs, "BOUND_SECONDS", 0)
-    costs = measure_costs(ScriptedEngine())
+def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:
+    costs = measure_costs(ScriptedEngine(), bound=0)
     assert costs is not None
-    assert len(costs.verify) == step_costs._SHORTEST
+    assert len(costs.verify) == SHORTEST
     assert costs.draft_step == pytest.approx(ScriptedEngine().draft)
     assert (costs.first_draft_step, costs.length_change) == (None, None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
 from specdemo.measure import warm_up as module
@@ -12,12 +12,8 @@ from specdemo.progress import Phase
 from specdemo.records import Costs, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 
+WARM = Thoroughness(cold_seconds=0)
 REQUEST = Request.of("Say", GenerationSettings(ignore_eos=True, max_new_tokens=400))
-
-
-@pytest.fixture(autouse=True)
-def without_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STEADY", 2)
 
 
 def warmed(engine: ScriptedEngine) -> tuple[list[Phase], dict[Side, WarmUp]]:
@@ -39,18 +35,16 @@ class Cold(ScriptedEngine):
         return super().decoder(request, costs)
 
 
-def test_an_engine_that_has_not_raced_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.measure.warm_up.COLD_SECONDS", 1.5)
-    engine = ScriptedEngine()
+def test_an_engine_that_has_not_raced_takes_longer() -> None:
+    engine = ScriptedEngine(thoroughness=THOROUGH)
     first, again = warmed(engine)[1], warmed(engine)[1]
     for side in first:
         assert 1.5 <= first[side].seconds < 1.5 + 0.5
         assert again[side].seconds < 1
 
 
-def test_a_steady_engine_repeats_until_that_is_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "COLD_SECONDS", 0)
-    phases, found = warmed(ScriptedEngine())
+def test_a_steady_engine_repeats_until_that_is_certain() -> None:
+    phases, found = warmed(ScriptedEngine(thoroughness=WARM))
     assert {(phase.done, phase.total) for phase in phases} <= {(1, 2), (2, 2)}
     assert len(phases) == 6
     assert found["plain"].steady
@@ -58,7 +52,7 @@ def test_a_steady_engine_repeats_until_that_is_certain(monkeypatch: pytest.Monke
 
 
 def test_a_cold_engine_warms_up_until_nothing_is_gained() -> None:
-    engine = Cold(step=0.05)
+    engine = Cold(step=0.05, thoroughness=WARM)
     _, found = warmed(engine)
     assert engine.step == 0.01
     assert found["plain"].steady
@@ -66,7 +60,7 @@ def test_a_cold_engine_warms_up_until_nothing_is_gained() -> None:
 
 
 def test_warming_up_ends_even_if_there_is_always_something_to_gain() -> None:
-    engine = Cold(step=1)
+    engine = Cold(step=1, thoroughness=WARM)
     engine.limit = 0
     engine.share = 0.96
     _, found = warmed(engine)
@@ -82,7 +76,7 @@ def test_stopping_leaves_no_request_behind() -> None:
 
 
 def test_what_was_steady_a_moment_ago_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = ScriptedEngine()
+    engine = ScriptedEngine(thoroughness=WARM)
     warmed(engine)
     phases, found = warmed(engine)
     assert len(phases) == 2

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from specdemo.cli import main
-from specdemo.errors import SpecdemoError
+from specdemo.errors import SpecdemoError, UsageError
 from specdemo.models.converted import file_digest
-from specdemo.models.devices import properties
+from specdemo.models.devices import PROPERTIES_VARIABLE, properties
 from specdemo.models.library import library
 from specdemo.models.places import writable
 from specdemo.settings import RuntimeSettings
@@ -49,3 +49,16 @@ def test_a_writable_folder_is_made_and_left_empty(tmp_path: Path) -> None:
     folder = writable(tmp_path / "a" / "b", "Rows")
     assert folder.is_dir()
     assert not list(folder.iterdir())
+
+
+def test_properties_of_the_cpu_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROPERTIES_VARIABLE, "INFERENCE_NUM_THREADS=1 SCHEDULING_CORE_TYPE=PCORE_ONLY")
+    runtime = RuntimeSettings(model_cache=False)
+    given = {"INFERENCE_NUM_THREADS": "1", "SCHEDULING_CORE_TYPE": "PCORE_ONLY"}
+    assert properties(runtime, "CPU") == given
+    assert properties(runtime, "GPU") == {}
+    two = runtime.model_copy(update={"inference_num_threads": 2})
+    assert properties(two, "CPU") == given | {"INFERENCE_NUM_THREADS": "2"}
+    monkeypatch.setenv(PROPERTIES_VARIABLE, "PCORE_ONLY")
+    with pytest.raises(UsageError, match="SPECDEMO_CPU_PROPERTIES takes NAME=VALUE"):
+        properties(runtime, "CPU")

@@ -1,12 +1,14 @@
-"""`specdemo` on real engines in a hurry; its engines' processes import this file again.
+"""`specdemo` on real engines, whose figures nobody reads.
 
 python -m tests.support.hurried COMMAND ...
 """
 
 import sys
+from functools import partial
 
 from specdemo.cli import main
-from tests.support import hurry  # noqa: F401 (a setting)
+from specdemo.engines import load_engine
+from specdemo.engines.base import BRIEF
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], load=partial(load_engine, thoroughness=BRIEF)))

@@ -10,17 +10,14 @@ right until the 20th token, so that short runs are exact, and wrong now and then
 import sys
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import BRIEF, Decoder
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure import trials
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, ModelPair, Request, Side
 from specdemo.strategies import Auto, EngineName
-from tests.support import hurry  # noqa: F401 (a setting)
 
-trials.MOST_REPEATS = 6
+THOROUGHNESS = replace(BRIEF, repeats=6)
 WRONG = range(20, 4000, 7)
 LONG = 200  # tokens
 
@@ -44,13 +41,12 @@ class Engine(ScriptedEngine):
 def load(name: EngineName, pair: ModelPair, side: Side | None = None) -> Engine:
     """An engine that calls itself this pair."""
     words = 300 * tuple(Engine.words)  # more than anyone asks for
-    engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7)
+    engine = Engine(words, WRONG, step=2**-9, draft=2**-11, extra=2**-12, prefill=2**-7, thoroughness=THOROUGHNESS)
     engine.pair = pair
     return engine
 
 
 if __name__ == "__main__":
-    from specdemo.ui import page  # not for the engine's process, which imports this file again
+    from specdemo.ui.page import serve  # not for the engine's process, which imports this file again
 
-    with mock.patch.object(page, "load_engine", load):
-        page.serve(bundled_pair(), models_dir=Path(sys.argv[1]))
+    serve(bundled_pair(), models_dir=Path(sys.argv[1]), load=load)

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from unittest import mock
 from uuid import uuid4
 
 import httpx
@@ -21,7 +20,6 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair, Side
 from specdemo.strategies import EngineName
-from tests.support import hurry  # noqa: F401 (a setting)
 
 API = "/gradio_api"
 STEP = 2**-6
@@ -110,7 +108,6 @@ class Visitor:
 
 
 if __name__ == "__main__":
-    from specdemo.ui import page  # not for the engine's process, which imports this file again
+    from specdemo.ui.page import serve  # not for the engine's process, which imports this file again
 
-    with mock.patch.multiple(page, load_engine=load, SESSIONS=int(sys.argv[2])):
-        page.serve(bundled_pair(), models_dir=Path(sys.argv[1]), downloads=False)
+    serve(bundled_pair(), models_dir=Path(sys.argv[1]), downloads=False, load=load, sessions=int(sys.argv[2]))

@@ -23,7 +23,6 @@ from specdemo.records import Comparison, Costs, ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import Engines, IfLoaded, WithEngine, Worker, process
-from tests.support import hurry  # noqa: F401 (a setting)
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)

@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import islice
 
-from specdemo.engines.base import Decoder, rounds_of
+from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
 from specdemo.engines.batch import Batch
 from specdemo.engines.genai.batch import GenAIBatch
 from specdemo.engines.genai.decoder import GenAIDecoder, request_ids
@@ -31,13 +31,14 @@ class GenAIEngine:
     remote = False
     sides = SIDES
 
-    def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
+    def __init__(self, pair: ModelPair, *, lazy: bool = False, thoroughness: Thoroughness = THOROUGH) -> None:
         """Check that the pair can be used; load its target, unless `lazy`.
 
         Raises:
             SpecdemoError: what `Pipelines` raises.
         """
         self.pair = pair
+        self.thoroughness = thoroughness
         self.pipelines = Pipelines(pair, lazy=lazy)
         self.environment = describe_environment(pair)
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
 from specdemo import __version__
-from specdemo.engines.base import Decoder
+from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
 from specdemo.engines.batch import Batch
 from specdemo.engines.server.answers import Dialect
 from specdemo.engines.server.batch import ServedBatch
@@ -42,7 +42,7 @@ class ServedEngine:
 
     remote = True
 
-    def __init__(self, pair: ModelPair) -> None:
+    def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
         """Ask the servers what they are.
 
         Raises:
@@ -51,6 +51,7 @@ class ServedEngine:
         if pair.servers is None:
             raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
         self.pair = pair
+        self.thoroughness = thoroughness
         self._connections = _connections(pair.servers)
         self.sides = tuple(self._connections)
         self.environment = _environment([dialect for _, dialect in self._connections.values()])

@@ -18,7 +18,7 @@ from specdemo.decoding.lookahead import policy_for
 from specdemo.decoding.sampling import distribution
 from specdemo.decoding.table import TABLE, Table
 from specdemo.decoding.verification import Uniform
-from specdemo.engines.base import Decoder, rounds_of
+from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError, SpecdemoError
@@ -83,7 +83,7 @@ class TracedEngine:
     remote = False
     sides = SIDES
 
-    def __init__(self, pair: ModelPair) -> None:
+    def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
         """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.
 
         Raises:
@@ -93,6 +93,7 @@ class TracedEngine:
         """
         check_engine(pair, "traced")
         self.pair = pair
+        self.thoroughness = thoroughness
         check_devices(pair.runtime)
         self._tokenizer = Tokenizer(pair.target)
         states = show_states if pair.eagle3 else lambda model: None
