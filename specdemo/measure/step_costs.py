@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import cycle, islice, takewhile
 from random import Random
+from statistics import median
 from time import perf_counter
 
 import numpy as np
@@ -28,11 +29,11 @@ CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
 _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens an engine may decode to time its passes
-_TURNS = (4, 5)  # alternating lengths of passes, to measure what a change costs
+_TURNS = (1, 3)  # alternating lengths of passes, to measure what a change costs
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
 _WARM_UP = 2
-_PASSES = 8  # passes of each length, where lengths alternate
+_PASSES = 8  # passes of both lengths together, where they alternate
 _FEW = 2  # passes in a visit
 _AT_LEAST = 2  # visits
 _ENOUGH = 1.5  # seconds of visits
@@ -58,32 +59,39 @@ def measure_contexts(
     """Measure plain, draft and verification steps after texts of several lengths that fit the models' contexts.
 
     Passes over 1 to 17 tokens are visited repeatedly, each time in a different order, so that drift of the machine
-    favours none. Once `stop` returns True, finished results stand. After `bound` seconds the longest passes, and what
-    only some strategies use, are left out.
+    favours none. Once `stop` returns True, finished results stand. After `bound` seconds the longest passes are left
+    out, and what only some strategies use is measured once or not at all.
     """
     began = perf_counter()
+
+    def late() -> bool:
+        return perf_counter() - began > bound
+
     shortest, *longer = (_text(engine, tokens) for tokens in contexts)
     texts = [shortest, *(text for text in longer if _fits(engine, text))]
     visits = engine.thoroughness.visits
     each = visits * len(_VISITED)
     finished: list[StepCosts] = []
     for index, text in enumerate(texts):
+        # First what every automatic choice needs; what is left of the time goes to the lengths of passes.
+        yield Progress(index * each, len(texts) * each, None, _costs(finished))
+        if stop():
+            return
         seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
-        for done, tokens in enumerate(visits_in_order(visits, bound)):
-            if stop():
-                return
-            yield Progress(index * each + done, len(texts) * each, None, _costs(finished))
-            try:
-                found = _seconds(engine, text, tokens, passes=_FEW)
-            except PromptError:  # the longer ones do not fit either
-                return
-            if not found:  # this engine cannot time them
-                return
-            seconds[tokens] += found
-        rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
+        try:
+            change = None if index or late() else _length_change(engine, text, late)  # it hardly depends on the text
+            rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
+            first = [] if late() else [step.seconds for step in engine.draft_rounds(text, 1)]
+            for done, tokens in enumerate(visits_in_order(visits, late)):
+                if stop():
+                    return
+                yield Progress(index * each + done, len(texts) * each, None, _costs(finished))
+                seconds[tokens] += (found := _seconds(engine, text, tokens, passes=_FEW))
+                if not found:  # this engine cannot time them
+                    return
+        except PromptError:  # the longer ones do not fit either
+            return
         draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
-        late = perf_counter() - began > bound
-        first = [] if late else [step.seconds for step in engine.draft_rounds(text, 1)]
         finished.append(
             StepCosts(
                 context=engine.count_tokens(text),
@@ -91,9 +99,7 @@ def measure_contexts(
                 draft=spread(draft) if draft else None,
                 first_draft=spread(first) if first else None,
                 rounds=tuple(rounds),
-                length_change=None
-                if index or late
-                else _length_change(engine, text),  # it hardly depends on the text
+                length_change=change,
             )
         )
     yield Progress(len(texts) * each, len(texts) * each, None, _costs(finished))
@@ -136,32 +142,35 @@ def _fits(engine: Engine, text: str) -> bool:
     return limit is None or engine.count_tokens(text) + _ROOM <= limit
 
 
-def visits_in_order(visits: int, bound: float = math.inf, *, enough: float = _ENOUGH) -> Iterator[int]:
+def visits_in_order(
+    visits: int, late: Callable[[], bool] = lambda: False, *, enough: float = _ENOUGH
+) -> Iterator[int]:
     """Lengths of passes in the order of their visits: the first upwards, so that it can end early, then at random.
 
-    After `enough` seconds, two visits to each must do; after `bound`, one, and to the shortest only.
+    After `enough` seconds, two visits to each must do; once it is `late`, one, and to the shortest only.
     """
     random, began = Random(0), perf_counter()
     for visit in range(visits):
         if visit >= _AT_LEAST and perf_counter() - began > enough:
             return
         for tokens in random.sample(_VISITED, len(_VISITED)) if visit else sorted(_VISITED):
-            if perf_counter() - began > bound and (visit or tokens > SHORTEST):
+            if late() and (visit or tokens > SHORTEST):
                 return
             yield tokens
 
 
-def _length_change(engine: Engine, text: str) -> float | None:
+def _length_change(engine: Engine, text: str, late: Callable[[], bool]) -> float | None:
     """How much longer passes take when lengths alternate than when they do not, measured side by side, repeatedly."""
-    turns, apart = list[float](), list[float]()
-    for _ in range(engine.thoroughness.changes):
-        for index, tokens in enumerate(_TURNS):
-            mixed = _seconds(engine, text, *_TURNS, passes=_PASSES)[index::2]
-            if not mixed:
-                return None
-            turns.append(spread(mixed).middle)
-            apart.append(spread(_seconds(engine, text, tokens, passes=_PASSES // 2)).middle)
-    return max(spread(turns).middle - spread(apart).middle, 0)
+    longer = list[float]()
+    for repeat in range(engine.thoroughness.changes):
+        if repeat and late():
+            break
+        mixed = _seconds(engine, text, *_TURNS, passes=_PASSES)
+        if not mixed:
+            return None
+        alike = (_seconds(engine, text, tokens, passes=_PASSES // 2) for tokens in _TURNS)
+        longer += [median(mixed[index::2]) - median(apart) for index, apart in enumerate(alike)]
+    return max(median(longer), 0)
 
 
 def _seconds(engine: Engine, text: str, *tokens: int, passes: int) -> list[float]:
