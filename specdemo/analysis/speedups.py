@@ -11,9 +11,11 @@ lengths of passes, since a round that proposes less takes less time.
   widened as Student's t is for few blocks. Added to its variance is what no resampling of so short a time can show:
   the machine's drift between blocks, more if other programs were seen to take the processor.
 
-`tests/test_speedups.py` holds this against simulated machines, `python -m tests.benchmarks.coverage` against real
-ones. The processor time of the engine's threads was tried as a second clock and is not used: threads that wait for
-one that was interrupted spin, which counts as processor time, and intervals from it held the truth less often.
+The true speedup is what a long quiet run would show: all plain seconds over all speculative seconds for the same
+tokens. `tests/analysis/test_speedups.py` holds the interval against simulated machines, `python -m
+tests.benchmarks.coverage` against real ones. The processor time of the engine's threads was tried as a second clock
+and is not used: threads that wait for one that was interrupted spin, which counts as processor time, and intervals
+from it held the truth less often.
 """
 
 from collections.abc import Hashable, Iterator, Sequence

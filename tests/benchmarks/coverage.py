@@ -2,11 +2,13 @@
 
     python -m tests.benchmarks.coverage --out rows.jsonl [--minutes 25] [--races 12]
 
-The truth is what many quiet races of the same request take in all, which needs no estimate. Then come short races,
-each with a few repeats, quiet and while processes that this script starts ask for 25, 50 and 90 % of the processor in
-bursts of 0.05 to 0.5 s. Three settings of each pair are meant to lie above, near and below 1×; the truth says where
-they do. Run it on a machine that does nothing else. Rows are appended as they are measured, and measured ones are
-skipped, so that it can be interrupted; `--minutes` bounds a call. Prints a table in Markdown from all rows.
+The truth is what many quiet races of the same request take in all, which needs no estimate. They lie between the
+others, over the whole time: on a shared machine, passes of different lengths drift apart by a tenth within minutes,
+and with them the true speedup. The races to be judged are short, each with a few repeats, quiet and while processes
+that this script starts ask for 25, 50 and 90 % of the processor in bursts of 0.05 to 0.5 s. Three settings of each
+pair are meant to lie above, near and below 1×; the truth says where they do. Run it on a machine that does nothing
+else. Rows are appended as they are measured, and measured ones are skipped, so that it can be interrupted;
+`--minutes` bounds a call. Prints a table in Markdown from all rows.
 """
 
 import argparse
@@ -65,7 +67,10 @@ class Place(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """One row: the truth, where `condition` is empty, or a race and its repeats."""
+    """One row: a part of the truth, where `condition` is empty, or a race and its repeats.
+
+    `plain` and `speculative` are all seconds of these sides.
+    """
 
     pair: str
     engine: str
@@ -77,6 +82,8 @@ class Measured(NamedTuple):
     high: float
     call: str
     load: float | None
+    plain: float = 0.0
+    speculative: float = 0.0
 
     @property
     def place(self) -> Place:
@@ -124,21 +131,18 @@ def compared(engine: Engine, prompt: str, settings: GenerationSettings, number: 
     return comparison
 
 
-def truth(engine: Engine, prompt: str, settings: GenerationSettings, enough: float) -> Measured | None:
-    """The ratio of all seconds of many races; the ends are the quartiles of single ones."""
+def truth(engine: Engine, prompt: str, settings: GenerationSettings, enough: float) -> tuple[float, float]:
+    """Seconds of both sides in so many seconds of races, up to the same number of tokens."""
     plain = speculative = 0.0
-    each = []
     while plain + speculative < enough:
         comparison = compared(engine, prompt, settings, 1)
         tokens = metrics.common_tokens(comparison)
         sides = [metrics.seconds_to(run, tokens) for run in (comparison.plain, comparison.speculative)]
         if not all(sides):
-            return None
+            break
         sides = [side + more for side, more in zip(sides, _seconds(comparison), strict=True)]
         plain, speculative = plain + sides[0], speculative + sides[1]
-        each.append(sides[0] / sides[1])
-    low, high = sorted(each)[len(each) // 4], sorted(each)[-1 - len(each) // 4]
-    return Measured("", "", "", "", len(each), plain / speculative, low, high, "", None)
+    return plain, speculative
 
 
 def _seconds(comparison: Comparison) -> tuple[float, float]:
@@ -177,11 +181,10 @@ class Rows:
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(each) + "\n" for each in rows)
 
-    def has(self, place: Place, condition: str, number: int | None = None) -> bool:
+    def has(self, place: Place, condition: str, number: int) -> bool:
         """Whether this was measured."""
         return any(
-            each.place == place and each.condition == condition and number in (None, each.number)
-            for each in self.rows
+            each.place == place and each.condition == condition and each.number == number for each in self.rows
         )
 
 
@@ -201,14 +204,14 @@ def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespa
         name: (prompt, begun(loaded.target, **shared | chosen)) for name, (prompt, chosen) in SETTINGS[pair].items()
     }
     try:
-        for name, (prompt, settings) in variants.items():
-            place = Place(pair, engine_name, name)
-            if not rows.has(place, "") and (found := truth(engine, prompt, settings, arguments.truth)) is not None:
-                rows.add(found._replace(pair=pair, engine=engine_name, setting=name))
-                print(
-                    f"{pair} {engine_name} {name}: {found.middle:.3f}, {found.low:.3f}–{found.high:.3f}", flush=True
-                )
         for number in range(1, arguments.races + 1):
+            for name, (prompt, settings) in variants.items():
+                place = Place(pair, engine_name, name)
+                if not rows.has(place, "", number) and monotonic() < until:
+                    sides = truth(engine, prompt, settings, arguments.truth)
+                    ratio = sides[0] / sides[1]
+                    rows.add(Measured(*place, "", number, ratio, ratio, ratio, "", None, *sides))
+                    print(f"{pair} {engine_name} {name}: {ratio:.3f}", flush=True)
             for condition, share in CONDITIONS.items():
                 with beside(share):
                     for name, (prompt, settings) in variants.items():
@@ -228,7 +231,7 @@ def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespa
 
 def table(rows: Sequence[Measured]) -> Iterator[str]:
     """Every condition of every pair and engine, then all together."""
-    truths = {each.place: each.middle for each in rows if not each.condition}
+    truths = {place: _true(rows, place) for place in {each.place for each in rows if not each.condition}}
     races = [each for each in rows if each.condition and each.place in truths]
     yield "| pair, engine | asked for | races | true speedups | held the truth | wrong side | half-width | said |"
     yield "|---|---|---|---|---|---|---|---|"
@@ -245,6 +248,12 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
             ]
             if of_it:
                 yield f"| {name} | {condition} | {line(of_it, truths)} |"
+
+
+def _true(rows: Sequence[Measured], place: Place) -> float:
+    """The true speedup there: plain over speculative seconds of all its parts."""
+    parts = [each for each in rows if each.place == place and not each.condition]
+    return sum(each.plain for each in parts) / sum(each.speculative for each in parts)
 
 
 def line(rows: Sequence[Measured], truths: dict[Place, float]) -> str:
@@ -274,7 +283,9 @@ def main() -> None:
     parser.add_argument("--races", type=int, default=12, help="of each setting in each condition, at most")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--truth", type=float, default=12, metavar="SECONDS", help="of races that the truth takes")
+    parser.add_argument(
+        "--truth", type=float, default=5, metavar="SECONDS", help="of races for each part of the truth"
+    )
     parser.add_argument("--pairs", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep every comparison as JSON there")

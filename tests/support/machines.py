@@ -15,6 +15,8 @@ from specdemo.records import Comparison, DraftToken, Round, Run, Side, Token, Tr
 from specdemo.settings import GenerationSettings
 
 GRID = 5e-4
+COLD = 0.5
+"""How much longer the first step after the other side's takes: caches hold the other side's weights."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -73,7 +75,8 @@ class _Clock:
         self._times = np.arange(len(self._done)) * GRID
 
     def seconds(self, work: Floats) -> Floats:
-        """What each of these steps would take, one after the other, from now on."""
+        """What each of these steps would take, one after the other, from now on; the first is cold."""
+        work = np.concatenate([work[:1] * (1 + COLD), work[1:]])
         ends = np.cumsum(work) + np.interp(self.now, self._times, self._done)
         return np.diff(np.interp(ends, self._done, self._times), prepend=self.now)
 
