@@ -10,7 +10,7 @@ See `docs/python.md`. Importing this is quick and changes nothing in the process
 when it is first used.
 """
 
-__version__ = "0.1.0"
+from specdemo.version import __version__ as __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo.settings",
         "specdemo.strategies",
         "specdemo.telemetry",
+        "specdemo.version",
     },
     {"specdemo.decoding"},
     {"specdemo.analysis"},

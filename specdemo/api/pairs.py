@@ -360,9 +360,8 @@ def bench(
     Raises:
         SpecdemoError: it cannot be run, or failed; the message says what to do.
     """
-    return _experiment(
-        benchmark.KIND, pair, prompts, limit, repeats, seed, hardware, on_progress, settings, methods=methods
-    )
+    options = {"repeats": repeats, "seed": seed, "methods": methods}
+    return _experiment(benchmark.KIND, pair, prompts, limit, settings, options, hardware, on_progress)
 
 
 def load_test(
@@ -383,8 +382,8 @@ def load_test(
     Raises:
         SpecdemoError: it cannot be run, or failed; the message says what to do.
     """
-    chosen = {"levels": levels, "lookaheads": lookaheads}
-    return _experiment(concurrency.KIND, pair, prompts, limit, repeats, seed, memory, on_progress, settings, **chosen)
+    options = {"repeats": repeats, "seed": seed, "levels": levels, "lookaheads": lookaheads}
+    return _experiment(concurrency.KIND, pair, prompts, limit, settings, options, memory, on_progress)
 
 
 def _experiment(
@@ -392,18 +391,16 @@ def _experiment(
     pair: Pair | Name,
     prompts: Name | None,
     limit: int | None,
-    repeats: int,
-    seed: int,
+    settings: dict[str, Any],
+    options: dict[str, Any],
     extras: bool,
     on_progress: OnProgress | None,
-    settings: dict[str, Any],
-    **options: Any,
 ) -> Experiment:
     with _opened(pair) as used:
         chosen = used.settings(**settings) if kind.settings is None else kind.settings(used.models, **settings)
         path = None if prompts is None else Path(prompts)
         tasks = chosen_tasks(path, used.models.target.prompts, limit)
-        plan = kind.plan(used.models, tasks, chosen, repeats=repeats, seed=seed, **options)
+        plan = kind.plan(used.models, tasks, chosen, **options)
         return _measured(used, plan, on_progress, extras=extras)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from specdemo import __version__
 from specdemo.analysis import metrics
 from specdemo.analysis.predict import break_even, predict
 from specdemo.api import Pair
@@ -24,6 +23,7 @@ from specdemo.models.library import library
 from specdemo.models.machine import in_units, instruction_sets, memory_free, processor
 from specdemo.models.places import hub_cache, models_dir, own_cache
 from specdemo.records import Costs, ModelPair
+from specdemo.version import __version__
 
 _PACKAGES = (
     "openvino", "openvino-genai", "openvino-tokenizers", "gradio", "huggingface_hub", "numpy", "optimum-intel",

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from specdemo import progress as parts
-from specdemo.cli.options import Commands, add_json, add_models_dir, check_json, chosen_model
+from specdemo.cli.options import Commands, add_json, add_models_dir, check_json
 from specdemo.cli.progress import announced, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.files import write_json
@@ -22,7 +22,7 @@ from specdemo.models.convert import convert, converted_folder
 from specdemo.models.converted import stored_form
 from specdemo.models.download import download, download_source
 from specdemo.models.gguf_convert import convert_models
-from specdemo.models.library import Library, entry_folders, library
+from specdemo.models.library import Library, entry_folders, library, resolve
 from specdemo.models.machine import in_units
 from specdemo.models.places import hub_cache, models_dir
 from specdemo.presentation.figures import parameters
@@ -114,7 +114,7 @@ def _list(options: argparse.Namespace) -> None:
 def _info(options: argparse.Namespace) -> None:
     check_json(options.json)
     entry = next((entry for entry in catalogue() if entry.name == options.name), None)
-    described: Entry | Model = entry or chosen_model(options.name, options.models_dir)
+    described: Entry | Model = entry or resolve(options.name, options.models_dir)
     if options.json != "-":
         table = Table(box=None, show_header=False)
         for name, value in _facts(described):
@@ -127,7 +127,7 @@ def _info(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     check_json(options.json)
     RuntimeSettings.checked(cache_size=options.cache_size)
-    target, draft = (name and chosen_model(name, options.models_dir) for name in (options.target, options.draft))
+    target, draft = (name and resolve(name, options.models_dir) for name in (options.target, options.draft))
     show_conversion(convert_models([target, draft]))
     report = check_pair(target, draft, options.cache_size)
     if options.json != "-":

@@ -16,7 +16,7 @@ from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.models.library import resolve
 from specdemo.models.pairs import begun, default_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
-from specdemo.records import SILENCE_SECONDS, Model, ModelPair, Server, Servers
+from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
 
@@ -54,7 +54,7 @@ def _defaults(settings: type[GenerationSettings | RuntimeSettings]) -> dict[str,
     directory = names.get("--models-dir")
     try:
         if "--target" in names:
-            target = chosen_model(names["--target"], None if directory is None else Path(directory))
+            target = resolve(names["--target"], None if directory is None else Path(directory))
         else:
             target = default_pair().target
         return (begun(target) if settings is GenerationSettings else suited(target)).model_dump()
@@ -156,15 +156,6 @@ def add_models_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
-def chosen_model(name: str, directory: Path | None) -> Model:
-    """The model that is meant by a name, a folder or a GGUF file.
-
-    Raises:
-        SpecdemoError: what `resolve` raises.
-    """
-    return resolve(name, directory)
-
-
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
     """The pair that the options name: the default one, or one of models on this machine; perhaps not converted yet.
 
@@ -185,7 +176,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
             raise UsageError("--draft needs --target; give both.")
         return default_pair(**chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
-    models = [chosen_model(name, options.models_dir) for name in names]
+    models = [resolve(name, options.models_dir) for name in names]
     runtime = RuntimeSettings.checked(**suited(models[0]).model_dump() | chosen(options, RuntimeSettings))
     return pair_of(*models, runtime=runtime)
 

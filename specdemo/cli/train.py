@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdemo.cli.options import Commands, add_models_dir, chosen_model, positive
+from specdemo.cli.options import Commands, add_models_dir, positive
 from specdemo.cli.progress import show_conversion
 from specdemo.errors import UsageError
 from specdemo.files import ASSETS
 from specdemo.models.converted import folder_of
 from specdemo.models.gguf_convert import convert_models
+from specdemo.models.library import resolve
 from specdemo.models.pairs import check_target
 from specdemo.models.places import models_dir
 from specdemo.train import (
@@ -124,8 +125,8 @@ def _train(options: argparse.Namespace) -> None:
         raise UsageError(f"--text {str(options.text)!r} holds no text of train-draft; name a folder with text.rows.")
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
-    target = chosen_model(options.target, directory)
-    begin = chosen_model(options.begin, directory) if options.begin else None
+    target = resolve(options.target, directory)
+    begin = resolve(options.begin, directory) if options.begin else None
     check_target(target)
     show_conversion(convert_models([target]))
 

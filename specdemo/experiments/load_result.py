@@ -148,14 +148,9 @@ class Load(Result):
         return len(self.header.levels) * len(self.header.methods) * self.repeats
 
     @property
-    def measured(self) -> bool:
-        """Whether there is any row."""
-        return bool(self.rows)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every method ran at every concurrency in every repeat."""
-        return len(self.rows) == self.total
+    def row_count(self) -> int:
+        """Number of blocks so far."""
+        return len(self.rows)
 
     def report(self) -> Report:
         """The load run as a report."""

@@ -47,13 +47,18 @@ class Result(Record):
 
     @property
     @abstractmethod
-    def measured(self) -> bool:
-        """Whether there is any row."""
+    def row_count(self) -> int:
+        """Number of rows so far."""
 
     @property
-    @abstractmethod
+    def measured(self) -> bool:
+        """Whether there is any row."""
+        return self.row_count > 0
+
+    @property
     def complete(self) -> bool:
         """Whether everything was measured."""
+        return self.row_count == self.total
 
     @property
     def so_far(self) -> str | None:

@@ -97,14 +97,9 @@ class Sweep(Result):
         return self.planned
 
     @property
-    def measured(self) -> bool:
-        """Whether there is any run."""
-        return self.runs > 0
-
-    @property
-    def complete(self) -> bool:
-        """Whether every setting ran on every prompt in every repeat, and the fastest again."""
-        return self.runs == self.planned
+    def row_count(self) -> int:
+        """Number of runs so far, those of the fastest setting after all others included."""
+        return self.runs
 
     @property
     def so_far(self) -> str | None:

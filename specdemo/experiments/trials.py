@@ -86,14 +86,9 @@ class TrialResult(Result):
         return len(self.tasks) * self.repeats * len(self.header.methods)
 
     @property
-    def measured(self) -> bool:
-        """Whether there is any row."""
-        return bool(self.rows)
-
-    @property
-    def complete(self) -> bool:
-        """Whether every method ran on every prompt in every repeat."""
-        return len(self.rows) == self.total
+    def row_count(self) -> int:
+        """Number of rows so far."""
+        return len(self.rows)
 
 
 F = TypeVar("F", bound=Result)

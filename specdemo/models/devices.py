@@ -15,11 +15,11 @@ import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-from specdemo import __version__
 from specdemo.errors import DeviceError, UsageError, quoted
 from specdemo.models.places import is_writable, own_cache
 from specdemo.records import Environment, ModelPair
 from specdemo.settings import RuntimeSettings
+from specdemo.version import __version__
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
 _MEMBER = re.compile(r"-?(?P<device>[^()-]+)(?:\((?P<requests>\d{1,9})\))?")

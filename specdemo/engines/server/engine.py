@@ -6,7 +6,6 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
-from specdemo import __version__
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
 from specdemo.engines.batch import Batch
 from specdemo.engines.server.answers import Dialect
@@ -32,6 +31,7 @@ from specdemo.records import (
 )
 from specdemo.settings import Sampling
 from specdemo.strategies import Plain, ServerKind, Strategy
+from specdemo.version import __version__
 
 KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
