@@ -3,6 +3,6 @@
 if __name__ == "__main__":  # the engine's process imports this file again and needs no page
     import sys
 
-    from specdemo.cli import main
+    from specdemo.__main__ import main
 
     sys.exit(main(["serve", *sys.argv[1:]]))

@@ -11,6 +11,7 @@ which says what a new release changed. To move on: raise the pin, run that test 
 - `App.state_holder`, `StateHolder` and `SessionState` are replaced: state has a budget, and no visitor has a copy of
   the page's configuration.
 - `App.auth`, `tokens`, `cookie_id` and the names of cookies tell who has signed in.
+- `parse_options_header` of `python_multipart` tells Gradio where the parts of a form end.
 - `EventData._data` is what a script of the page sends with an event; `Api` is an input that no widget has.
 """
 
@@ -26,6 +27,7 @@ from gradio.blocks import BlockFunction
 from gradio.components.api_component import Api as Api
 from gradio.routes import App
 from gradio.state_holder import SessionState, StateHolder
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
@@ -189,6 +191,16 @@ def signed_in(scope: Scope) -> bool:
         cookies.load(Headers(scope=scope).get("cookie", ""))
     names = (f"access-token-{app.cookie_id}", f"access-token-unsecure-{app.cookie_id}")
     return any(name in cookies and cookies[name].value in app.tokens for name in names)
+
+
+def form_boundary(headers: Headers) -> bytes:
+    """What stands between the parts of a form, as Gradio reads it; empty if the request is no form.
+
+    A header can name several boundaries, one of them within quotes; whoever reads another one than Gradio counts
+    other parts.
+    """
+    kind, options = parse_options_header(headers.get("content-type"))
+    return options.get(b"boundary", b"") if kind == b"multipart/form-data" else b""
 
 
 def has_messages(scope: Scope, name: str) -> bool:

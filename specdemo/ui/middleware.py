@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specdemo.files import json_value
 from specdemo.ui.addresses import Addresses
 from specdemo.ui.files import FolderUsage
-from specdemo.ui.gradio_inside import has_messages, signed_in, under_way
+from specdemo.ui.gradio_inside import form_boundary, has_messages, signed_in, under_way
 from specdemo.ui.uploads import FILE_BYTES
 
 BODY_BYTES = 2**20
@@ -49,7 +49,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _OWN = ("same-origin", "none")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _NAME = re.compile(rf"[\w-]{{1,{NAME_CHARACTERS}}}", re.ASCII)
-_BOUNDARY = re.compile(r'multipart/form-data;.*?\bboundary=(?:"([^"]{1,200})"|([^;\s]{1,200}))', re.IGNORECASE)
+_FILES = re.compile(r"/(assets|static|svelte)/|/gradio_api/file=")
+"""Paths that go on with a name of whoever asks."""
 
 
 class Route(NamedTuple):
@@ -75,7 +76,7 @@ ROUTES = (
     _route("GET HEAD", r"/(assets|static|svelte)/.+", before=True),
     _route(
         "GET HEAD",
-        r"(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/pwa_icon(/\d{1,4})?",
+        r"(/gradio_api)?/theme\.css|/favicon\.ico|/manifest\.json|/robots\.txt|/pwa_icon",
         before=True,
     ),
     _route("POST", r"/login/?", before=True),
@@ -91,7 +92,6 @@ ROUTES = (
     _route("GET", rf"{_API}/call/(v2/)?compare/[\w-]{{1,{NAME_CHARACTERS}}}"),
     _route("GET", _MESSAGES),
     _route("POST", _UPLOAD),
-    _route("GET", rf"{_API}/upload_progress"),
     _route("GET HEAD", rf"{_API}/file=(/|[A-Za-z]:[/\\]).+"),  # no address
 )
 """All that is open."""
@@ -141,6 +141,8 @@ class Refusal(NamedTuple):
         return PlainTextResponse(f"{self.text}\n", self.status)
 
 
+_UNKNOWN = Refusal(404, "This page has no such address; begin at its front page.")
+_UNREADABLE = Refusal(400, "This request cannot be read; reload the page and try again.")
 _NO_FORM = Refusal(415, "This is not a form with a file; choose the file on the page.")
 _SECOND_FILE = Refusal(400, "A form may hold one file; send each in a form of its own.")
 _FULL = Refusal(429, "The files of this page's visitors take all the space they may; try again in an hour.")
@@ -205,12 +207,12 @@ class Checks:
     async def _upload(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Have the application take one file."""
         size = _length(headers)
-        boundary = _BOUNDARY.search(headers.get("content-type", ""))
-        refusal = _NO_FORM if boundary is None else await self._full(size)
-        if refusal is not None or boundary is None:
-            await (refusal or _NO_FORM).response(scope, receive, send)
+        boundary = form_boundary(headers)
+        refusal = _NO_FORM if not boundary else await self._full(size)
+        if refusal is not None:
+            await refusal.response(scope, receive, send)
             return
-        form = _Form((boundary[1] or boundary[2]).encode())
+        form = _Form(boundary)
 
         async def limited() -> Message:
             message = await receive()
@@ -223,7 +225,8 @@ class Checks:
 
         self._landing += size
         try:
-            await self._app(scope, limited, sending)
+            # without a name to follow the upload by, which no button of the page gives, and which is never forgotten
+            await self._app({**scope, "query_string": b""}, limited, sending)
         except Exception:
             if not form.refused:
                 raise
@@ -231,17 +234,13 @@ class Checks:
             self._landing -= size
             self._usage.changed()
         if form.refused:
-            await Refusal(400, "A form may hold one file; send each in a form of its own.").response(
-                scope, receive, send
-            )
+            await _SECOND_FILE.response(scope, receive, send)
 
     async def _full(self, size: int) -> Refusal | None:
         """Why nothing more can be uploaded now."""
         used = await self._usage.now()
         if used.bytes + self._landing + size > _ALL_BYTES or used.files >= _ALL_FILES:
-            return Refusal(
-                429, "The files of this page's visitors take all the space they may; try again in an hour."
-            )
+            return _FULL
         if self._usage.free < _FREE_BYTES:
             return Refusal(507, "The disk of the page's machine is nearly full; try again later.")
         return None
@@ -256,7 +255,7 @@ class Checks:
             )
         route = _found(scope)
         if route is None:
-            return Refusal(404, "This page has no such address; begin at its front page.")
+            return _UNKNOWN
         if not route.before and not signed_in(scope):
             return Refusal(401, "Sign in at the front page first.")
         if "transfer-encoding" in headers:
@@ -315,8 +314,8 @@ class Readable:
     """Middleware that answers a request which Gradio's own routes stumble over.
 
     They take for granted what no browser sends otherwise: that an event exists, that a body can be repeated in a
-    complaint, that a session which is being told of its events is not forgotten meanwhile. What a callback raises
-    never gets here: Gradio reports that itself.
+    complaint, that a session which is being told of its events is not forgotten meanwhile, that a file may have the
+    name that is asked for. What a callback raises never gets here: Gradio reports that itself.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -326,6 +325,7 @@ class Readable:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         begun = False
+        readable = scope["type"] == "http" and (scope["method"] == "POST" or _FILES.match(scope["path"]) is not None)
 
         async def sending(message: Message) -> None:
             nonlocal begun
@@ -338,11 +338,11 @@ class Readable:
             messages = scope["type"] == "http" and scope["path"].startswith((_MESSAGES, f"{_API}/call/"))
             if begun and messages:
                 await send({"type": "http.response.body", "body": b""})
-            elif begun or scope["type"] != "http" or scope["method"] != "POST":
+            elif begun or not readable:
                 raise
             logging.getLogger(__name__).warning("refused a request to %r: %s", scope["path"], type(error).__name__)
             if not begun:
-                refusal = Refusal(400, "This request cannot be read; reload the page and try again.")
+                refusal = _UNREADABLE if scope["method"] == "POST" else _UNKNOWN
                 await refusal.response(scope, receive, send)
 
 
@@ -375,7 +375,7 @@ def _unfit(scope: Scope, body: bytes) -> Refusal | None:
     except ValueError:
         event = None
     if not isinstance(event, dict):
-        return Refusal(400, "This request cannot be read; reload the page and try again.")
+        return _UNREADABLE
     session = event.get("session_hash")
     for name in (session, event.get("event_id")):
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):

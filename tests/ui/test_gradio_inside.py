@@ -17,6 +17,7 @@ from uuid import uuid4
 import gradio as gr
 import httpx
 import pytest
+from gradio import route_utils
 from gradio.blocks import Blocks
 from gradio.queueing import Queue
 from gradio.routes import App
@@ -25,7 +26,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from specdemo.models.pairs import bundled_pair
-from specdemo.ui import budgets
+from specdemo.ui import budgets, gradio_inside
 from specdemo.ui.budgets import Mailboxes, size_of
 from specdemo.ui.gradio_inside import signed_in
 from specdemo.ui.page import build_page, launch_options
@@ -169,6 +170,17 @@ def test_who_has_signed_in_is_read_as_gradio_writes_it() -> None:
         "headers": [(b"cookie", b"=;=")],
     }
     assert not signed_in(scope)
+
+
+def test_parts_of_a_form_are_found_by_the_same_function() -> None:
+    assert vars(route_utils)["parse_options_header"] is vars(gradio_inside)["parse_options_header"]
+
+
+def test_a_file_of_any_name_is_refused_in_words(page: httpx.Client) -> None:
+    for path in ("/static/", "/assets/", "/svelte/", "/specdemo/", "/gradio_api/file=/"):
+        for name in ("a" * 300, "%00", "a%00b", "a/" * 1500, "%2e%2e/%2e%2e/etc/passwd", "%ff%fe", "\u00e9" * 200):
+            refused = page.get(path + name)
+            assert refused.status_code in (403, 404), (path, name)  # 500 would leave a traceback
 
 
 def test_an_event_carries_what_a_script_sent(page: httpx.Client) -> None:

@@ -15,8 +15,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from specdemo.ui import middleware as module
 from specdemo.ui.addresses import A_MINUTE, OPEN, SIGN_INS, Addresses
@@ -25,6 +26,7 @@ from specdemo.ui.middleware import BODY_BYTES, TEXT_CHARACTERS, checks, is_loopb
 from specdemo.ui.uploads import FILE_BYTES
 
 JOIN = "/gradio_api/queue/join"
+UPLOAD = "/gradio_api/upload"
 EVIL = "https://evil.example"
 
 
@@ -47,7 +49,7 @@ def client(url: str, host: str | None = None, *allowed: str, address: str = "tes
 
 def upload(page: TestClient, *files: bytes) -> Any:
     """Send files in a form."""
-    return page.post("/gradio_api/upload", files=[("files", ("a.json", file)) for file in files])
+    return page.post(UPLOAD, files=[("files", ("a.json", file)) for file in files])
 
 
 @pytest.mark.parametrize("url", ["http://localhost:7860", "http://127.0.0.1:7860", "http://[::1]:7860"])
@@ -149,6 +151,32 @@ def test_a_form_holds_one_file() -> None:
     assert (refused.status_code, "one file" in refused.text) == (400, True)
 
 
+@pytest.mark.parametrize(
+    "names", ["boundary=a; boundary=b", 'x="; boundary=a"; boundary=b', "boundary*=a; boundary=b", "BOUNDARY=b"]
+)
+def test_parts_of_a_form_are_those_that_gradio_finds(names: str) -> None:
+    part = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.json"\r\n\r\n{}\r\n'
+    headers = {"Content-Type": f"multipart/form-data; {names}"}
+    page = client("http://localhost")
+    assert page.post(UPLOAD, content=part + b"--b--", headers=headers).text == "done"
+    assert page.post(UPLOAD, content=part * 1000 + b"--b--", headers=headers).status_code == 400
+
+
+def test_an_upload_has_no_name_to_follow_it_by() -> None:
+    """Gradio would keep it, and the name of the file, until somebody asks, which the page does not."""
+    asked = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(scope["query_string"])
+        await PlainTextResponse("done")(scope, receive, send)
+
+    page = Starlette(routes=[Mount("/", app)], middleware=checks(None, ()))
+    vars(page).update(auth=None)
+    files = {"files": ("a.json", b"{}")}
+    assert TestClient(page, base_url="http://localhost").post(f"{UPLOAD}?upload_id=abc", files=files).text == "done"
+    assert asked == [b""]
+
+
 def test_files_of_visitors_have_a_sum_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     monkeypatch.setattr(module, "_ALL_BYTES", 3 * 2**20)
@@ -186,6 +214,8 @@ def test_nothing_is_uploaded_to_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> 
         "gradio_api/custom_component/a/client/component/b",
         "gradio_api/component_server",
         "gradio_api/heartbeat/abc",
+        "gradio_api/upload_progress?upload_id=abc",  # keeps the name for ever
+        "pwa_icon/9999",  # draws a picture of that size
         "gradio_api/openapi.json",
         "gradio_api/run/compare",
         "openapi.json",

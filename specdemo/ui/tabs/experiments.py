@@ -231,9 +231,9 @@ def _amounts(kind: Kind) -> list[gr.Slider]:
     ]
 
 
-def other_name(path: str) -> str:
-    """Which benchmark the next one is compared with."""
-    return str(Markup("<p>Compared with: {}.</p>").format(Path(path).name))
+def other_name(path: str | None) -> str:
+    """Which benchmark the next one is compared with, if any."""
+    return str(Markup("<p>Compared with: {}.</p>").format(Path(path).name)) if path else ""
 
 
 def suite_name(path: str | None) -> str:

@@ -31,6 +31,8 @@ CLOSED = (
     *(f"{API}/{path}" for path in ("run/compare", "api/predict", "stream/a/b/c/playlist.m3u8", "monitoring")),
     *("/openapi.json", "/docs", "/monitoring", "/monitoring/summary", "/specdemo/../../etc/passwd"),
     *(f"{API}/file=/etc/passwd", "/static/%2e%2e/%2e%2e/routes.py", f"{API}/queue/data?session_hash=nobody"),
+    *(f"{API}/upload_progress?upload_id=a", "/pwa_icon/9999"),
+    *(f"{path}{'a' * 300}" for path in ("/static/", "/assets/", "/svelte/", f"{API}/file=/")),
 )
 
 
