@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from specdemo.decoding.table import Table
-from specdemo.strategies import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Source, Strategy, Suffix
+from specdemo.strategies import Source, Strategy
+from specdemo.strategies.text import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Suffix
 
 TOKENS = 64  # in a proposal, at most
 _LEAST = 0.05  # a continuation's chance by counts, where the automatic lookahead decides how much of it is proposed

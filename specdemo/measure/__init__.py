@@ -1,1 +1,1 @@
-"""What runs engines against a clock: the race, step costs, trials, sweeps, the hardware."""
+"""What runs engines against a clock: the race, step costs, trials, load, the hardware."""
