@@ -29,6 +29,7 @@ from specdemo.experiments.plan import Plan, run_with_extras
 from specdemo.experiments.plan import run as run_plan
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
+from specdemo.measure.counters import counted
 from specdemo.measure.race import race
 from specdemo.measure.side import Slice
 from specdemo.measure.trials import repeats as repeated
@@ -225,11 +226,14 @@ def _compared(
     history: tuple[Turn, ...],
     number: int | None,
 ) -> Iterator[Any]:
-    """The race, and then the comparison with each of its repeats."""
+    """The race, then the comparison with each of its repeats, and last with what the engine counts."""
     for event in race(engine, prompt, settings, history=history, stop=stop, costs=costs):
         yield event
         if isinstance(event, Comparison):
-            yield from repeated(engine, event, number=number, stop=stop)
+            last = event
+            for last in repeated(engine, event, number=number, stop=stop):
+                yield last
+            yield counted(engine, last, stop)
 
 
 def load(

@@ -17,7 +17,7 @@ from specdemo.models.library import resolve
 from specdemo.models.pairs import begun, default_pair, pair_of, suited
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
-from specdemo.settings import GenerationSettings, RuntimeSettings, choices
+from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
 from specdemo.strategies import STRATEGIES, ServerKind, effective, shaping
 
 URL_VARIABLE = "SPECDEMO_URL"
@@ -33,19 +33,32 @@ def add_settings(
     settings: type[GenerationSettings | RuntimeSettings],
     without: Collection[str] = (),
 ) -> None:
-    """One option per field. Unset options stay out of the namespace, so that defaults live only in the type.
+    """One option per field, by topic. Unset ones stay out of the namespace, so that defaults live only in the type.
 
     `--help` names the defaults of the pair on the command line, or else of the default pair.
     """
     defaults = _defaults(settings) if {"-h", "--help"} & {*sys.argv[1:]} else {}
+    groups: dict[str, Any] = {}
     for name, field in settings.model_fields.items():
         if name in without:
             continue
+        topic = _topic(settings, name)
+        if topic not in groups:
+            groups[topic] = parser.add_argument_group(topic)
         flag = "--" + name.replace("_", "-")
         value = defaults.get(name, field.default)
         default = "" if value in (None, False) else f" (default: {value})"
         help_ = f"{field.description}{default}".replace("%", "%%")
-        parser.add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
+        groups[topic].add_argument(flag, dest=name, default=argparse.SUPPRESS, help=help_, **_kind(field))
+
+
+def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
+    """The heading under which `--help` lists an option."""
+    if settings is RuntimeSettings:
+        return "how models are loaded"
+    if name in Sampling.__dataclass_fields__ or name in _OF_SAMPLING:
+        return "how tokens are chosen"
+    return "what proposes, and how much" if name in shaping() | {"engine", "drafter", "policy"} else "the answer"
 
 
 def _defaults(settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
@@ -75,8 +88,9 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     """Options that name a pair and how it is loaded."""
     which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
     default = "(default: SmolLM2 if it is on this machine, else the story pair's)"
-    parser.add_argument("--target", metavar=which, help=f"the target: {known_by} {default}")
-    parser.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
+    group = parser.add_argument_group("the pair")
+    group.add_argument("--target", metavar=which, help=f"the target: {known_by} {default}")
+    group.add_argument("--draft", metavar=which, help=f"the draft: {known_by}")
     add_models_dir(parser)
     add_settings(parser, RuntimeSettings)
     add_servers(parser)
@@ -84,23 +98,24 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
 
 def add_servers(parser: argparse.ArgumentParser) -> None:
     """Options that name servers, which decode in place of a pair on this machine."""
-    parser.add_argument(
+    group = parser.add_argument_group("servers instead of a pair")
+    group.add_argument(
         "--url",
         metavar="URL",
         help="server that decodes speculatively, such as http://127.0.0.1:8080; with none, it "
         f"is not raced (default: ${URL_VARIABLE})",
     )
-    parser.add_argument(
+    group.add_argument(
         "--plain-url", metavar="URL", help=f"the same for plain decoding (default: ${PLAIN_URL_VARIABLE})"
     )
-    parser.add_argument(
+    group.add_argument(
         "--model", metavar="NAME", help="the model's name on the speculative server, if it has several"
     )
-    parser.add_argument("--plain-model", metavar="NAME", help="the same on the plain server")
-    parser.add_argument(
+    group.add_argument("--plain-model", metavar="NAME", help="the same on the plain server")
+    group.add_argument(
         "--server", choices=get_args(ServerKind), help="what the servers are (default: found out by asking them)"
     )
-    parser.add_argument(
+    group.add_argument(
         "--server-timeout",
         type=positive,
         default=SILENCE_SECONDS,

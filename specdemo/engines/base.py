@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from specdemo.records import (
     Costs,
+    Counters,
     DraftRound,
     Environment,
     FinishReason,
@@ -155,6 +156,12 @@ class Engine(Protocol):
         """The target's log-probability of each of these tokens, after the prompt and the tokens `before`.
 
         From one pass over all, or `apart`, from a pass over one each. None where the engine cannot tell.
+        """
+
+    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
+        """What the software below counts itself when it runs this request once more; None where it does not count.
+
+        `wrote` are the tokens of the run that is checked; `reload` loads the models again first.
         """
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from specdemo.errors import EngineError
 from specdemo.records import (
     SIDES,
     Costs,
+    Counters,
     DraftRound,
     DraftToken,
     Environment,
@@ -94,6 +95,10 @@ class ScriptedEngine:
     ) -> list[float] | None:
         """All equally likely, apart from `rounding`."""
         return [math.log(0.5) + self.rounding * apart for _ in tokens]
+
+    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
+        """There is nothing below it."""
+        return None
 
     def close(self) -> None:
         """There is nothing to free."""

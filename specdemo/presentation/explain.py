@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specdemo.analysis import metrics
 from specdemo.presentation.wording import run_words
-from specdemo.records import Comparison, Divergence, Move, Verdict
+from specdemo.records import Comparison, Counters, Divergence, Move, Verdict
 from specdemo.strategies import SOURCES
 
 
@@ -30,6 +30,8 @@ def made_by(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> Iterator[str]:
     """Where the proposals come from, and what else matters in judging the figures."""
     yield _SOURCES[comparison.trace_source]
+    if (counters := comparison.counters) is not None:
+        yield _counted(comparison, counters)
     if comparison.pair.translated and comparison.settings.strategy.drafter.model:
         yield (
             "Target and draft have different tokenizers: the draft's text was re-encoded for the target, "
@@ -44,6 +46,25 @@ def notes(comparison: Comparison) -> Iterator[str]:
         yield f"Settings were moved while it ran: {moves}. So the figures are those of several settings together."
     if comparison.history:
         yield "Both sides read the same earlier turns, which hold the target's own answers."
+
+
+def _counted(comparison: Comparison, counters: Counters) -> str:
+    """What GenAI counts, and whether that is what stands here."""
+    counts = f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected"
+    ours = metrics.proposed_and_accepted(comparison.speculative)
+    if not counters.same:
+        fit = ", in another run of this request, which wrote another text."
+    elif ours is None:
+        fit = ", in another run of this request; here they cannot be seen."
+    elif ours == (counters.proposed, counters.accepted):
+        fit = "; so do we."
+    else:
+        fit = f"; we count {ours[0]}, {ours[0] - ours[1]} rejected."
+    work = counters.processed / counters.proposed if counters.proposed else 0
+    return (
+        f"{counts}{fit} That leaves out the last round. The draft computed {work:.2f} tokens for each proposal, and "
+        f"took {counters.draft_share:.2f} of the target's time."
+    )
 
 
 def moved_to(move: Move) -> str:

@@ -33,6 +33,7 @@ _REST = (
     "moves",
     "failures",
     "divergence",
+    "counters",
 )
 
 

@@ -33,6 +33,7 @@ Kind = Literal[
     "still warming up",
     "too wide",
     "nothing accepted",
+    "counts differ",
     "slow draft",
     "no gain possible",
     "experts",
@@ -45,6 +46,7 @@ _CHIPS: dict[Kind, str] = {
     "other load": "disturbed",
     "still warming up": "still warming up",
     "nothing accepted": "no guess accepted",
+    "counts differ": "GenAI counts differently",
     "draft device": "draft on another device",
     "slow draft": "draft too slow to help",
     "no gain possible": "no draft could pay here",
@@ -94,6 +96,7 @@ def warnings(comparison: Comparison) -> Iterator[Caution]:
     if comparison.costs is not None:
         yield from _of_costs(comparison.costs)
     yield from causes(comparison)
+    yield from _of_counters(comparison)
     tokens = [token.text if token.id is None else token.id for token in comparison.speculative.tokens]
     found = loop(tokens)
     if found is not None:
@@ -141,9 +144,30 @@ def _of_verdicts(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]
         why = "Probably the EAGLE-3 head was made for another target, or is damaged; try another one."
     else:
         why = "Probably the draft is of another family; try another one."
+    counters, again = comparison.counters, ""
+    if counters is not None and counters.reloaded and counters.accepted:
+        why = (
+            f"Loaded again, the same pair accepted {counters.accepted} of {counters.proposed} proposals, so the "
+            "first load was at fault (openvino.genai issue 4425); run again."
+        )
+    elif counters is not None and counters.reloaded:
+        again = " Loaded again, it is the same."
     yield Caution(
         "nothing accepted",
-        f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft. {why}",
+        f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft.{again} {why}",
+    )
+
+
+def _of_counters(comparison: Comparison) -> Iterator[Caution]:
+    """That GenAI counted something else than what was replayed, over the same tokens."""
+    counters, ours = comparison.counters, metrics.proposed_and_accepted(comparison.speculative)
+    if counters is None or ours is None or not counters.same or ours == (counters.proposed, counters.accepted):
+        return
+    yield Caution(
+        "counts differ",
+        f"GenAI counts {counters.proposed} proposals, {counters.accepted} accepted; the rounds shown here have "
+        f"{ours[0]}, {ours[1]} accepted (both without the last round). So a replayed round may be wrong; tokens "
+        "per round and times are not affected.",
     )
 
 

@@ -123,6 +123,27 @@ class Divergence(Record):
         return self.gap <= max(2 * self.rounding, _RESOLUTION)
 
 
+class Counters(Record):
+    """What GenAI itself counted when it ran the same request once more, off the clock, in one `generate()` call.
+
+    It leaves out the round in which a request ends. `processed` are the tokens that the draft computed, `draft_share`
+    its time as a share of the target's. `same`: this call wrote the same tokens as the run. `reloaded`: the models
+    were loaded again before it, since the run had accepted nothing.
+    """
+
+    proposed: Count
+    rejected: Count
+    processed: Count
+    draft_share: Share
+    same: bool
+    reloaded: bool = False
+
+    @property
+    def accepted(self) -> int:
+        """Proposals that were accepted."""
+        return self.proposed - self.rejected
+
+
 class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
@@ -150,6 +171,7 @@ class Comparison(Record):
     other_load: Probability | None = None
     failures: dict[Side, str] = Field(default_factory=dict)
     divergence: Divergence | None = None
+    counters: Counters | None = None
 
     @property
     def both(self) -> bool:

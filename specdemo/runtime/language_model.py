@@ -11,6 +11,7 @@ Rolling back copies nothing:
   attention mask become 0, and position ids continue from the accepted length.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Protocol
 import openvino
 from openvino import _offline_transformations
 
-from specdemo.decoding.sampling import Logits, greedy_choice, resized
+from specdemo.decoding.sampling import Logits, distribution, greedy_choice, resized
 from specdemo.errors import LoadError
 from specdemo.runtime.sequences import Cached, Paged, Stateful, Uncached
 from specdemo.settings import Sampling
@@ -138,3 +139,19 @@ def draft_agreement(
             choices = row if vocabulary is None else resized(row, vocabulary)
             agreement.append(greedy_choice(choices, sampling, seen) == text[index])
     return tuple(agreement)
+
+
+_LEAST = 1e-12  # probability, whose logarithm is still finite
+
+
+def log_probabilities(
+    target: ModelSequence, start: Sequence[int], tokens: Sequence[int], sampling: Sampling, *, apart: bool
+) -> list[float]:
+    """Of each of these tokens after `start`: from one pass over all, or `apart`, from a pass over one each."""
+    text = [*start, *tokens]
+    ends = range(len(start), len(text))
+    rows = (target.logits(text[:end])[0] for end in ends) if apart else target.logits(text[:-1], len(tokens))
+    return [
+        math.log(max(float(distribution(row, sampling, set(text[:end]))[text[end]]), _LEAST))
+        for row, end in zip(rows, ends, strict=True)
+    ]

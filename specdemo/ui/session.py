@@ -13,6 +13,7 @@ from specdemo.analysis.outputs import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
+from specdemo.measure.counters import counted
 from specdemo.measure.side import LiveSettings
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
@@ -218,11 +219,16 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
 def _repeated(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
 ) -> Iterator[Comparison]:
-    """Repeat a race, with the step costs that may have been measured only now."""
+    """Repeat a race, with the step costs that may have been measured only now; last, what the engine counts."""
     if comparison.costs is None and costs is not None:
         comparison = comparison.model_copy(update={"costs": costs})
         yield comparison
-    yield from repeats(engine, comparison, stop=stop)
+    last = comparison
+    for last in repeats(engine, comparison, stop=stop):
+        yield last
+    more = counted(engine, last, stop)
+    if more.counters is not None:
+        yield more
 
 
 def in_chat(pair: ModelPair, settings: GenerationSettings) -> ModelPair:

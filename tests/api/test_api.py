@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -210,6 +211,20 @@ def test_a_script_needs_no_guard_of_its_main_part(tmp_path: Path) -> None:
         [sys.executable, script], env=_environment(), cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout == "8\n"
+
+
+@pytest.mark.openvino
+def test_the_lines_of_the_readme_run(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert "SmolLM2-135M-Instruct" in block
+    script = tmp_path / "readme.py"
+    script.write_text(block.replace("SmolLM2-135M-Instruct", "story-pair"))  # which every machine has
+    shown = {"PLOTLY_RENDERER": "json"}  # prints what would open in a browser
+    done = subprocess.run(
+        [sys.executable, script], env=_environment() | shown, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "×" in done.stdout, "the speedup"
+    assert "'application/json'" in done.stdout, "the figure"
 
 
 @pytest.mark.openvino

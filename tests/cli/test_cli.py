@@ -311,6 +311,22 @@ def test_every_setting_is_an_option_with_its_explanation(capsys: pytest.CaptureF
         assert str(field.description) in help_
 
 
+def test_options_are_listed_by_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["compare", "--help"])
+    blocks = [block.split(":\n", 1) for block in capsys.readouterr().out.split("\n\n") if ":\n" in block]
+    listed = dict(blocks)
+    for topic, option in {
+        "what proposes, and how much": "--num-assistant-tokens",
+        "how tokens are chosen": "--temperature",
+        "the answer": "--max-new-tokens",
+        "the pair": "--target",
+        "how models are loaded": "--device",
+        "servers instead of a pair": "--plain-url",
+    }.items():
+        assert f"  {option} " in listed[topic], topic
+
+
 def test_what_is_on_to_begin_with_can_be_switched_off() -> None:
     off = ["--no-apply-chat-template", "--no-enable-thinking", "--no-model-cache", "--no-dynamic-split-fuse"]
     options = build_parser().parse_args(["compare", "Say", *off])

@@ -1,6 +1,7 @@
 """Why outputs part: both candidates with the target's probabilities, and whether rounding explains it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from specdemo.presentation import schema
 from specdemo.presentation.explain import divergence_reason
 from specdemo.presentation.verdict import verdict
 from specdemo.records import Alternative, Comparison, Divergence, Request
-from specdemo.settings import GenerationSettings
+from specdemo.settings import GenerationSettings, Sampling
 from tests.conftest import PROMPTS
 
 
@@ -82,5 +83,20 @@ def test_both_engines_give_the_same_probabilities(engine: GenAIEngine, traced: T
         assert [math.exp(logarithm) for logarithm in found] == pytest.approx(expected, rel=1e-2)
     other = engine.log_probabilities(request, before, [*tokens[:-1], 5], apart=True)
     assert other is None  # plain decoding writes something else
-    penalised = Request.of(PROMPTS[0], GenerationSettings(repetition_penalty=1.2)).plain
-    assert engine.log_probabilities(penalised, before, tokens, apart=apart) is None
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("apart", [False, True])
+def test_they_do_so_under_a_repetition_penalty(engine: GenAIEngine, traced: TracedEngine, apart: bool) -> None:
+    settings = GenerationSettings(repetition_penalty=1.3, max_new_tokens=20, ignore_eos=True)
+    request = Request.of(PROMPTS[0], settings).plain
+    run = run_alone(traced.decoder(request))
+    before, tokens = run.token_ids[:8], run.token_ids[8:16]
+    expected = [token.probability for token in run.tokens[8:16]]
+    for each in (engine, traced):
+        found = each.log_probabilities(request, before, tokens, apart=apart)
+        assert found is not None
+        assert [math.exp(logarithm) for logarithm in found] == pytest.approx(expected, rel=1e-2)
+    free = engine.log_probabilities(replace(request, sampling=Sampling()), before, tokens, apart=False)
+    assert free is not None
+    assert [math.exp(logarithm) for logarithm in free] != pytest.approx(expected, rel=1e-2)

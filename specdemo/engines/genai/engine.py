@@ -12,11 +12,20 @@ from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
 from specdemo.engines.batch import Batch
 from specdemo.engines.genai.batch import GenAIBatch
 from specdemo.engines.genai.decoder import GenAIDecoder, request_ids
-from specdemo.engines.genai.pipelines import Output, Pipelines, as_tensor, check_fits, generation_config, read
+from specdemo.engines.genai.pipelines import (
+    Output,
+    Pipelines,
+    as_tensor,
+    check_fits,
+    generation_config,
+    kind_of,
+    read,
+)
 from specdemo.errors import EngineError, SettingsError
 from specdemo.models.checks import check_request, check_strategy
 from specdemo.models.devices import describe_environment
-from specdemo.records import SIDES, Costs, DraftRound, ModelPair, Request
+from specdemo.records import SIDES, Costs, Counters, DraftRound, ModelPair, Request
+from specdemo.runtime.language_model import log_probabilities
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
@@ -86,10 +95,12 @@ class GenAIEngine:
     ) -> list[float] | None:
         """From the logarithms of an echoed prompt, or of plain decoding, which must write these tokens.
 
-        None with a repetition penalty, which echoed tokens do not have.
+        With a repetition penalty, which echoed tokens do not have, from the target's network outside GenAI.
         """
         if request.sampling.repetition_penalty != 1:
-            return None
+            start = [*self.pipelines.tokenizer.encode_prompt(request), *before]
+            sequence = self.pipelines.target_model().sequence(len(start) + len(tokens))
+            return log_probabilities(sequence, start, tokens, request.sampling, apart=apart)
         pipeline = self.pipelines.get("plain")
         config = generation_config(pipeline, request.plain)
         ids, text = self.pipelines.tokenizer.encode_prompt(request), [*before, *tokens]
@@ -131,6 +142,30 @@ class GenAIEngine:
         steps = 1 if self.pair.head == "dflash" else lookahead  # one pass for the whole round
         rounds = (microseconds[i : i + steps] for i in range(0, len(microseconds) - steps + 1, steps))
         return [DraftRound(seconds=sum(batch) / 1e6) for batch in rounds]
+
+    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
+        """From `generate()`, since stepping has no counters; None for plain decoding, and for prompt lookup's."""
+        kind = kind_of(request.strategy)
+        if kind != "model":
+            return None
+        if reload:
+            self.pipelines.discard(kind)
+        pipeline = self.pipelines.get(kind)
+        ids = as_tensor(self.pipelines.tokenizer.encode_prompt(request))
+        try:
+            result = pipeline.generate([ids], [generation_config(pipeline, request)])[0]
+        except RuntimeError as error:
+            self.pipelines.discard(kind)
+            raise EngineError() from error
+        counted = result.extended_perf_metrics
+        return Counters(
+            proposed=counted.get_num_draft_tokens(),
+            rejected=counted.get_num_rejected_tokens(),
+            processed=counted.get_num_draft_processed_tokens(),
+            draft_share=counted.get_draft_to_main_inference_duration_ratio(),
+            same=list(result.m_generation_ids[0]) == list(wrote),
+            reloaded=reload,
+        )
 
     def close(self) -> None:
         """Free all models."""

@@ -62,6 +62,7 @@ class Pipelines:
         self._device, self._draft_device = pair.runtime.device, draft_device(pair.runtime)
         self._loaded: dict[Kind, openvino_genai.ContinuousBatchingPipeline] = {}
         self._draft_model: LanguageModel | None = None
+        self._target_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
         if pair.draft is not None and pair.head is None:  # a head has no tokenizer, or one to be ignored
             self.tokenizer.check_fits(Tokenizer(pair.draft))
@@ -70,6 +71,7 @@ class Pipelines:
 
     def get(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
         """The pipeline of this kind, built if necessary."""
+        self._target_model = None
         if kind not in self._loaded:
             for other in self._loaded.keys() - {"plain"}:
                 del self._loaded[other]
@@ -87,10 +89,17 @@ class Pipelines:
             self._draft_model = LanguageModel(path, device, properties(draft_runtime(self.pair.runtime), device))
         return self._draft_model
 
+    def target_model(self) -> LanguageModel:
+        """The target outside GenAI, whose logits GenAI does not tell; kept until the next request is decoded."""
+        if self._target_model is None:
+            runtime, device = properties(self.pair.runtime, self._device), self._device
+            self._target_model = LanguageModel(folder_of(self.pair.target), device, runtime)
+        return self._target_model
+
     def clear(self) -> None:
         """Free all models."""
         self._loaded.clear()
-        self._draft_model = None
+        self._draft_model = self._target_model = None
 
     def _build(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
         target, device, runtime = self.pair.target, self._device, self.pair.runtime

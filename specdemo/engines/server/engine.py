@@ -20,6 +20,7 @@ from specdemo.records import (
     NOT_USED,
     SIDES,
     Costs,
+    Counters,
     DraftRound,
     Environment,
     Model,
@@ -97,6 +98,10 @@ class ServedEngine:
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
     ) -> list[float] | None:
         """Servers do not say."""
+        return None
+
+    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
+        """What a server counts is in its answers."""
         return None
 
     def close(self) -> None:

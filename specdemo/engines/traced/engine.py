@@ -10,12 +10,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-import numpy as np
-
 from specdemo.decoding.auto import AutoPolicy, Experience
 from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
 from specdemo.decoding.lookahead import policy_for
-from specdemo.decoding.sampling import distribution
 from specdemo.decoding.table import TABLE, Table
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
@@ -27,9 +24,9 @@ from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
 from specdemo.models.places import own_cache, writable
 from specdemo.models.weights import machine_name
-from specdemo.records import SIDES, Costs, DraftRound, Model, ModelPair, Request
+from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
 from specdemo.runtime.eagle import HeadModel, show_states
-from specdemo.runtime.language_model import Adapt, LanguageModel, ModelSequence
+from specdemo.runtime.language_model import Adapt, LanguageModel, ModelSequence, log_probabilities
 from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
@@ -39,7 +36,6 @@ _Role = Literal["plain", "speculative", "draft"]
 
 _KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
 
-_LEAST = 1e-12  # of a probability, so that it has a logarithm
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 
 
@@ -155,14 +151,8 @@ class TracedEngine:
     ) -> list[float] | None:
         """From the target's logits, with the request's repetition penalty."""
         start = [*self._tokenizer.encode_prompt(request), *before]
-        text = [*start, *tokens]
-        sequence = self._model("plain").sequence(len(text), kv_cache=request.kv_cache)
-        ends = range(len(start), len(text))
-        rows = (sequence.logits(text[:end])[0] for end in ends) if apart else sequence.logits(text[:-1], len(tokens))
-        return [
-            float(np.log(max(distribution(row, request.sampling, set(text[:end]))[text[end]], _LEAST)))
-            for row, end in zip(rows, ends, strict=True)
-        ]
+        sequence = self._model("plain").sequence(len(start) + len(tokens), kv_cache=request.kv_cache)
+        return log_probabilities(sequence, start, tokens, request.sampling, apart=apart)
 
     def count_tokens(self, text: str) -> int:
         """Number of the target's tokens in a text."""
@@ -192,6 +182,10 @@ class TracedEngine:
             if path is not None and path.is_file():
                 table = Table.load(path)
                 return table if table.vocabulary == self._model("plain").vocabulary else None
+        return None
+
+    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
+        """It records every proposal itself."""
         return None
 
     def close(self) -> None:

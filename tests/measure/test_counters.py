@@ -1,0 +1,142 @@
+"""GenAI's own counters beside the replay, and a second load where nothing was accepted."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from specdemo.analysis import metrics
+from specdemo.engines.genai import GenAIEngine
+from specdemo.engines.scripted import ScriptedEngine
+from specdemo.errors import EngineError
+from specdemo.measure.counters import counted
+from specdemo.measure.race import race
+from specdemo.models.pairs import bundled_pair
+from specdemo.presentation import schema
+from specdemo.presentation.explain import notes
+from specdemo.presentation.warnings import warnings
+from specdemo.records import Comparison, Counters, Request
+from specdemo.settings import GenerationSettings
+from tests.conftest import PROMPTS
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[GenAIEngine]:
+    engine = GenAIEngine(bundled_pair())
+    yield engine
+    engine.close()
+
+
+def compare(engine: Any, prompt: str = PROMPTS[0], **settings: Any) -> Comparison:
+    chosen = GenerationSettings.checked(**{"ignore_eos": True, "max_new_tokens": 48, **settings})
+    *_, comparison = race(engine, prompt, chosen)
+    assert isinstance(comparison, Comparison)
+    return comparison
+
+
+def note(comparison: Comparison) -> str:
+    (found,) = [each for each in notes(comparison) if "GenAI counts" in each]
+    return found
+
+
+def kinds(comparison: Comparison) -> list[str]:
+    return [each.kind for each in warnings(comparison)]
+
+
+@pytest.mark.parametrize("settings", [{"num_assistant_tokens": 3}, {"policy": "confidence"}])
+def test_a_replay_agrees_with_genai(engine: GenAIEngine, settings: dict[str, Any]) -> None:
+    comparison = counted(engine, compare(engine, **settings))
+    counters = comparison.counters
+    assert counters is not None
+    assert counters.same
+    assert not counters.reloaded
+    assert metrics.proposed_and_accepted(comparison.speculative) == (counters.proposed, counters.accepted)
+    assert counters.processed >= counters.proposed
+    assert counters.draft_share > 0
+    assert note(comparison).startswith(
+        f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected; so do we."
+    )
+    assert "counts differ" not in kinds(comparison)
+    assert schema.from_json(schema.to_json(comparison)).counters == counters
+
+
+def test_totals_where_no_replay_is_possible(engine: GenAIEngine) -> None:
+    comparison = counted(engine, compare(engine, do_sample=True, policy="confidence"))
+    assert metrics.acceptance_rate(comparison.speculative) is None
+    assert comparison.counters is not None
+    assert comparison.counters.proposed >= comparison.counters.rejected > 0
+    assert "in another run of this request" in note(comparison)
+    assert "counts differ" not in kinds(comparison)
+
+
+def test_other_counts_are_a_warning_with_both(engine: GenAIEngine) -> None:
+    comparison = counted(engine, compare(engine))
+    assert comparison.counters is not None
+    proposed, accepted = metrics.proposed_and_accepted(comparison.speculative) or (0, 0)
+    other = comparison.counters.model_copy(update={"proposed": proposed + 4})
+    wrong = comparison.model_copy(update={"counters": other})
+    (warning,) = [each for each in warnings(wrong) if each.kind == "counts differ"]
+    assert f"{proposed + 4} proposals, {accepted + 4} accepted" in warning.reason
+    assert f"have {proposed}, {accepted} accepted" in warning.reason
+    assert f"we count {proposed}, {proposed - accepted} rejected" in note(wrong)
+    another_text = wrong.model_copy(update={"counters": other.model_copy(update={"same": False})})
+    assert "counts differ" not in kinds(another_text)
+    assert "wrote another text" in note(another_text)
+
+
+def test_nothing_is_counted_of_lookup_and_plain_decoding(engine: GenAIEngine) -> None:
+    comparison = compare(engine, drafter="lookup")
+    assert counted(engine, comparison) == comparison
+
+
+class Counting(ScriptedEngine):
+    """Counts `found`, and remembers whether it was loaded again."""
+
+    found: Counters | EngineError = EngineError("broken")
+    reloads: tuple[bool, ...] = ()
+
+    def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
+        self.reloads += (reload,)
+        if isinstance(self.found, EngineError):
+            raise self.found
+        return self.found.model_copy(update={"reloaded": reload})
+
+
+def never_right(accepted: int) -> Comparison:
+    words = tuple(f" word{number}" for number in range(40))
+    engine = Counting(words=words, wrong=tuple(range(64)))
+    engine.found = Counters(proposed=60, rejected=60 - accepted, processed=60, draft_share=0.2, same=True)
+    comparison = counted(engine, compare(engine, "Say", num_assistant_tokens=2))
+    assert engine.reloads == (True,)
+    return comparison
+
+
+@pytest.mark.parametrize(("accepted", "words"), [(30, "Loaded again, the same pair accepted 30 of 60"), (0, "same")])
+def test_after_an_acceptance_of_0_the_pair_is_loaded_again(accepted: int, words: str) -> None:
+    (warning,) = [each for each in warnings(never_right(accepted)) if each.kind == "nothing accepted"]
+    assert words in warning.reason
+    assert ("first load was at fault" in warning.reason) == (accepted > 0)
+
+
+def test_genai_loads_its_pipeline_again(engine: GenAIEngine) -> None:
+    comparison = compare(engine)
+    before = engine.pipelines.get("model")
+    request = Request.of(comparison.prompt, comparison.settings)
+    again = engine.counters(request, comparison.speculative.token_ids, reload=True)
+    assert engine.pipelines.get("model") is not before
+    assert again is not None
+    assert again.reloaded
+    assert again.same
+
+
+def test_a_failure_costs_nothing_and_stopped_or_long_runs_are_not_counted() -> None:
+    engine = Counting()
+    comparison = compare(engine, "Say")
+    assert counted(engine, comparison) == comparison
+    assert engine.reloads == (False,)
+    assert counted(engine, comparison, stop=lambda: True) == comparison
+    slow = Counting(step=10.0)
+    long = compare(slow, "Say")
+    assert counted(slow, long) == long
+    assert slow.reloads == ()
+    assert len(engine.reloads) == 1
