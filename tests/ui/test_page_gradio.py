@@ -121,6 +121,8 @@ def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) 
         page.evaluate("document.querySelector('.doubt').textContent = 'disturbed: '.repeat(20)")
         tall = page.locator(".verdict").evaluate("verdict => verdict.getBoundingClientRect().height")
         assert tall <= height / 5, (width, tall)
+        tracks = page.locator(".track div").evaluate_all("tracks => tracks.map(track => track.clientWidth)")
+        assert tracks[0] == tracks[1], (width, tracks)  # or lengths in seconds would not compare
     for width in (390, 1024):
         page.set_viewport_size({"width": width, "height": 800})
         expect(page.get_by_role("textbox", name="Prompt", exact=True)).to_be_visible()
