@@ -54,9 +54,7 @@ def is_text(value: Any) -> bool:
 
 
 SCHEMA = 2
-"""Version of all JSON objects that other programs read. Since 2, a comparison holds its repeats."""
-READABLE = (1, SCHEMA)
-"""Versions of comparisons that are read."""
+"""Version of all JSON objects that other programs read."""
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

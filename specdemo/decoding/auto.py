@@ -24,8 +24,11 @@ ones. Without either, rounds start short and grow with each accepted proposal, s
 wrong.
 
 Passes keep their length where a change would cost more than padding does (see `steps`), so up to that length another
-proposal costs only a draft step. Where not even a first proposal pays off, rounds are plain, apart from probes of one
-proposal. A probe that loses time is followed by enough plain rounds to keep probing a small share of the time.
+proposal costs only a draft step. Whether to draft at all is therefore no matter of single rounds: it is compared with
+plain decoding as if it went on, and begins where that earns back two changes of length before long. While rounds are
+plain, the draft now and then reads what was written and is asked afterwards what it would have proposed: that teaches
+as much as proposing, and changes no pass. Where it cannot be asked, since it samples, there are probes of one
+proposal; one that loses time is followed by enough plain rounds to keep probing a small share of the time.
 
 Step costs drift by a tenth within seconds. So the seconds of rounds, where they are reported, correct those of draft
 steps and passes. They are not reported when sampling, where who proposes decides which random numbers are drawn: a
@@ -51,6 +54,8 @@ from specdemo.strategies import Strategy
 _TRUSTED = 1  # proposals in a round before any was accepted; each accepted one allows two more
 _ROUND_MEMORY = 0.95  # the same for a round's tokens and seconds
 _PROBING = 0.015  # share of the time spent on probes
+_STAY = 24  # rounds that drafting is assumed to last when it begins
+_LOOK, _REST = 8, 24  # tokens that the draft is asked about at once, after so many plain rounds
 _EVERY = 8  # rounds between recomputations of the prices, which take time
 _DRAFT_GAIN = 1.5  # the draft's rounds against plain decoding, before there was one
 _UNCOUNTED = 0.5  # the chance by counts, where nothing is counted
@@ -267,6 +272,7 @@ class AutoPolicy:
         )
         self._fed, self._rounds, self._timed = 1, 0, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
+        self._plain, self._asked = 0, False  # plain rounds since the draft read; whether it was ever asked
         self._reach, self._confidences = 1.0, list[float]()
         self._needed = list[float]()
         self._study(costs, taught=experience is not None)
@@ -301,15 +307,42 @@ class AutoPolicy:
 
     @property
     def _losing(self) -> bool:
-        """Whether not even a first proposal of the draft's pays off."""
-        return self._needed[0] >= 1 if self.constant is None else self.experience.drafted.value < 1
+        """Whether drafting, if it went on, would earn less than plain decoding; what it takes to begin included."""
+        beginning = 2 * self._steps.change / (_STAY * self._steps.plain) if self._fed == 1 else 0
+        return self._worth() < 1 + beginning
+
+    def _worth(self) -> float:
+        """Tokens in the time of a plain step while the draft proposes, at its best constant lookahead."""
+        lookaheads = np.arange(1, self._steps.cap + 1)
+        if self.constant is not None:
+            lookaheads = lookaheads[min(self.constant, self._steps.cap) - 1 :][:1]
+        first, later = self.experience.first.value, self.experience.later.value
+        tokens = 1 + first * (later ** np.arange(self._steps.cap)).cumsum()[lookaheads - 1]
+        drafting = (self._steps.first_draft + (lookaheads - 1) * self._steps.draft) * self._dearer
+        return float((tokens / (drafting + self._steps.passes[lookaheads])).max() * self._steps.plain)
+
+    def _may_draft(self) -> bool:
+        """Whether the draft proposes, if nothing else does: because that pays off, or to see whether it would."""
+        return not self._losing or (not self._asked and self._wait <= 0)
+
+    @property
+    def unread(self) -> int:
+        """How many of the text's last tokens to ask the draft about now, 0 for none; see `asked`."""
+        return _LOOK if self._plain >= _REST else 0
+
+    def asked(self, agreement: Sequence[bool]) -> None:
+        """Learn from what the draft would have proposed for tokens that are written already."""
+        self._plain, self._asked = 0, True
+        for right in agreement:
+            self.experience.first.add(right, 1)
+            self.experience.later.add(right, 1)
 
     def copied(self, matches: Sequence[Match]) -> Match:
         """The copy to propose, as long as pays off; `NO_MATCH`: the draft proposes, or nothing does."""
         price = max(self.experience.earned.value, 1.0)  # tokens in the time of a plain step
         costs = price * self._passes[self._fed] / self._steps.plain
         best, worth = NO_MATCH, 1 - float(costs[0])
-        if not self._losing or self._wait <= 0:
+        if self._may_draft():
             tokens = self.experience.round_.value
             worth = max(worth, tokens - price * tokens / self.experience.drafted.value)
         for match in matches:
@@ -347,13 +380,14 @@ class AutoPolicy:
             self._measured(timing, 0 if copy else proposed, changed=changed)
         self._timed += 1
         if not proposed:
-            self._wait -= 1
+            self._wait, self._plain = self._wait - 1, self._plain + 1
             self.experience.earned.add(1, 1)
             return
         drafting, passing = self._expected(0 if copy else proposed, changed=changed)
         seconds = (drafting * self._dearer + passing) / self._steps.plain
         self.experience.earned.add(accepted + 1, seconds)
         if not copy:
+            self._plain = 0
             self.experience.verdicts(self._confidences, proposed, accepted)
             self.experience.drafted.add(accepted + 1, seconds)
             self.experience.round_.add(accepted + 1, 1)
@@ -391,7 +425,7 @@ class AutoPolicy:
         self._reach = 1.0
         self._confidences.clear()
         self._probing = self._losing
-        return not self._probing or self._wait <= 0
+        return self._may_draft()
 
     def _price(self) -> None:
         more = self._more[self._fed] + self._drafts * self._dearer

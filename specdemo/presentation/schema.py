@@ -1,4 +1,4 @@
-"""Comparisons as JSON objects of schema 2, and back; objects of schema 1, which lack repeats, are read, too.
+"""Comparisons as JSON objects of schema 2, and back.
 
 The object holds what was measured and, for readers without this package, the figures derived from it
 (`tokens_per_second`, `summary`). Reading ignores the derived ones: they are functions of the rest.
@@ -11,7 +11,7 @@ from typing import Any
 from specdemo.analysis import metrics
 from specdemo.analysis.speedups import of_comparison
 from specdemo.errors import FileError
-from specdemo.files import READABLE, SCHEMA, json_value
+from specdemo.files import SCHEMA, json_value
 from specdemo.presentation.warnings import warnings
 from specdemo.records import SIDES, TICK, Comparison, Round, Run
 
@@ -22,7 +22,6 @@ _COLUMNS = {
     "token_entropies": "entropy",
     "token_alternatives": "alternatives",
 }
-_VERSIONS = " or ".join(map(str, READABLE))
 _REST = (
     "trace_source",
     "costs",
@@ -68,8 +67,8 @@ def from_json(data: dict[str, Any]) -> Comparison:
     Raises:
         ValueError: the object is of a schema that is not read.
     """
-    if data.get("schema") not in READABLE:
-        raise ValueError(f"expected an object of schema {_VERSIONS}, got schema {data.get('schema')!r}")
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
     return Comparison.model_validate({**data, **{side: _run_from_json(data[side]) for side in SIDES}})
 
 
@@ -82,7 +81,7 @@ def from_text(text: str | bytes, advice: str) -> Comparison:
     try:
         return from_json(json_value(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
-        raise FileError(f"This is not a comparison of schema {_VERSIONS}; {advice}.") from error
+        raise FileError(f"This is not a comparison of schema {SCHEMA}; {advice}.") from error
 
 
 def _run_to_json(run: Run) -> dict[str, Any]:

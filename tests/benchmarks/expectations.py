@@ -22,6 +22,7 @@ from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import TrialRow, cell_of
 from specdemo.files import ASSETS
 from specdemo.models.gguf_convert import convert_pair
+from specdemo.models.machine import instruction_sets
 from specdemo.models.pairs import PAIR_VARIABLE, begun, bundled_prompts, default_pair
 from specdemo.records import ModelPair
 from specdemo.strategies import Strategy
@@ -52,7 +53,8 @@ def expected(found: Bench) -> Expectations:
     """The same of a benchmark of the examples."""
     pair, rows = found.header.pair, found.rows
     environment = next(iter(found.engines.values())).environment
-    where = f"{environment.device}, {environment.threads} threads, {found.date}, {found.header.methods[0]}"
+    sets = ", ".join(instruction_sets())
+    where = f"{environment.device} ({sets}), {environment.threads} threads, {found.date}, {found.header.methods[0]}"
     measured = [_one(task, [row for row in rows if row.prompt == task.name]) for task in found.tasks]
     key = f"{pair.target.name}|{pair.draft.name if pair.draft is not None else ''}"
     return Expectations(key, {"measured_on": where, "prompts": [each for each in measured if each is not None]})

@@ -35,6 +35,7 @@ from specdemo.runtime.language_model import LanguageModel, ModelSequence
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import STRATEGIES, Strategy
 
+_LOOK = 4  # draft steps that reading some tokens at once and comparing them takes
 DRAFT, VOCABULARY = ASSETS / "smollm2-draft", 49152
 COSTS = {
     "avx2": Costs(
@@ -118,6 +119,9 @@ def replay(
         by_model = bool(proposals) and proposals[0].source in (None, "model") and draft.seconds > drafted
         seconds += passes[min(fed, len(passes)) - 1] + (costs.length_change or 0) * (fed != before)
         seconds += first + (len(ids) - 1) * later if by_model else 0.0
+        seconds += (
+            _LOOK * later if not ids and draft.seconds > drafted else 0.0
+        )  # the draft was asked, not to propose
         text += answer[done : done + accepted + 1]
         done, before = done + accepted + 1, fed
         result.rounds, result.proposed = result.rounds + 1, result.proposed + len(ids)

@@ -344,7 +344,9 @@ def test_the_automatic_lookahead_changes_from_round_to_round_and_gives_up_a_usel
 ) -> None:
     lookaheads = {len(proposals(step)) for step in speculate(traced, policy="auto").rounds}
     assert len(lookaheads) > 2
-    slow = COSTS.model_copy(update={"draft_step": COSTS.plain_step})
+    slow = COSTS.model_copy(
+        update={"draft_step": 4 * COSTS.plain_step}
+    )  # measured rounds correct it, by half at most
     run = run_alone(traced.decoder(Request.of(PROMPTS[0], settings(policy="auto")), slow))
     assert sum(len(proposals(step)) for step in run.rounds) <= 3
     with pytest.raises(SettingsError, match="choose another policy"):

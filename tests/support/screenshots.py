@@ -22,6 +22,7 @@ from tests.support.browser import FLAGS, installed, models_tab, open_tab, repeat
 
 SIZES: tuple[ViewportSize, ...] = (
     {"width": 1440, "height": 900},
+    {"width": 1280, "height": 720},
     {"width": 1024, "height": 768},
     {"width": 390, "height": 844},
 )
@@ -49,7 +50,7 @@ def take(page: Page, url: str, folder: Path) -> None:
     photograph(page, folder, "0-before")
     page.select_option(".speed", "20")
     start(page)
-    page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 60", timeout=120_000)
+    page.wait_for_function("document.querySelectorAll('.pane.plain .text [data-index]').length > 20", timeout=120_000)
     page.click(".toggle")
     photograph(page, folder, "1-playing", whole=False)
     page.select_option(".speed", "")

@@ -1,9 +1,24 @@
 """The first screen of the Compare tab: what one needs to see while a run plays is in view, at any size."""
 
+import json
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import BRIEF, Visit, downloaded, finalized, repeated, run, set_slider, start
+from specdemo.presentation import schema
+from tests.support.browser import (
+    BRIEF,
+    Visit,
+    downloaded,
+    finalized,
+    open_tab,
+    repeated,
+    run,
+    set_slider,
+    skip,
+    start,
+)
 from tests.support.proposals import proposals
 
 pytestmark = pytest.mark.browser
@@ -87,6 +102,30 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
         page.locator(".as-written").evaluate("(box, raw) => box.checked === raw || box.click()", raw)
         expect(answer).to_be_visible(visible=not raw)
         expect(written).to_be_visible(visible=raw)
+
+
+def test_the_verdict_takes_a_fifth_of_the_screen_with_any_number_of_warnings(visit: Visit, tmp_path: Path) -> None:
+    page = visit()
+    run(page)
+    raced = downloaded(page)
+    experts = raced.pair.target.model_copy(update={"architecture": "mixtral"})
+    saved = tmp_path / "race.json"
+    disturbed = {"other_load": 0.91, "repeats": (), "pair": raced.pair.model_copy(update={"target": experts})}
+    saved.write_text(json.dumps(schema.to_json(raced.model_copy(update=disturbed))), encoding="utf-8")
+    open_tab(page, "Anatomy")
+    page.set_input_files("#open input, input[type=file]", saved)
+    open_tab(page, "Compare")
+    skip(page)
+    expect(page.locator(".doubt")).to_contain_text("91 %")
+    for width, height in ((1280, 720), (390, 844)):
+        page.set_viewport_size({"width": width, "height": height})
+        finalized(page)
+        box = page.locator(".verdict").bounding_box()
+        assert box is not None
+        assert box["height"] <= height / 5, width
+    page.click(".why summary")
+    expect(page.locator(".grounds")).to_contain_text("91 %")
+    expect(page.locator(".grounds")).to_contain_text("experts")
 
 
 def test_without_motion_the_end_is_shown_at_once_and_answers_can_be_copied(visit: Visit) -> None:

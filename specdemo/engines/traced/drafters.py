@@ -116,7 +116,12 @@ class ModelDrafter:
                 self._sequence.logits(ids[:-1])
             return self._choose(self._sequence.logits(ids)[0], ids)
 
-        return propose(self._policy, limit, choose, _confidence)
+        proposals = propose(self._policy, limit, choose, _confidence)
+        if not proposals and isinstance(self._policy, AutoPolicy) and self._policy.unread:
+            agreement = self.agreement(ids, len(ids) - self._policy.unread)
+            if agreement is not None:
+                self._policy.asked(agreement)
+        return proposals
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
         """Pass it on to the policy."""

@@ -14,12 +14,13 @@ _GROUPS = {"wins": "Speculation wins", "close": "Close", "loses": "Speculation l
 _EXPECTATIONS = ASSETS / "expectations.json"
 _GROUP = Markup("<section><h3>{title}</h3>{entries}</section>")
 _ENTRY = Markup('<button type="button" data-prompt="{prompt}">{prompt}{measured}</button>')
+_WHERE = Markup("<p>Measured on {}; other machines differ.</p>")
 _MEASURED = Markup(" <small>{:.2f}×</small>")
 
 
 def examples_html(pair: ModelPair) -> str:
     """Prompts that suit the pair, each a button."""
-    prompts, measured = bundled_prompts(pair.target.prompts), _measured(pair)
+    prompts, (measured, where) = bundled_prompts(pair.target.prompts), _measured(pair)
     if not all(prompt in measured for prompt in prompts):
         return str(_entries(prompts, {}))
     groups = {
@@ -30,6 +31,7 @@ def examples_html(pair: ModelPair) -> str:
         Markup("").join(
             _GROUP.format(title=title, entries=_entries(held, measured)) for title, held in groups.items() if held
         )
+        + _WHERE.format(where)
     )
 
 
@@ -40,9 +42,9 @@ def _entries(prompts: Sequence[str], measured: Mapping[str, dict[str, Any]]) -> 
     )
 
 
-def _measured(pair: ModelPair) -> dict[str, dict[str, Any]]:
-    """What `tests/benchmarks` found for each prompt with this pair, if it was measured."""
+def _measured(pair: ModelPair) -> tuple[dict[str, dict[str, Any]], str]:
+    """What `tests/benchmarks` found for each prompt with this pair, if it was measured, and where."""
     if not _EXPECTATIONS.is_file() or pair.draft is None:
-        return {}
+        return {}, ""
     found = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
-    return {entry["prompt"]: entry for entry in found.get("prompts", [])}
+    return {entry["prompt"]: entry for entry in found.get("prompts", [])}, found.get("measured_on", "")
