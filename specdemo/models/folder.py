@@ -37,6 +37,8 @@ _MULTIMODAL_MTP = (
 _MODES: dict[Head, str] = {"eagle3": "eagle3_mode", "dflash": "dflash_mode", "mtp": "mtp_mode"}
 """Runtime information by which GenAI knows a head."""
 _TRUE = {"yes", "true", "1"}
+_GEMMA4_DRAFT = {"full_attention_key", "full_attention_value", "sliding_attention_key", "sliding_attention_value"}
+"""Inputs by which GenAI knows Gemma 4's multi-token-prediction head: its target's cache."""
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")
 _PIECES, _PIECE_BYTES = 64, 2**14
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
@@ -168,6 +170,8 @@ def _head(config: dict[str, Any], modes: frozenset[str]) -> Head | None:
     named = [str(name).lower() for name in names] if isinstance(names, list) else []
     if any("eagle3" in name for name in named):
         return "eagle3"
+    if any(name.startswith("gemma4") and "assistant" in name for name in named):
+        return "mtp"
     return "dflash" if "dflash_config" in config or any("dflash" in name for name in named) else None
 
 
@@ -196,13 +200,15 @@ class _Network(NamedTuple):
 
 def _read_network(path: Path, stem: str) -> _Network:
     """Read a network's XML, and check that its .bin file is long enough."""
-    constants, logits, modes = [], None, set[str]()
+    constants, logits, modes, inputs = [], None, set[str](), set[str]()
     try:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
             if layer.tag == "port" and "logits" in layer.get("names", "").split(","):
                 logits = int(layer[-1].text or 0) if len(layer) else None
             if layer.tag in _MODES.values() and layer.get("value", "").lower() in _TRUE:
                 modes.add(layer.tag)
+            if layer.tag == "layer" and layer.get("type") == "Parameter":
+                inputs |= {name for port in layer.iter("port") for name in port.get("names", "").split(",")}
             if layer.tag == "layer" and layer.get("type") == "Const":
                 data = layer.find("data")
                 if data is not None:
@@ -211,6 +217,8 @@ def _read_network(path: Path, stem: str) -> _Network:
                     constants.append((data.get("element_type", "unknown"), shape, end))
     except (ElementTree.ParseError, ValueError) as error:
         raise FolderError(f"{stem}.xml in {path.name!r} is damaged; copy the folder again.") from error
+    if inputs >= _GEMMA4_DRAFT:
+        modes.add(_MODES["mtp"])
     needed, present = max((end for *_, end in constants), default=0), (path / f"{stem}.bin").stat().st_size
     if present < needed:
         raise FolderError(

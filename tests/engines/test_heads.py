@@ -134,8 +134,37 @@ def test_a_multi_token_prediction_head_is_refused(mtp: Path) -> None:
     report = check_pair(target, head)
     assert not report.fits
     assert "choose a draft model or an EAGLE-3 head" in (report.reason or "")
-    with pytest.raises(PairError, match="which GenAI runs only inside an export in parts"):
+    with pytest.raises(PairError, match="which GenAI runs only in pipelines that cannot be stepped"):
         check_engine(pair_of(target, head, runtime=RuntimeSettings()), "genai")
+
+
+def gemma4_head(folder: Path) -> Path:
+    """A network with the inputs by which GenAI knows Gemma 4's head; it computes nothing."""
+    names = "inputs_embeds", *(f"{kind}_attention_{part}" for kind in ("full", "sliding") for part in ("key", "value"))
+    inputs = [ops.parameter([-1, 4], openvino.Type.f32, name=name) for name in names]
+    for each, name in zip(inputs, names, strict=True):
+        each.output(0).set_names({name})
+    openvino.save_model(openvino.Model([ops.result(ops.relu(each)) for each in inputs], inputs), folder)
+    return folder.parent
+
+
+@pytest.mark.parametrize("config", [None, {"model_type": "gemma4_assistant"}])
+def test_gemma_4s_head_is_known_by_its_inputs(tmp_path: Path, config: dict[str, str] | None) -> None:
+    folder = gemma4_head(tmp_path / "openvino_model.xml")
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    head = inspect_folder(folder, draft=True)
+    assert head.head == "mtp"
+    with pytest.raises(PairError, match=r"for Gemma 4, without continuous batching; choose a draft model"):
+        check_engine(pair_of(bundled_models()[0], head, runtime=RuntimeSettings()), "genai")
+
+
+def test_gemma_4s_head_is_known_by_its_configuration(mtp: Path) -> None:
+    network = mtp / "openvino_model.xml"
+    network.write_text(network.read_text().replace("mtp_mode", "another_mode"))
+    config = {"model_type": "gemma4_assistant", "architectures": ["Gemma4AssistantForCausalLM"]}
+    (mtp / "config.json").write_text(json.dumps(config))
+    assert inspect_folder(mtp, draft=True).head == "mtp"
 
 
 def test_an_export_in_parts_with_such_a_head_says_what_to_do(tmp_path: Path) -> None:
