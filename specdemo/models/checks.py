@@ -27,8 +27,8 @@ _LINEAR_THRESHOLD = (
     "GenAI speculates for a target with linear attention with a constant lookahead; choose policy constant."
 )
 _MTP = (
-    "It is a multi-token-prediction head, which GenAI runs only in pipelines that cannot be stepped: inside an export "
-    "in parts, or, for Gemma 4, without continuous batching; choose a draft model or an EAGLE-3 head."
+    "It is a multi-token-prediction head, which GenAI runs only in pipelines that cannot be stepped (an export in "
+    "parts; for Gemma 4, one without continuous batching); choose a draft model or an EAGLE-3 head."
 )
 _SERVED = "This model is on a server; choose the served engine."
 _NOT_SERVED = "The served engine decodes only what servers have; choose the genai engine."

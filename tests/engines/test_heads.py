@@ -140,7 +140,10 @@ def test_a_multi_token_prediction_head_is_refused(mtp: Path) -> None:
 
 def gemma4_head(folder: Path) -> Path:
     """A network with the inputs by which GenAI knows Gemma 4's head; it computes nothing."""
-    names = "inputs_embeds", *(f"{kind}_attention_{part}" for kind in ("full", "sliding") for part in ("key", "value"))
+    names = (
+        "inputs_embeds",
+        *(f"{kind}_attention_{part}" for kind in ("full", "sliding") for part in ("key", "value")),
+    )
     inputs = [ops.parameter([-1, 4], openvino.Type.f32, name=name) for name in names]
     for each, name in zip(inputs, names, strict=True):
         each.output(0).set_names({name})
@@ -155,7 +158,7 @@ def test_gemma_4s_head_is_known_by_its_inputs(tmp_path: Path, config: dict[str, 
         (folder / "config.json").write_text(json.dumps(config))
     head = inspect_folder(folder, draft=True)
     assert head.head == "mtp"
-    with pytest.raises(PairError, match=r"for Gemma 4, without continuous batching; choose a draft model"):
+    with pytest.raises(PairError, match=r"for Gemma 4, one without continuous batching\); choose a draft model"):
         check_engine(pair_of(bundled_models()[0], head, runtime=RuntimeSettings()), "genai")
 
 
