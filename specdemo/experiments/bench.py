@@ -31,7 +31,7 @@ from specdemo.experiments.report import (
     times,
     whiskers,
 )
-from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cells, problems
+from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, by_length, cells, problems
 from specdemo.measure.hardware import MEBIBYTE, Bound, Loader, MemoryUse, measure_bound, measure_memory
 from specdemo.measure.warm_up import WARM_UP_PROMPT
 from specdemo.models.checks import check_strategy, compared
@@ -242,6 +242,7 @@ def _report(result: Bench) -> Report:
         tables={
             "table": Table("Every method on every task", COLUMNS, table(result)),
             **({"advice": advice_table(result)} if found else {}),
+            **_length_table(result),
             **_thinking_table(result),
         },
         notes=list(notes(result)),
@@ -456,6 +457,16 @@ def _accepted_figure(result: Bench) -> go.Figure | None:
     return figure if figure.data else None
 
 
+def _length_table(result: Bench) -> dict[str, Table]:
+    """Short prompts and long ones apart, where there are both."""
+    rows = [
+        (cell.name, cell.task, str(cell.speedup), number(cell.acceptance_rate), number(cell.mean_accepted_length))
+        for cell in by_length(result)
+    ]
+    columns = ("method", "tokens of the prompt", "speedup", "α", "τ")
+    return {"lengths": Table("By length of the prompt", columns, rows)} if rows else {}
+
+
 def _thinking_table(result: Bench) -> dict[str, Table]:
     """Thinking and answer apart, where a model thinks."""
     rows = [
@@ -550,5 +561,5 @@ KIND = Kind(
     repeats=Range(10, REPEATS),
     why="of every run",
     charts=("speedup", "length", "position", "accepted", "passes", "against"),
-    tables=("advice", "against", "table", "thinking"),
+    tables=("advice", "against", "table", "lengths", "thinking"),
 )

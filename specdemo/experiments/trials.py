@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from math import log
 from operator import attrgetter
 from random import Random
 from statistics import fmean, stdev
@@ -32,12 +33,16 @@ _NO_TEXT = "The text ended at its first token."
 
 
 class TrialRow(Row):
-    """One trial: which method on which engine, which prompt, which repeat. Without a `trial`, `problem` says why."""
+    """One trial: which method on which engine, which prompt, which repeat. Without a `trial`, `problem` says why.
+
+    `prompt_tokens`: tokens of the prompt and the turns before it; None in older files.
+    """
 
     engine: EngineName
     method: str
     task: str
     prompt: str
+    prompt_tokens: int | None = None
     repeat: int
     trial: Trial | None
     problem: str | None = None
@@ -194,6 +199,7 @@ class TrialPlan(Plan[Group, TrialRow, F]):
     ) -> Iterator[TrialRow]:
         """A row for each variant of a group, with its trial or with why it has none."""
         ran, done, task = [variant for variant in group.order if variant in able], 0, group.task
+        length: int | None = None
 
         def row(variant: str, trial: Trial | None, problem: str | None) -> TrialRow:
             engine_name, _, method = variant.partition(" ")
@@ -202,6 +208,7 @@ class TrialPlan(Plan[Group, TrialRow, F]):
                 method=method,
                 task=task.task,
                 prompt=task.name,
+                prompt_tokens=length,
                 repeat=group.repeat,
                 trial=trial,
                 problem=problem,
@@ -211,6 +218,8 @@ class TrialPlan(Plan[Group, TrialRow, F]):
         settings = [self.settings_of(variant, group.repeat) for variant in ran]
         try:
             history = self._history(engine, task, answers, stop)
+            said = [text for turn in history for text in (turn.prompt, turn.answer)]
+            length = engine.count_tokens(" ".join([*said, task.prompt]))
             for trial in trials(engine, task.prompt, settings, costs, stop, history):
                 done += 1
                 yield row(ran[done - 1], trial, None if trial is not None else _NO_TEXT)
@@ -288,6 +297,30 @@ def cells(result: TrialResult) -> list[Cell]:
     tasks = [*dict.fromkeys(task.task for task in result.tasks), ALL]
     asked = ((name, task) for name in result.header.methods for task in tasks)
     return [cell for name, task in asked if (cell := cell_of(task, rows.get((name, task), []))) is not None]
+
+
+_LENGTHS = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
+_SHORT = 500
+
+
+def by_length(result: TrialResult) -> list[Cell]:
+    """Every method by about how many tokens its prompts have; empty where all are about as long, or nobody counted."""
+    rows: dict[tuple[str, int], list[TrialRow]] = {}
+    for row in result.rows:
+        if row.prompt_tokens is not None and row.trial is not None:
+            rows.setdefault((row.name, _length(row.prompt_tokens)), []).append(row)
+    lengths = sorted({length for _, length in rows})
+    if len(lengths) < 2:
+        return []
+    asked = ((name, length) for name in result.header.methods for length in lengths)
+    words = {length: f"about {length:,}" if length else f"under {_SHORT}" for length in lengths}
+    found = (cell_of(words[length], rows.get((name, length), [])) for name, length in asked)
+    return [cell for cell in found if cell is not None]
+
+
+def _length(tokens: int) -> int:
+    """The nearest of the usual lengths; 0 for a short prompt."""
+    return 0 if tokens < _SHORT else min(_LENGTHS, key=lambda length: abs(log(tokens / length)))
 
 
 def problems(result: TrialResult) -> dict[str, list[TrialRow]]:

@@ -478,3 +478,14 @@ def test_reports_show_speedup_along_the_text_and_tokens_accepted_per_round() -> 
     rows = {row[:2] for row in shown.tables["thinking"].rows}
     assert {("traced constant", "thinking"), ("traced constant", "answer")} <= rows
     assert "thinking" not in run(repeats=1)[-1].report().tables
+
+
+def test_short_prompts_and_long_ones_are_told_apart() -> None:
+    """As in SPEED-Bench, whose inputs have about 1,000 to 32,000 tokens."""
+    lengths = {"short": 3, "1k": 960, "1k too": 1_100, "8k": 7_500}
+    tasks = [Task(name=name, task="mixed", prompt="x " * words) for name, words in lengths.items()]
+    plan = BenchPlan(PAIR, tasks, SETTINGS, methods=METHODS[:2], repeats=1)
+    *_, last = bench(plan, load)
+    rows = [row[:2] for row in last.found.report().tables["lengths"].rows]
+    assert rows == [(name, length) for name in METHODS[:2] for length in ("under 500", "about 1,000", "about 8,000")]
+    assert "lengths" not in run(repeats=1)[-1].report().tables, "all are short"
