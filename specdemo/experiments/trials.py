@@ -304,7 +304,7 @@ _SHORT = 500
 
 
 def by_length(result: TrialResult) -> list[Cell]:
-    """Every method by about how many tokens its prompts have; empty where all are about as long, or nobody counted."""
+    """Every method by about how many tokens its prompts have; empty where all are as long, or nobody counted."""
     rows: dict[tuple[str, int], list[TrialRow]] = {}
     for row in result.rows:
         if row.prompt_tokens is not None and row.trial is not None:
