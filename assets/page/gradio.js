@@ -26,7 +26,18 @@ export function prompt() {
 
 /** As if it had been typed. @param {string} text */
 export function setPrompt(text) {
-  const area = /** @type {HTMLTextAreaElement} */ (find(PROMPT));
+  type(PROMPT, text);
+}
+
+/** Add a model as if its path had been typed. @param {string} path */
+export function addModel(path) {
+  type("#model-path :is(textarea, input)", path);
+  setTimeout(() => press("add-model")); // once Gradio has the path
+}
+
+/** @param {string} selector @param {string} text */
+function type(selector, text) {
+  const area = /** @type {HTMLTextAreaElement} */ (find(selector));
   area.value = text;
   area.dispatchEvent(new Event("input", { bubbles: true }));
 }

@@ -4,6 +4,7 @@ import { Anatomy } from "./anatomy.js";
 import { Examples, presenting } from "./ask.js";
 import { Board, Catalogue } from "./board.js";
 import { Chart } from "./chart.js";
+import { Drop } from "./drop.js";
 import * as gradio from "./gradio.js";
 import { Past } from "./past.js";
 import { Race } from "./race.js";
@@ -22,6 +23,7 @@ const VIEWS = {
   anatomy: ({ element }) => new Anatomy(element),
   board: ({ element }) => new Board(element),
   catalogue: ({ element, trigger }) => new Catalogue(element, trigger),
+  drop: ({ element }) => new Drop(element),
   examples: ({ element }) => new Examples(element),
   race: mountRace,
 };

@@ -150,10 +150,30 @@ def add_model(place: str, directory: Path | None = None) -> Model:
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
-        raise UsageError(f"Your models folder has another {path.name!r}; rename the file and add it again.")
+        raise _another(path)
     if not link.exists():
         link_or_copy(path, link)
     return find_model(path.name, directory)
+
+
+def keep_model(file: Path, directory: Path | None = None) -> Path:
+    """Move a GGUF file that was written for this into the user's models directory, unless it is there already.
+
+    Raises:
+        ModelError: it is no model that can be used.
+        UsageError: another model has its name there.
+    """
+    _ = resolve(str(file))
+    kept = models_dir(directory) / file.name
+    if not kept.exists():
+        file.replace(kept)
+    elif content_digest(kept) != content_digest(file):
+        raise _another(file)
+    return kept
+
+
+def _another(file: Path) -> UsageError:
+    return UsageError(f"Your models folder has another {file.name!r}; rename the file and add it again.")
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:

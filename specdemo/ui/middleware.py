@@ -54,16 +54,20 @@ _FILES = re.compile(r"/(assets|static|svelte)/|/gradio_api/file=")
 
 
 class Route(NamedTuple):
-    """Paths that are open for these methods; `before`: also before signing in. `json`: the body is an event."""
+    """Paths that are open for these methods; `before`: also before signing in. `json`: the body is an event.
+
+    `local`: only where nobody but this machine reaches the page, whose files may be of any size.
+    """
 
     methods: str
     path: re.Pattern[str]
     before: bool = False
     json: bool = False
+    local: bool = False
 
 
-def _route(methods: str, path: str, *, before: bool = False, json: bool = False) -> Route:
-    return Route(methods, re.compile(path), before, json)
+def _route(methods: str, path: str, *, before: bool = False, json: bool = False, local: bool = False) -> Route:
+    return Route(methods, re.compile(path), before, json, local)
 
 
 _API = "/gradio_api"
@@ -92,6 +96,7 @@ ROUTES = (
     _route("GET", rf"{_API}/call/(v2/)?compare/[\w-]{{1,{NAME_CHARACTERS}}}"),
     _route("GET", _MESSAGES),
     _route("POST", _UPLOAD),
+    _route("PUT", r"""/model/[^./\\<>:"|?*\x00-\x1f][^/\\<>:"|?*\x00-\x1f]{0,200}\.(?i:gguf)""", local=True),
     _route("GET HEAD", rf"{_API}/file=(/|[A-Za-z]:[/\\]).+"),  # no address
 )
 """All that is open."""
@@ -106,7 +111,8 @@ def checks(host: str | None, allowed: Sequence[str]) -> list[Middleware]:
     address = host or os.environ.get("GRADIO_SERVER_NAME", _LOOPBACK[1])
     space = os.environ.get("SPACE_HOST")  # of a Hugging Face Space, behind whose proxy the page stands
     own = [*allowed, *filter(None, [space])]
-    found = [Middleware(Checks, trusted=own, addresses=None if space else Addresses())]
+    here = only_here(host, allowed)
+    found = [Middleware(Checks, trusted=own, addresses=None if space else Addresses(), local=here)]
     if allowed or is_loopback(address):
         names = [*_LOOPBACK, address, *own]
         found.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False))
@@ -153,11 +159,15 @@ _NOTHING += '"session_not_found":true,"success":false}\n\n'
 class Checks:
     """Refuses what is another site's, unknown, too large or too much."""
 
-    def __init__(self, app: ASGIApp, trusted: Sequence[str], addresses: Addresses | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, trusted: Sequence[str], addresses: Addresses | None = None, *, local: bool = False
+    ) -> None:
         """`trusted`: hosts whose pages are this page, whatever a proxy makes of its name.
 
-        `addresses`: None where a proxy stands in front, so that all requests seem to come from it.
+        `addresses`: None where a proxy stands in front, so that all requests seem to come from it. `local`: only this
+        machine reaches the page.
         """
+        self._local = local
         self._app = app
         self._trusted = [name.lower() for name in trusted]
         self._addresses = addresses
@@ -254,14 +264,14 @@ class Checks:
                 "a proxy, start it with --allowed-host and the name in the browser's address.",
             )
         route = _found(scope)
-        if route is None:
+        if route is None or (route.local and not self._local):
             return _UNKNOWN
         if not route.before and not signed_in(scope):
             return Refusal(401, "Sign in at the front page first.")
         if "transfer-encoding" in headers:
             return Refusal(411, "The request does not say its length; send Content-Length.")
         most = FILE_BYTES + _FORM_BYTES if scope["path"] == _UPLOAD else BODY_BYTES
-        if _length(headers) > most:
+        if _length(headers) > most and not route.local:
             return Refusal(413, f"The request has {_length(headers):,} bytes; send at most {most:,}.")
         if len(scope["query_string"]) > _QUERY_CHARACTERS:
             return Refusal(

@@ -22,6 +22,7 @@ from specdemo.presentation.scripts import PAGE
 from specdemo.records import ModelPair
 from specdemo.ui.callbacks.compare import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
+from specdemo.ui.drops import drop_route
 from specdemo.ui.events import ENGINE, PRIVATE
 from specdemo.ui.files import AGE, visitors_files
 from specdemo.ui.gradio_inside import bounded
@@ -80,7 +81,9 @@ def serve(
                 worker, pair, models_dir=models_dir, downloads=allowed, local=only_here(host, allowed_hosts)
             )
             gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
-            options = launch_options(host, allowed_hosts, lambda: worker.responsive, sessions=sessions)
+            options = launch_options(
+                host, allowed_hosts, lambda: worker.responsive, sessions=sessions, models_dir=models_dir
+            )
             page.launch(**options, server_name=host, server_port=port, auth=auth)
     finally:
         worker.close()
@@ -92,6 +95,7 @@ def launch_options(
     ready: Callable[[], bool] = lambda: True,
     *,
     sessions: int = SESSIONS,
+    models_dir: Path | None = None,
 ) -> dict[str, Any]:
     """Options of `Blocks.launch`: style, our files and Plotly's served from this host, who may ask, and limits.
 
@@ -108,6 +112,7 @@ def launch_options(
         Route("/readyz", readyz),
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
+        *([drop_route(models_dir)] if only_here(host, allowed_hosts) else []),
     ]
     return {
         "app_kwargs": {

@@ -4,10 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from specdemo.errors import FolderError, SpecdemoError, UsageError
 from specdemo.models.library import add_model, library
 from specdemo.models.pairs import BUNDLED, bundled_pair
+from specdemo.ui.drops import drop_route
 from specdemo.ui.registry import Registry
 from specdemo.ui.session import Visitors
 from tests.support import gguf_files
@@ -72,3 +75,26 @@ def test_the_page_gets_the_name_under_which_it_is_listed(file: Path, tmp_path: P
     copy = shutil.copy(file, tmp_path / "a copy.gguf")
     assert registry.add(str(copy)) in registry.models()
     assert registry.folder == directory
+
+
+def test_a_dropped_file_is_kept_if_it_is_a_model(file: Path, tmp_path: Path, directory: Path) -> None:
+    page = TestClient(Starlette(routes=[drop_route(directory)]))
+    for _ in range(2):  # again is no mistake
+        kept = page.put("/model/mine.gguf", content=file.read_bytes()).json()
+        assert kept == {"path": str(directory / "mine.gguf")}
+    assert (directory / "mine.gguf").read_bytes() == file.read_bytes()
+    assert add_model(str(directory / "mine.gguf"), directory).name == "mine.gguf"
+    other = gguf_files.write(tmp_path / "other.gguf", "qwen2", "Q8_0").read_bytes()
+    for name, content, reason in (
+        ("mine.gguf", other, "has another 'mine.gguf'; rename the file"),
+        ("bad.gguf", b"GGUF", "bad.gguf"),
+        ("half.gguf", file.read_bytes()[:5000], "half.gguf"),
+    ):
+        assert reason in page.put(f"/model/{name}", content=content).json()["refused"]
+    assert [path.name for path in directory.iterdir()] == ["mine.gguf"]
+
+
+def test_no_file_is_taken_that_would_fill_the_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdemo.ui.drops._FREE_BYTES", 2**63)
+    refused = TestClient(Starlette(routes=[drop_route(directory)])).put("/model/a.gguf", content=b"GGUF")
+    assert "There is no room for this file" in refused.json()["refused"]

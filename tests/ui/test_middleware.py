@@ -37,7 +37,8 @@ async def answer(request: Request) -> PlainTextResponse:
 
 def client(url: str, host: str | None = None, *allowed: str, address: str = "testclient") -> TestClient:
     """Of a page that answers everything, checks apart, and has nothing under way."""
-    app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])], middleware=checks(host, allowed))
+    every = Route("/{path:path}", answer, methods=["GET", "POST", "PUT"])
+    app = Starlette(routes=[every], middleware=checks(host, allowed))
     queue = SimpleNamespace(
         pending_messages_per_session={"known": []},
         event_ids_to_events={},
@@ -142,6 +143,18 @@ def test_no_other_route_takes_what_uploads_may() -> None:
         assert page.post(f"/gradio_api/{path}", content=large).status_code in (404, 413)
     assert page.post("/gradio_api/upload", content=large).status_code == 415, "only forms"
     assert page.post("/gradio_api/upload", json={"a": 1}).status_code == 415
+
+
+def test_a_model_is_sent_to_a_page_of_this_machine_alone() -> None:
+    large = bytes(BODY_BYTES + 1)
+    here, elsewhere = client("http://localhost"), client("http://demo.example", None, "demo.example")
+    assert here.put("/model/my model.Q4_1.gguf", content=large).text == "done"
+    assert elsewhere.put("/model/a.gguf", content=b"a").status_code == 404
+    assert client("http://192.0.2.1", "192.0.2.1").put("/model/a.gguf", content=b"a").status_code == 404
+    assert here.put("/model/a.gguf", content=b"a", headers={"Origin": EVIL}).status_code == 403
+    hidden_or_elsewhere = (".gguf", ".a.gguf", "a%2Fb.gguf", "..%2Fa.gguf", "a%5Cb.gguf")
+    for name in (*hidden_or_elsewhere, "a.bin", "a%00.gguf", "b" * 300 + ".gguf"):
+        assert here.put(f"/model/{name}", content=b"a").status_code == 404, name
 
 
 def test_a_form_holds_one_file() -> None:

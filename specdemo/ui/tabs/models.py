@@ -36,7 +36,7 @@ def models_tab(
 ) -> ModelsTab:
     """The tab's contents; `stop` makes the callback that ends one of its actions.
 
-    `local`: only this machine reaches the page, so its files may be added by their paths.
+    `local`: only this machine reaches the page, so its files may be added.
     """
     with gr.Tab("Models") as tab:
         shown = _widgets(registry, pair, header, compare)
@@ -101,6 +101,7 @@ def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: Compa
 def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button]:
     """Widgets that add a file of this machine."""
     with gr.Accordion("Add a model file…", open=False, elem_id="adding"):
+        view("drop", elem_id="drop")
         place = gr.Textbox(
             label="Path",
             info=f"a GGUF file or an OpenVINO folder on this machine; it is linked into {registry.folder}",
