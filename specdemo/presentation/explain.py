@@ -1,13 +1,13 @@
 """A comparison in plain sentences, for page and terminal alike: what was compared, how, and why outputs part."""
 
 import math
-import shlex
 from collections.abc import Iterator
 
 from specdemo.analysis import metrics
+from specdemo.presentation.shells import command
 from specdemo.presentation.wording import run_words
 from specdemo.records import Comparison, Counters, Divergence, Move, Verdict
-from specdemo.strategies import SOURCES
+from specdemo.strategies import SOURCES, Tree
 
 
 def agreement(comparison: Comparison) -> str:
@@ -105,13 +105,15 @@ def divergence_reason(comparison: Comparison) -> str:
     if settings.engine == "served":
         return _SERVED_DIVERGENCE
     found = comparison.divergence
+    tree = _TREES if isinstance(settings.strategy, Tree) else ""
     if found is not None and not found.near_tie:
-        return f"{_candidates(found)} {_fault(comparison)}"
+        return f"{_candidates(found)} So this is no tie: engine or model is at fault.{tree} {_reproduced(comparison)}"
     if found is not None:
-        return f"{_candidates(found)} {_HARMLESS} {_remedy(comparison)}"
+        return f"{_candidates(found)} {_HARMLESS} {_remedy(comparison)}{tree}"
     return (
         "Both sides use the same target, but a pass over several tokens runs different kernels than a pass over one "
-        f"and rounds differently, which decides where two tokens are almost equally likely. {_remedy(comparison)}"
+        "and rounds differently, which decides where two tokens are almost equally likely. "
+        f"{_remedy(comparison)}{tree}"
     )
 
 
@@ -140,19 +142,12 @@ def _remedy(comparison: Comparison) -> str:
     )
 
 
-def _fault(comparison: Comparison) -> str:
-    """What to do where rounding does not explain it."""
-    settings = comparison.settings
-    changed = settings.model_dump(exclude_defaults=True)
-    options = [
-        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
-        for name, value in changed.items()
-        if value is not True
-    ]
-    options += [f"--{name.replace('_', '-')}" for name, value in changed.items() if value is True]
-    command = " ".join(["python -m specdemo compare", shlex.quote(comparison.prompt), *options])
-    tree = _TREES if comparison.pair.eagle3 and getattr(settings, "tree_depth", False) else ""
-    return f"So this is no tie: engine or model is at fault.{tree} With this pair, this reproduces it: {command}"
+def _reproduced(comparison: Comparison) -> str:
+    """The line that shows it again, as POSIX shells take it and, if that is another, as PowerShell does."""
+    words = ["python", "-m", "specdemo", "compare", comparison.prompt]
+    for name, value in comparison.settings.model_dump(exclude_defaults=True).items():
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return " ".join(["With this pair, this reproduces it:", *command(words)])
 
 
 _TREES = " Trees of EAGLE-3 heads are known to differ on CPUs (openvino issue 38079)."

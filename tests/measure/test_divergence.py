@@ -54,6 +54,18 @@ def test_what_rounding_cannot_explain_is_a_fault_with_the_line_that_reproduces_i
     assert "“ over” 62 % (plain) and “ otherwise” 11 %" in reason
     assert "no tie: engine or model is at fault" in reason
     assert reason.endswith("python -m specdemo compare Say --num-assistant-tokens 3")
+    reason = divergence_reason(comparison.model_copy(update={"divergence": apart, "prompt": "Don't"}))
+    assert reason.endswith("# in PowerShell: python -m specdemo compare 'Don''t' --num-assistant-tokens 3")
+
+
+def test_a_tree_carries_the_warning_that_trees_differ() -> None:
+    comparison = compared(ScriptedEngine(diverges_at=5, rounding=0.02))
+    assert comparison.divergence is not None
+    tree = comparison.settings.model_copy(update={"tree_depth": 2})
+    for divergence in (comparison.divergence, None):
+        update = {"divergence": divergence, "settings": tree}
+        assert "openvino issue 38079" in divergence_reason(comparison.model_copy(update=update))
+        assert "38079" not in divergence_reason(comparison.model_copy(update={"divergence": divergence}))
 
 
 def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:

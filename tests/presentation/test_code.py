@@ -123,6 +123,13 @@ def test_a_rendered_template_has_its_special_tokens() -> None:
 def test_what_settings_become() -> None:
     assert "--spec-draft-p-min 0.3" in written("llama.cpp", policy="confidence", assistant_confidence_threshold=0.3)
     assert "--spec-type ngram-simple" in written("llama.cpp", drafter="lookup")
+    suffix = {"engine": "traced", "drafter": "suffix"}
+    assert "--spec-type ngram-cache --spec-draft-n-max 20" in written("llama.cpp", **suffix)
+    assert "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own" in written(
+        "llama.cpp", **suffix
+    )
+    assert '"suffix_decoding_max_cached_requests": 0' in written("vllm", **suffix)
+    assert '"method": "suffix"' in written("vllm", remember=True, **suffix)
     assert '"method": "ngram", "prompt_lookup_min": 1' in written("vllm", drafter="lookup")
     assert "--per-request-spec-decode-metrics" not in written("vllm")  # only recent versions have it
     assert '"seed": 3' in written("vllm", do_sample=True, seed=3)

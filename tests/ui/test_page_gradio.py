@@ -133,6 +133,10 @@ def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) 
     expect(page.locator("#rail")).to_be_hidden()
     for part in (".verdict", ".pane.plain", ".pane.speculative", ".chart.clock", ".chart.acceptance"):
         expect(page.locator(part)).to_be_in_viewport(ratio=0.99)
+    doubt = "disturbed: other programs used 25 % of the processor"
+    page.locator(".doubt").evaluate("(chip, words) => { chip.textContent = words; }", doubt)
+    said = page.locator(".outcome").evaluate("outcome => [outcome.scrollHeight, outcome.clientHeight]")
+    assert said[0] <= said[1], "nothing that an audience reads is cut off"
     page.keyboard.press("s")
     expect(page.locator(".slow-motion")).to_be_visible()
     page.keyboard.press("Escape")
