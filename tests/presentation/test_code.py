@@ -123,7 +123,7 @@ def test_a_rendered_template_has_its_special_tokens() -> None:
 def test_what_settings_become() -> None:
     assert "--spec-draft-p-min 0.3" in written("llama.cpp", policy="confidence", assistant_confidence_threshold=0.3)
     assert "--spec-type ngram-simple" in written("llama.cpp", drafter="lookup")
-    suffix = {"engine": "traced", "drafter": "suffix"}
+    suffix: dict[str, Any] = {"engine": "traced", "drafter": "suffix"}
     assert "--spec-type ngram-cache --spec-draft-n-max 20" in written("llama.cpp", **suffix)
     assert "# llama.cpp's n-gram cache decides how much to propose by thresholds of its own" in written(
         "llama.cpp", **suffix
