@@ -7,7 +7,7 @@ const PERCENT = 100;
 export class Drop {
   /** @param {HTMLElement} element */
   constructor(element) {
-    this.zone = /** @type {HTMLElement} */ (element.querySelector(".drop"));
+    this.zone = /** @type {HTMLElement} */ (element.querySelector(".landing"));
     this.said = /** @type {HTMLElement} */ (element.querySelector("[role=status]"));
     const input = /** @type {HTMLInputElement} */ (element.querySelector("input"));
     input.addEventListener("change", () => this.take(input.files));

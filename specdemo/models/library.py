@@ -210,7 +210,14 @@ def find_model(name: str, directory: Path | None = None) -> Model:
 
 def unknown_model(name: str, models: Sequence[str]) -> UnknownNameError:
     """What to do about a name that no model has; pairs of the catalogue may be meant, too."""
-    near = get_close_matches(name, [*models, *(entry.name for entry in catalogue())], n=1, cutoff=0.6)
+    entries = {entry.name: entry for entry in catalogue()}
+    if name in entries:
+        target = entries[name].target.name or entries[name].target.repository or f"{name}/target"
+        return UnknownNameError(
+            f"{quoted(name)} is a pair of the catalogue, whose target is {quoted(target)}; "
+            f"'specdemo models info {name}' says how to get it."
+        )
+    near = get_close_matches(name, [*models, *entries], n=1, cutoff=0.6)
     if near:
         return UnknownNameError(f"Unknown model {quoted(name)}. Did you mean {near[0]}?")
     return UnknownNameError(f"Unknown model {quoted(name)}; choose one of {', '.join(models)}.")

@@ -160,6 +160,17 @@ def test_an_unknown_name_is_compared_with_others(name: str, meant: str) -> None:
         resolve(name)
 
 
+def test_a_pairs_name_is_none_of_a_model() -> None:
+    with pytest.raises(UnknownNameError) as refused:
+        resolve("qwen3-8b")
+    assert str(refused.value) == (
+        "'qwen3-8b' is a pair of the catalogue, whose target is 'OpenVINO/Qwen3-8B-int4-ov'; "
+        "'specdemo models info qwen3-8b' says how to get it."
+    )
+    with pytest.raises(UnknownNameError, match="whose target is 'story-pair/target'"):
+        resolve("story-pair")
+
+
 def test_before_it_is_converted(file: Path) -> None:
     model = inspect_gguf(file)
     assert awaits_conversion(model)

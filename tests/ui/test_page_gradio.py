@@ -128,6 +128,7 @@ def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) 
         expect(page.get_by_role("textbox", name="Prompt", exact=True)).to_be_visible()
         for needed in (".examples .opener", "#copy", ".pane.speculative .legend"):
             expect(page.locator(needed)).to_be_visible()
+        expect(page.locator(".chart.clock .modebar")).to_be_visible(visible=width > 760)
     page.set_viewport_size({"width": 1280, "height": 720})
     page.locator("body").press("p")
     expect(page.locator("#rail")).to_be_hidden()

@@ -109,14 +109,14 @@ _FILE = """([name, text]) => {
 def drop(page: Page, name: str, content: bytes) -> None:
     """Drop a file onto the place for models."""
     files = page.evaluate_handle(_FILE, [name, b64encode(content).decode()])
-    page.dispatch_event("#drop .drop", "drop", {"dataTransfer": files})
+    page.dispatch_event("#drop .landing", "drop", {"dataTransfer": files})
 
 
 def test_a_dropped_model_file_is_added_chosen_and_used(visit: Visit, models_dir: Path, tmp_path: Path) -> None:
     page = visit()
     models_tab(page)
     page.click("#adding button")
-    expect(page.locator("#drop .drop")).to_be_visible()
+    expect(page.locator("#drop .landing")).to_be_visible()
     drop(page, "README.md", b"Hello")
     said = page.locator("#drop [role=status]")
     expect(said).to_have_text("Drop one GGUF file. For a folder, give its path.")
