@@ -20,7 +20,6 @@ from specdemo.engines import load_engine
 from specdemo.models.pairs import begun, bundled_prompts
 from specdemo.presentation.scripts import PAGE
 from specdemo.records import ModelPair
-from specdemo.ui.callbacks.compare import Callbacks, api_description
 from specdemo.ui.controls import choices_css, start_values
 from specdemo.ui.drops import drop_route
 from specdemo.ui.events import ENGINE, PRIVATE
@@ -31,7 +30,7 @@ from specdemo.ui.middleware import Readable, checks, only_here
 from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors, first_used
-from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareTab, compare_tab
+from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
@@ -159,7 +158,7 @@ def build_page(
     with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
         header = gr.HTML(header_html(pair), elem_id="header")
         used, known = gr.State(pair), gr.State(False)
-        callbacks = Callbacks(sessions, local=local)
+        callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
             compare = compare_tab(callbacks, known, used, pair, stop("run"))
             connect_find(sessions, known, used, compare, stop)

@@ -20,7 +20,7 @@ from specdemo.experiments.trials import ALL
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.boards.report import report_template
-from specdemo.ui.tabs.experiments import Callbacks
+from specdemo.ui.tabs.experiments import ExperimentCallbacks
 
 SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=41)
 TASKS = [Task(name=f"tales {n}", task="tales", prompt=f"Say {n}") for n in range(8)]
@@ -122,7 +122,7 @@ def test_a_file_is_compared_on_the_page(tmp_path: Path, monkeypatch: pytest.Monk
         def measure(self, visitor: str, what: str, job: Any) -> Any:
             yield from job.work(lambda name: ScriptedEngine(), stop=lambda: False)
 
-    callbacks = Callbacks(Sessions(), KIND)  # type: ignore[arg-type]
+    callbacks = ExperimentCallbacks(Sessions(), KIND)  # type: ignore[arg-type]
     visitor: Any = SimpleNamespace(session_hash="visitor")
     pair = ScriptedEngine().pair
     *_, board, last = callbacks.measure(visitor, True, pair, None, str(other), 2, 1, 16, False, ["traced constant"])

@@ -29,7 +29,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.boards.report import report_template, result_board
-from specdemo.ui.tabs.experiments import Callbacks, given
+from specdemo.ui.tabs.experiments import ExperimentCallbacks, given
 
 SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=41)
 TASKS = [Task(name=f"tales {n}", task="tales", prompt=f"Say {n}") for n in (1, 2, 3)]
@@ -138,7 +138,7 @@ def test_a_new_kind_is_a_part_of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_p
             yield from job.work(load, stop=lambda: False)
 
     visitor: Any = SimpleNamespace(session_hash="visitor")
-    callbacks = Callbacks(Sessions(), KIND)  # type: ignore[arg-type]
+    callbacks = ExperimentCallbacks(Sessions(), KIND)  # type: ignore[arg-type]
     updates = list(callbacks.measure(visitor, True, PAIR, None, None, 2, 1, 16, False, ["16", "64"]))
     *_, (message, board, _, _, _), (_, _, files, _, _) = updates
     assert message == ""

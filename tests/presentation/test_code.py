@@ -22,8 +22,8 @@ from specdemo.models.pairs import BUNDLED, begun, bundled_models, bundled_pair, 
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.ui.callbacks.compare import Callbacks
 from specdemo.ui.controls import start_values
+from specdemo.ui.tabs.compare import CompareCallbacks
 from tests.support import llama
 
 PAIR = ScriptedEngine().pair
@@ -165,12 +165,12 @@ def test_a_draft_with_another_tokenizer_is_recognised(capfd: pytest.CaptureFixtu
     assert main(["code", PROMPT, "--policy", "constant", *chosen]) == 2
     assert "a different tokenizer than its target" in capfd.readouterr().err
     pair = bundled_pair().model_copy(update={"draft": inspect_folder(FIXTURES / "llama" / "draft", draft=True)})
-    message, lines = Callbacks(mock.Mock()).code("vllm", pair, "Say", *start_values(pair).values())
+    message, lines = CompareCallbacks(mock.Mock()).code("vllm", pair, "Say", *start_values(pair).values())
     assert (lines, "a different tokenizer than its target" in message) == ("", True)
 
 
 def test_the_page_gives_it_as_text_and_says_what_it_cannot() -> None:
-    callbacks = Callbacks(mock.Mock())
+    callbacks = CompareCallbacks(mock.Mock())
     values = start_values(PAIR)
     message, lines = callbacks.code("llama.cpp", PAIR, "1 < 2", *values.values())
     assert "1 < 2" in lines

@@ -13,11 +13,11 @@ from specdemo.models.catalogue import Beginning, find
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks.compare import Callbacks
 from specdemo.ui.controls import NAMES, settings_from, settings_from_link, start_values
 from specdemo.ui.registry import Registry
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors
+from specdemo.ui.tabs.compare import CompareCallbacks
 
 BEGUN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 
@@ -54,5 +54,5 @@ def test_so_do_the_terminal_and_the_endpoint(pair: ModelPair) -> None:
 
     assert settings() == GenerationSettings(**BEGUN)
     assert settings("--repetition-penalty", "1") == GenerationSettings(**BEGUN | {"repetition_penalty": 1.0})
-    endpoint = signature(Callbacks(cast(Sessions, None)).api(pair)).parameters
+    endpoint = signature(CompareCallbacks(cast(Sessions, None)).api(pair)).parameters
     assert {name: endpoint[name].default for name in BEGUN} == BEGUN

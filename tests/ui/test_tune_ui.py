@@ -32,9 +32,9 @@ from specdemo.records import Costs, StepCosts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.report import EMPTY, result_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
-from specdemo.ui.callbacks.tune import after_sweep, begun
 from specdemo.ui.jobs import measured
-from specdemo.ui.tabs.experiments import Callbacks
+from specdemo.ui.tabs.experiments import ExperimentCallbacks
+from specdemo.ui.tabs.tune import after_sweep, begun
 from specdemo.worker import WithEngine
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
@@ -272,7 +272,7 @@ def benchmarked(error: EngineError | None = None) -> list[list[Any]]:
     """Every update of message, board, reports, start and stop."""
     states = list(bench(BenchPlan(ENGINE.pair, [TASK], SETTINGS, ["traced constant"], repeats=2), loads))
     visitor = SimpleNamespace(session_hash="visitor")
-    callbacks = Callbacks(Sessions(*states, error=error), KIND)  # type: ignore[arg-type]
+    callbacks = ExperimentCallbacks(Sessions(*states, error=error), KIND)  # type: ignore[arg-type]
     return list(callbacks.measure(visitor, True, ENGINE.pair, None, None, 1, 2, 40, False, ["traced constant"]))  # type: ignore[arg-type]
 
 

@@ -19,7 +19,6 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
 from specdemo.records import Comparison, Round, Side, Token
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks.compare import api_description, show_valid
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
 from specdemo.ui.feed import Feed
 from specdemo.ui.html.figures import acceptance_figure, clock_figure, figures_html
@@ -27,6 +26,7 @@ from specdemo.ui.html.tokens import round_html
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Visitors
+from specdemo.ui.tabs.compare import api_description, show_valid
 from tests.support.strategies import comparisons, rounds
 
 PAIR = bundled_pair()

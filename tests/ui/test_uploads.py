@@ -20,8 +20,8 @@ from specdemo.presentation import schema
 from specdemo.records import MOST_TURNS, Comparison, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import uploads
-from specdemo.ui.callbacks.compare import Callbacks, kept_chat
 from specdemo.ui.share.files import KINDS
+from specdemo.ui.tabs.compare import CompareCallbacks, kept_chat
 from specdemo.ui.uploads import meanwhile, opened, opening, reading, sharing
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def test_whoever_leaves_ends_the_process_that_reads_for_them(saved: dict[str, An
 
 
 def test_the_page_shows_why_a_file_is_refused() -> None:
-    *_, (_, message, _) = Callbacks(mock.Mock()).open(b"[1]")
+    *_, (_, message, _) = CompareCallbacks(mock.Mock()).open(b"[1]")
     assert "not a comparison" in message
 
 

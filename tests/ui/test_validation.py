@@ -16,14 +16,14 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from specdemo.models.pairs import bundled_pair
-from specdemo.ui.callbacks.compare import Callbacks, kept_chat
-from specdemo.ui.callbacks.models import _name
 from specdemo.ui.middleware import Readable
 from specdemo.ui.page import build_page
 from specdemo.ui.registry import Registry
 from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors
+from specdemo.ui.tabs.compare import CompareCallbacks, kept_chat
 from specdemo.ui.tabs.experiments import suite_name
+from specdemo.ui.tabs.models import _name
 from specdemo.worker import Worker
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
@@ -188,6 +188,6 @@ def test_no_upload_means_the_bundled_suite() -> None:
 
 @pytest.mark.parametrize("prompt", ["\ud800", None, ["a"]], ids=repr)
 def test_the_endpoint_takes_text_only(prompt: Any) -> None:
-    compare = Callbacks(cast(Sessions, SimpleNamespace())).api(bundled_pair())
+    compare = CompareCallbacks(cast(Sessions, SimpleNamespace())).api(bundled_pair())
     with pytest.raises(gr.Error, match="The prompt is not text"):
         next(compare(prompt))

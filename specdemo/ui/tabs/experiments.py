@@ -22,8 +22,7 @@ from specdemo.models.places import own_cache, writable
 from specdemo.progress import Progress
 from specdemo.records import ModelPair
 from specdemo.ui.boards.report import EMPTY, report_board, report_template
-from specdemo.ui.callbacks import check_known
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known
 from specdemo.ui.html.parts import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
@@ -42,7 +41,7 @@ _EXTRAS = {
 }
 
 
-class Callbacks:
+class ExperimentCallbacks:
     """What the button that starts an experiment calls: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions, kind: Kind) -> None:
@@ -196,7 +195,7 @@ def experiment(
     other.upload(other_name, other, against, **PRIVATE)
     inputs = [known, pair, file, other, *numbers, extras, *groups]
     outputs = [message, board, files, start, halt]
-    start.click(Callbacks(sessions, kind).measure, inputs, outputs, **QUIET, **ENGINE)
+    start.click(ExperimentCallbacks(sessions, kind).measure, inputs, outputs, **QUIET, **ENGINE)
     halt.click(stop(name), **PRIVATE)
     if groups:
         pair.change(lambda used: [gr.update(**_offered(option, used)) for option in options], pair, groups, **PRIVATE)

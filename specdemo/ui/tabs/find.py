@@ -11,9 +11,8 @@ from specdemo.experiments.sweep import Candidate, Sweep, candidates, sweep, with
 from specdemo.presentation.figures import percent
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ui.callbacks import check_known
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known
 from specdemo.ui.html.parts import alert, notice
 from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions

@@ -1,18 +1,265 @@
 """The Models tab: the catalogue, what is on this machine, and which pair to use, where and how."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import gradio as gr
+from gradio.components import Component
 
-from specdemo.ui.callbacks.models import Callbacks, Shown, model_choices
-from specdemo.ui.controls import Control
+from specdemo.errors import SpecdemoError, UnknownNameError
+from specdemo.models.checks import check_pair, drafts_for, is_recommended
+from specdemo.models.devices import devices
+from specdemo.models.pairs import bundled_prompts
+from specdemo.records import Model, ModelPair
+from specdemo.ui.controls import RUNTIME, Control, control, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
-from specdemo.ui.registry import PAIR_NAMES, Registry
+from specdemo.ui.gradio_inside import sent_with
+from specdemo.ui.html.catalogue import report_html
+from specdemo.ui.html.parts import alert, header_html, notice
+from specdemo.ui.registry import PAIR_NAMES, Names, Registry, runtime_of, values_of
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import CompareTab
-from specdemo.ui.tabs.pair import pair_controls
 from specdemo.ui.views import view
+
+Choices = list[tuple[str, str]]
+"""What a list offers: labels, and the names that they stand for."""
+
+_NO_DRAFT = "None: prompt lookup only"
+RECOMMENDED = " · recommended"
+_SUITED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
+
+
+class Shown(NamedTuple):
+    """What the callbacks change; `controls` name a pair, in the order of `PAIR_NAMES`."""
+
+    pair: gr.State
+    header: gr.HTML
+    message: gr.HTML
+    report: gr.HTML
+    offer: gr.HTML
+    use: gr.Button
+    cancel: gr.Button
+    in_use: gr.Textbox
+    prompt: gr.Textbox
+    settings: dict[str, Control]
+    controls: list[Control]
+    progress: gr.HTML
+    cancel_download: gr.Button
+    catalogue: gr.HTML
+    listed: gr.State
+    """The lists as they were last sent: one that is sent again closes under the visitor's mouse."""
+
+
+Updates = dict[Component, Any]
+"""Updates by component; components that are not named stay as they are."""
+
+
+class ModelsCallbacks:
+    """Widget values in, updates out."""
+
+    def __init__(self, sessions: Sessions, registry: Registry, shown: Shown) -> None:
+        self._sessions = sessions
+        self._registry = registry
+        self._shown = shown
+
+    def use(
+        self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
+    ) -> Iterator[Updates]:
+        """Load the pair that the controls name."""
+        chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
+        if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _SUITED):
+            chosen |= self._suited(chosen["target"])  # the page may not have received this target's defaults yet
+        yield from self._load(request, before, prompt, engine, chosen)
+
+    def use_entry(
+        self, event: gr.EventData, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
+    ) -> Iterator[Updates]:
+        """The same for a pair of the catalogue, on the devices that the controls name."""
+        chosen = dict(zip(PAIR_NAMES, values, strict=True))
+        try:
+            names = self._registry.names_of(_name(event))
+        except SpecdemoError as error:
+            yield self._told(alert(error), busy=False)
+            return
+        chosen |= names._asdict() | self._suited(names.target)
+        yield from self._load(request, before, prompt, engine, chosen)
+
+    def _suited(self, target: str) -> dict[str, Any]:
+        return _defaults(self._registry.models().get(target))
+
+    def _load(
+        self, request: gr.Request, before: ModelPair, prompt: str, engine: Any, chosen: dict[str, Any]
+    ) -> Iterator[Updates]:
+        try:
+            runtime = {name: chosen[name] for name in RUNTIME}
+            pair = self._registry.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
+            message = ""
+            for message in self._sessions.load(str(request.session_hash), engine, pair):
+                yield self._told(message or gr.skip(), busy=True)
+            news = self._told(message, busy=False)
+            yield news if message else news | self._in_use(pair, before, prompt)
+        except SpecdemoError as error:
+            told = f"{error} {before.name} is still in use."
+            yield self._told(alert(type(error)(told)), busy=False)
+
+    def _told(self, message: Any, *, busy: bool) -> Updates:
+        shown = self._shown
+        return {
+            shown.message: message,
+            shown.use: gr.update(interactive=not busy),
+            shown.cancel: gr.update(visible=busy),
+        }
+
+    def _in_use(self, pair: ModelPair, before: ModelPair, prompt: str) -> Updates:
+        shown, values = self._shown, values_of(pair)
+        news: Updates = {shown.pair: pair, shown.header: header_html(pair), shown.in_use: json.dumps(values)}
+        now, was = start_values(pair), start_values(before)
+        news |= {part: now[name] for name, part in shown.settings.items() if now[name] != was[name]}
+        if prompt in bundled_prompts(before.target.prompts):  # an example, which may not suit this pair
+            news[shown.prompt] = bundled_prompts(pair.target.prompts)[0]
+        return news | dict(zip(shown.controls, values.values(), strict=True))
+
+    def waiting(self) -> Updates:
+        """From the click until the load's turn comes."""
+        return self._told(notice("Waiting for the machine …"), busy=True)
+
+    def fetch(
+        self, event: gr.EventData, request: gr.Request, target: str, listed: tuple[Choices, Choices]
+    ) -> Iterator[Updates]:
+        """Download an entry's models, or the one that was looked for."""
+        shown = self._shown
+        for message in self._registry.download(str(request.session_hash), _name(event)):
+            yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
+        yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed(target, listed)
+
+    def refreshed(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+        """Catalogue, and both lists of models, as they are now."""
+        return {self._shown.catalogue: self._registry.cards()} | self.relisted(target, listed)
+
+    def relisted(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+        """The lists that changed since they were last sent."""
+        now = model_choices(self._registry.models(), target)
+        news: Updates = {self._shown.listed: now}
+        for shown, choices, before in zip(self._shown.controls, now, listed, strict=False):
+            news[shown] = gr.skip() if choices == before else gr.update(choices=choices)
+        return news
+
+    def suited(self, target: str, draft: str, listed: tuple[Choices, Choices]) -> Updates:
+        """The drafts that fit a target, and its default runtime settings, except for the devices."""
+        controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._registry.models()
+        drafts = model_choices(models, target)[1]
+        fits = draft in dict(drafts).values()  # if so it is not sent: the visitor may have chosen another by now
+        news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
+        return news | {
+            controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=""),
+            self._shown.listed: (listed[0], drafts),
+        }
+
+    def add(self, place: str, listed: tuple[Choices, Choices]) -> Updates:
+        """Add a file or folder of this machine to the models, and choose it as the target."""
+        try:
+            name = self._registry.add(place)
+        except SpecdemoError as error:
+            return {self._shown.message: alert(error)}
+        targets, _ = model_choices(self._registry.models(), name)
+        return {
+            self._shown.message: notice(f"{name} is among your models now."),
+            self._shown.controls[0]: gr.update(choices=targets, value=name),
+            self._shown.listed: (targets, listed[1]),
+        }
+
+    def report(self, target: str, draft: str, cache_size: int) -> Updates:
+        """What is known of a pair without loading it; one that cannot run cannot be chosen."""
+        shown, models, fits = self._shown, self._registry.models(), False
+        told = offer = ""
+        try:
+            for name in filter(None, (target, draft)):
+                if name not in models:
+                    offer = self._registry.offer(name)
+                    raise UnknownNameError(self._registry.elsewhere(name))
+            if target:
+                found = check_pair(models[target], models.get(draft), int(cache_size or 1))
+                told, fits = report_html(found, own_directory=self._registry.own_directory), found.fits
+        except SpecdemoError as error:
+            told = alert(error)
+        return {shown.report: told, shown.offer: offer, shown.use: gr.update(interactive=fits)}
+
+    def look(self, event: gr.EventData) -> Iterator[str]:
+        """Look on the Hub for the model that was typed."""
+        yield from self._registry.look(_name(event))
+
+
+def _defaults(target: Model | None) -> dict[str, Any]:
+    """The default runtime settings for a target, except for the devices."""
+    return runtime_of(target).model_dump(include=set(_SUITED))
+
+
+def _name(event: gr.EventData) -> str:
+    """The catalogue entry that a button belongs to; a forged event may name none, or hold no names at all."""
+    data = sent_with(event)  # the attributes that Gradio makes of it fail unless it is an object
+    return str(data.get("name", "")) if isinstance(data, dict) else ""
+
+
+def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:
+    """The choices of a target, and of a draft for this one; those that fit it are marked."""
+    targets = [(name, name) for name, model in models.items() if model.detokenizer]
+    if target not in models:
+        return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
+    drafts = drafts_for(models[target], models.values())
+    fitting = {model.name for model in drafts if is_recommended(model, models[target])}
+    labelled = [(name + RECOMMENDED * (name in fitting), name) for name in (model.name for model in drafts)]
+    return targets, [(_NO_DRAFT, ""), *sorted(labelled, key=lambda choice: choice[1] not in fitting)]
+
+
+_BY_KEYBOARD = ("cache_size", "inference_num_threads")
+_SAME = "Same as the target"
+_WHENCE = (
+    "Lists every model of your models folder, the Hugging Face cache, LM Studio, llama.cpp and Ollama; "
+    "<code>specdemo models list</code> prints where the first two are."
+)
+_TYPED_ID = (
+    "For any other, type its Hugging Face id, such as <code>OpenVINO/Qwen3-8B-int4-ov</code>, or "
+    "<code>ORGANISATION/MODEL:FILE.gguf</code>."
+)
+
+
+def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list[Control]:
+    """The controls, in the order of `PAIR_NAMES`, with these choices; they name the default pair."""
+    values = values_of(registry.default)
+    usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
+    choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
+    titles = {"target": ("Target", "writes the text"), "draft": ("Draft", "guesses ahead")}
+    made: dict[str, Control] = {}
+
+    def add(name: str) -> None:
+        if name in choices:
+            title, info = titles.get(name) or (RUNTIME[name].title, RUNTIME[name].description)
+            made[name] = gr.Dropdown(
+                choices[name],
+                value=values[name],
+                label=title,
+                info=info,
+                # models differ between visitors, and the shelf looks them up in any case
+                allow_custom_value=name in titles,
+                filterable=name in titles,
+                elem_id=name,
+            )
+        else:
+            made[name] = control(name, typed=name in _BY_KEYBOARD, value=values[name], min_width=200)
+
+    with gr.Row(elem_classes="controls"):
+        for name in choices:
+            add(name)
+    gr.HTML(f"<p>{_WHENCE} {_TYPED_ID if registry.downloads else ''}</p>", elem_id="whence")
+    for device in devices():
+        if device.reason is not None:
+            gr.Markdown(f"**{device.name}** ({device.full_name}) cannot be used: {device.reason}.")
+    with gr.Accordion("Runtime", open=False, elem_id="runtime"), gr.Row(elem_classes="controls"):
+        for name in RUNTIME:
+            if name not in made:
+                add(name)
+    return [made[name] for name in PAIR_NAMES]
 
 
 class ModelsTab(NamedTuple):
@@ -42,7 +289,7 @@ def models_tab(
         shown = _widgets(registry, pair, header, compare)
         if local:
             place, add = _adding(registry)
-    callbacks = Callbacks(sessions, registry, shown)
+    callbacks = ModelsCallbacks(sessions, registry, shown)
     target, draft, *_ = shown.controls
     lists, seen = [target, draft, shown.listed], [target, shown.listed]
 
@@ -112,7 +359,7 @@ def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button]:
     return place, add
 
 
-def _connect_use(callbacks: Callbacks, shown: Shown, stop: Stop) -> Any:
+def _connect_use(callbacks: ModelsCallbacks, shown: Shown, stop: Stop) -> Any:
     """Have both kinds of button use a pair; returns the event of the catalogue's."""
     said = [shown.message, shown.use, shown.cancel]
     inputs = [shown.pair, shown.prompt, shown.settings["engine"], *shown.controls]
@@ -124,7 +371,9 @@ def _connect_use(callbacks: Callbacks, shown: Shown, stop: Stop) -> Any:
     return shown.catalogue.select(callbacks.use_entry, inputs, outputs, **QUIET, **ENGINE)
 
 
-def _connect_downloads(callbacks: Callbacks, shown: Shown, seen: list[Any], lists: list[Any], stop: Stop) -> Any:
+def _connect_downloads(
+    callbacks: ModelsCallbacks, shown: Shown, seen: list[Any], lists: list[Any], stop: Stop
+) -> Any:
     """Have buttons look for models and fetch them; returns the event of the latter."""
     shown.offer.select(callbacks.look, outputs=shown.offer, **QUIET)
     shown.cancel_download.click(stop, **PRIVATE)
