@@ -176,6 +176,8 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
 
 def _transformers(copy: _Copy) -> Iterator[str]:
     options = fields.transformers(copy.request)
+    if any(place is not None and place.file is not None for place in (copy.target, copy.draft)):
+        yield "# transformers reads GGUF files with the packages accelerate and gguf"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed"
     yield ""
     yield f"tokenizer = AutoTokenizer.from_pretrained({_pretrained(copy.target)})"

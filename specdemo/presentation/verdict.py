@@ -263,7 +263,7 @@ def _costs(costs: Costs, lookahead: int | None, *, drafted: bool) -> str:
         steps = (
             "about one step" if abs(check - 1) < 0.1 else f"{check:.1f} steps"
         )  # v(n) < 1 has a warning of its own
-        parts.append(f"a pass over {tokens} costs {steps}")
+        parts.append(f"checking {tokens} costs {steps}")
     return f"{_capital('; '.join(parts))}, measured apart from this run." if parts else ""
 
 
