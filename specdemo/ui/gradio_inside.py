@@ -31,8 +31,8 @@ from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from specdemo.ui import budgets
-from specdemo.ui.budgets import Mailboxes, size_of
+from specdemo.ui import limits
+from specdemo.ui.limits import Mailboxes, size_of
 
 _SWEEP_SECONDS = 10.0
 
@@ -139,7 +139,7 @@ class _States(StateHolder):
         """Note by how much a session's state grew, and forget others until all are within the budget."""
         with self.lock:
             self.bytes += size
-            while self.bytes > budgets.STATE_BYTES and len(self.session_data) > 1:
+            while self.bytes > limits.STATE_BYTES and len(self.session_data) > 1:
                 self._forget(but=state)
 
     def _forget(self, but: _State | None = None) -> None:

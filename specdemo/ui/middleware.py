@@ -27,10 +27,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdemo.files import json_value
-from specdemo.ui.addresses import Addresses
-from specdemo.ui.files import FolderUsage
 from specdemo.ui.gradio_inside import form_boundary, has_messages, signed_in, under_way
-from specdemo.ui.uploads import FILE_BYTES
+from specdemo.ui.limits import Addresses
+from specdemo.ui.uploads import FILE_BYTES, FolderUsage
 
 BODY_BYTES = 2**20
 """Any other request at most."""

@@ -6,10 +6,11 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gradio as gr
 import plotly
+from pydantic import TypeAdapter, ValidationError
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -17,32 +18,29 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
+from specdemo.errors import SettingsError, SpecdemoError
 from specdemo.models.pairs import begun, bundled_prompts
 from specdemo.presentation.scripts import PAGE
 from specdemo.records import ModelPair
-from specdemo.ui.controls import choices_css, start_values
-from specdemo.ui.drops import drop_route
-from specdemo.ui.events import ENGINE, PRIVATE
-from specdemo.ui.files import AGE, visitors_files
+from specdemo.settings import RuntimeSettings
+from specdemo.ui.controls import NAMES, choices_css, settings_from_link, start_values
+from specdemo.ui.events import ENGINE, PRIVATE, Page
 from specdemo.ui.gradio_inside import bounded
-from specdemo.ui.html.parts import header_html
+from specdemo.ui.html.parts import alert, header_html
 from specdemo.ui.middleware import Readable, checks, only_here
-from specdemo.ui.registry import PAIR_NAMES, Registry, values_of
-from specdemo.ui.restore import restore
+from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.session import Sessions, Visitors, first_used
 from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
-from specdemo.ui.theme import theme
-from specdemo.ui.uploads import FILE_BYTES
-from specdemo.ui.validation import Page
-from specdemo.ui.views import Layered, head, script
+from specdemo.ui.uploads import AGE, FILE_BYTES, drop_route, visitors_files
+from specdemo.ui.views import Layered, head, script, theme
 from specdemo.worker import EngineFactory, WithEngine, Worker
 
 SESSIONS = 500
-"""Visitors whose state is kept, the latest ones, within `budgets.STATE_BYTES`."""
+"""Visitors whose state is kept, the latest ones, within `limits.STATE_BYTES`."""
 WAITING = 200
 """What may wait for its turn, of all visitors."""
 _THREADS = 32
@@ -207,3 +205,59 @@ def _remember(
     begun = page.load(restored, saved, outputs, js=script("settings.js", "recall", asked), **queued)
     compare.go_on(begun)
     models.list_after(begun)
+
+
+_SAVED = TypeAdapter(dict[str, str])
+
+
+class StartValues(NamedTuple):
+    """Updates of prompt, controls, message, pair, header, and the controls that name a pair."""
+
+    prompt: Any
+    controls: list[Any]
+    message: Any
+    pair: Any
+    header: Any
+    pair_controls: list[Any]
+
+
+def restore(registry: Registry, saved: str) -> StartValues:
+    """What to start with; `saved` is a JSON object of names and texts, or empty."""
+    values, damaged = _read(saved)
+    pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
+    start = start_values(registry.default)
+    named = {name: values[name] for name in NAMES if name in values}
+    settings, wrong_setting = settings_from_link(pair, named, start)
+    error = damaged or wrong or wrong_setting
+    other = pair != registry.default
+    return StartValues(
+        prompt=values.get("prompt", bundled_prompts(pair.target.prompts)[0] if other else gr.skip()),
+        controls=[gr.skip() if value == start[name] else value for name, value in settings],
+        message=alert(error) if error is not None else gr.skip(),
+        pair=pair if other else gr.skip(),
+        header=header_html(pair) if other else gr.skip(),
+        pair_controls=[value if other else gr.skip() for value in values_of(pair).values()],
+    )
+
+
+def _read(saved: str) -> tuple[dict[str, str], SpecdemoError | None]:
+    """The names and texts, or none and what is wrong."""
+    try:
+        return _SAVED.validate_json(saved or "{}"), None
+    except ValidationError:
+        return {}, SettingsError("What this browser saved cannot be read, so the page begins with its defaults.")
+
+
+def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
+    """The named pair, or the default one and what is wrong."""
+    if not named:
+        return registry.default, None
+    start = values_of(registry.default)
+    if "target" in named:  # a link that names another target lists what differs from that target's defaults
+        start |= registry.suited(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
+    values = start | named
+    try:
+        runtime = {name: values[name] for name in RuntimeSettings.model_fields}
+        return registry.choose(Names(values["target"], values["draft"]), runtime), None
+    except SpecdemoError as error:
+        return registry.default, type(error)(f"The link's pair cannot be used. {error}")

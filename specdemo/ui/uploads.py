@@ -1,19 +1,37 @@
-"""What visitors have the server parse: saved comparisons, runs to share, files of prompts.
+"""Files of visitors: the folder that holds them, what they have the server parse, and models dropped on a local page.
 
-Anyone can send anything here, so each is read in a process of its own, within limits, beside the line for the engine.
+Anyone can send anything here, so each file is read in a process of its own, within limits, beside the line for the
+engine. Gradio deletes the files that it knows of; uploads that were broken off, and the folders, it does not. A
+server that is killed leaves its folder, which the next one on this machine deletes.
 """
 
-from collections.abc import Callable, Generator
+import os
+import shutil
+from asyncio import Lock
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory, gettempdir
+from threading import Event, Thread
+from time import monotonic, time
+from typing import Any, NamedTuple, TypeVar
+
+import psutil
+from anyio import open_file
+from anyio.to_thread import run_sync
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from specdemo.child import Limits, apart
-from specdemo.errors import FileError
+from specdemo.errors import FileError, SpecdemoError, UsageError
 from specdemo.experiments.against import read_bench
 from specdemo.experiments.bench import Bench
 from specdemo.experiments.suites import Task, chosen_tasks
+from specdemo.models.library import keep_model
+from specdemo.models.places import models_dir, writable
 from specdemo.presentation import schema
 from specdemo.records import Prompts
 from specdemo.ui.boards.anatomy import anatomy
@@ -105,3 +123,159 @@ def meanwhile(work: Generator[None, None, T], update: list[Any]) -> Generator[li
             found: T = end.value
             return found
         yield deepcopy(update)
+
+
+AGE = 3600
+"""Seconds after which a visitor's file may be deleted."""
+_EVERY = 60.0
+_FOLDER = "GRADIO_TEMP_DIR"
+_PREFIX = "specdemo-"
+_FRESH_SECONDS = 1.0  # for which a measured size holds, unless something was uploaded
+_BLOCK = 512  # bytes, as `stat` counts them
+
+
+@contextmanager
+def visitors_files(age: float = AGE, every: float = _EVERY) -> Iterator[Path]:
+    """A folder for Gradio to keep files in, while this lasts; what is twice as old as `age` seconds is deleted.
+
+    To be entered before the page is built, since its parts remember the folder.
+    """
+    before, over = os.environ.get(_FOLDER), Event()
+
+    def clean() -> None:
+        while not over.wait(every):
+            delete_older(folder, 2 * age)
+
+    parent = Path(before or gettempdir())
+    delete_abandoned(parent)
+    prefix = f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-"
+    with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        os.environ[_FOLDER] = name
+        cleaner = Thread(target=clean, daemon=True)
+        cleaner.start()
+        try:
+            yield folder
+        finally:
+            over.set()
+            cleaner.join()
+            if before is None:
+                del os.environ[_FOLDER]
+            else:
+                os.environ[_FOLDER] = before
+
+
+def delete_older(folder: Path, age: float) -> None:
+    """Delete the files under a folder that are older than `age` seconds, and folders left empty by then."""
+    until = time() - age
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+        with suppress(OSError):  # it is gone, or not empty
+            if path.lstat().st_ctime > until:
+                continue
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink()
+
+
+def delete_abandoned(parent: Path) -> None:
+    """Delete the folders there of servers that run no more; each is named for its process and when that started."""
+    for folder in parent.glob(f"{_PREFIX}*-*-*"):
+        _, process, started, *_ = folder.name.split("-")
+        if process.isdecimal() and _started(int(process)) != started and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)  # what is somebody else's stays
+
+
+def _started(process: int) -> str:
+    """When a process started, in a word; "none" if there is none."""
+    try:
+        return str(round(psutil.Process(process).create_time()))
+    except psutil.Error:
+        return "none"
+
+
+class Usage(NamedTuple):
+    """How much a folder takes on the disk, and how many files and folders it holds."""
+
+    bytes: int
+    files: int
+
+
+class FolderUsage:
+    """Size of the visitors' folder, measured when it is asked for."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._usage = Usage(0, 0)
+        self._measured = -_FRESH_SECONDS
+
+    @property
+    def folder(self) -> Path:
+        """The folder, whether it exists yet or not."""
+        return Path(os.environ.get(_FOLDER) or Path(gettempdir(), "gradio"))
+
+    @property
+    def free(self) -> int:
+        """Bytes that are free where it is."""
+        return shutil.disk_usage(self.folder if self.folder.is_dir() else gettempdir()).free
+
+    def changed(self) -> None:
+        """Have the size measured anew."""
+        self._measured = -_FRESH_SECONDS
+
+    async def now(self) -> Usage:
+        """The size; one measurement serves all who ask meanwhile."""
+        async with self._lock:
+            if monotonic() - self._measured > _FRESH_SECONDS:
+                self._measured = monotonic()
+                self._usage = await run_sync(usage_of, self.folder)
+            return self._usage
+
+
+def usage_of(folder: Path) -> Usage:
+    """What all that is below a folder takes on the disk."""
+    total = count = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # it is gone
+            found = path.lstat()
+            total += getattr(found, "st_blocks", -(-found.st_size // _BLOCK)) * _BLOCK
+            count += 1
+    return Usage(total, count)
+
+
+_FREE_BYTES = 2**30  # what must stay free
+
+
+def drop_route(directory: Path | None) -> Route:
+    """The address that takes such a file, written into the user's models directory if it is a model.
+
+    It answers with the path that the file has there, or with a sentence that says why it is refused.
+    """
+
+    async def dropped(request: Request) -> Response:
+        try:
+            folder = await run_sync(writable, models_dir(directory), "Models")
+            size = int(request.headers.get("content-length", "0"))
+            if shutil.disk_usage(folder).free < size + _FREE_BYTES:
+                raise UsageError(f"There is no room for this file in {folder}; free some, or give the file's path.")
+            # hidden, so that nobody lists it before it is whole
+            with TemporaryDirectory(prefix=".dropped-", dir=folder) as place:
+                file = Path(place, request.path_params["name"])
+                async with await open_file(file, "wb") as opened:
+                    async for piece in request.stream():
+                        await opened.write(piece)
+                kept = await run_sync(keep_model, file, directory)
+        except SpecdemoError as error:
+            return _refused(str(error))
+        except OSError as error:
+            return _refused(f"The file cannot be written ({error.strerror}); give its path instead.")
+        except ClientDisconnect:
+            return _refused("The page was left.")
+        return JSONResponse({"path": str(kept)})
+
+    return Route("/model/{name}", dropped, methods=["PUT"])
+
+
+def _refused(sentence: str) -> Response:
+    """An answer like the other, since browsers report any other status as a fault of the page."""
+    return JSONResponse({"refused": sentence})

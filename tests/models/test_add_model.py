@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 from specdemo.errors import FolderError, SpecdemoError, UsageError
 from specdemo.models.library import add_model, library
 from specdemo.models.pairs import BUNDLED, bundled_pair
-from specdemo.ui.drops import drop_route
 from specdemo.ui.registry import Registry
 from specdemo.ui.session import Visitors
+from specdemo.ui.uploads import drop_route
 from tests.support import gguf_files
 
 
@@ -95,6 +95,6 @@ def test_a_dropped_file_is_kept_if_it_is_a_model(file: Path, tmp_path: Path, dir
 
 
 def test_no_file_is_taken_that_would_fill_the_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.ui.drops._FREE_BYTES", 2**63)
+    monkeypatch.setattr("specdemo.ui.uploads._FREE_BYTES", 2**63)
     refused = TestClient(Starlette(routes=[drop_route(directory)])).put("/model/a.gguf", content=b"GGUF")
     assert "There is no room for this file" in refused.json()["refused"]

@@ -14,8 +14,8 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, settings_from, settings_from_link, start_values
+from specdemo.ui.page import restore
 from specdemo.ui.registry import Registry
-from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors
 from specdemo.ui.tabs.compare import CompareCallbacks
 

@@ -26,9 +26,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from specdemo.models.pairs import bundled_pair
-from specdemo.ui import budgets, gradio_inside
-from specdemo.ui.budgets import Mailboxes, size_of
+from specdemo.ui import gradio_inside, limits
 from specdemo.ui.gradio_inside import signed_in
+from specdemo.ui.limits import Mailboxes, size_of
 from specdemo.ui.page import build_page, launch_options
 from specdemo.worker import Worker
 
@@ -118,7 +118,7 @@ def test_the_queue_keeps_messages_where_it_is_expected(page: httpx.Client, app: 
 
 
 def test_unread_messages_keep_to_their_budget(page: httpx.Client, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgets, "UNREAD_BYTES", 4 * 2**20)
+    monkeypatch.setattr(limits, "UNREAD_BYTES", 4 * 2**20)
     queue, body, emoji = app.get_blocks()._queue, event(app, "code"), "\N{GRINNING FACE}" * 2**17
     boxes = cast(Mailboxes, queue.pending_messages_per_session)
     body["data"][2] = emoji  # the prompt, which comes back as code
@@ -135,7 +135,7 @@ def test_unread_messages_keep_to_their_budget(page: httpx.Client, app: App, monk
 
 
 def test_state_keeps_to_its_budget(page: httpx.Client, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgets, "STATE_BYTES", 2**20)
+    monkeypatch.setattr(limits, "STATE_BYTES", 2**20)
     state = next(block for block in app.get_blocks().blocks.values() if isinstance(block, gr.State))
     for number in range(10):
         app.state_holder[f"visitor {number}"][state._id] = "x" * 300_000
@@ -203,7 +203,7 @@ def test_messages_that_nobody_reads_expire(monkeypatch: pytest.MonkeyPatch) -> N
         await asyncio.sleep(0.05)
         boxes.expire()
         assert dropped == []
-        monkeypatch.setattr(budgets, "UNREAD_SECONDS", 0.01)
+        monkeypatch.setattr(limits, "UNREAD_SECONDS", 0.01)
         boxes.expire()
         assert (dropped, list(boxes), boxes.bytes) == (["left"], ["read"], 0)
         boxes["left"].put_nowait("nobody will read this")

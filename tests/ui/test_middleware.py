@@ -20,10 +20,9 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from specdemo.ui import middleware as module
-from specdemo.ui.addresses import A_MINUTE, OPEN, SIGN_INS, Addresses
-from specdemo.ui.files import delete_older, visitors_files
+from specdemo.ui.limits import A_MINUTE, OPEN, SIGN_INS, Addresses
 from specdemo.ui.middleware import BODY_BYTES, TEXT_CHARACTERS, checks, is_loopback
-from specdemo.ui.uploads import FILE_BYTES
+from specdemo.ui.uploads import FILE_BYTES, delete_older, visitors_files
 
 JOIN = "/gradio_api/queue/join"
 UPLOAD = "/gradio_api/upload"
@@ -347,7 +346,7 @@ def test_the_folder_of_a_server_that_was_killed_is_deleted_at_the_next_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    code = "from specdemo.ui.files import visitors_files\n"
+    code = "from specdemo.ui.uploads import visitors_files\n"
     code += "with visitors_files() as folder: (folder / 'a').touch(); print(folder, flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=PIPE, stdout=PIPE, text=True) as server:
         assert server.stdout is not None

@@ -32,7 +32,7 @@ from specdemo.records import Costs, StepCosts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards.report import EMPTY, result_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
-from specdemo.ui.jobs import measured
+from specdemo.ui.events import job_updates
 from specdemo.ui.tabs.experiments import ExperimentCallbacks
 from specdemo.ui.tabs.tune import after_sweep, begun
 from specdemo.worker import WithEngine
@@ -239,7 +239,7 @@ class Sessions:
 
 
 def shown(sessions: Sessions) -> list[Any]:
-    return list(measured(sessions, "visitor", "sweep", JOB, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
+    return list(job_updates(sessions, "visitor", "sweep", JOB, lambda state: f"{state.done} done"))  # type: ignore[arg-type]
 
 
 def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:

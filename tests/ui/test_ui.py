@@ -23,8 +23,8 @@ from specdemo.ui.controls import NAMES, control, settings_from, settings_from_li
 from specdemo.ui.feed import Feed
 from specdemo.ui.html.figures import acceptance_figure, clock_figure, figures_html
 from specdemo.ui.html.tokens import round_html
+from specdemo.ui.page import restore
 from specdemo.ui.registry import PAIR_NAMES, Registry
-from specdemo.ui.restore import restore
 from specdemo.ui.session import Visitors
 from specdemo.ui.tabs.compare import api_description, show_valid
 from tests.support.strategies import comparisons, rounds

@@ -17,9 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from specdemo.models.pairs import bundled_pair
 from specdemo.ui.middleware import Readable
-from specdemo.ui.page import build_page
+from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
-from specdemo.ui.restore import restore
 from specdemo.ui.session import Sessions, Visitors
 from specdemo.ui.tabs.compare import CompareCallbacks, kept_chat
 from specdemo.ui.tabs.experiments import suite_name

@@ -22,9 +22,8 @@ from specdemo.models.places import own_cache, writable
 from specdemo.progress import Progress
 from specdemo.records import ModelPair
 from specdemo.ui.boards.report import EMPTY, report_board, report_template
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
 from specdemo.ui.html.parts import alert, notice
-from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
 from specdemo.ui.uploads import benchmark, meanwhile, reading
 from specdemo.ui.views import heading, view
@@ -62,7 +61,7 @@ class ExperimentCallbacks:
     ) -> Iterator[list[Any]]:
         """Measure; updates of message, board, files and buttons."""
         check_known(known)
-        kind, idle = self._kind, working(self._kind.start, busy=False)
+        kind, idle = self._kind, job_buttons(self._kind.start, busy=False)
         options = [option for option in kind.options if option.choices is not None]
         try:
             chosen = {option.name: given(option, pair, value) for option, value in zip(options, values, strict=True)}
@@ -86,11 +85,11 @@ class ExperimentCallbacks:
             return
         work = partial(run_with_extras if extras else run, plan, checkpoint=checkpoint)
         visitor, job = str(request.session_hash), WithLoader(pair, work)
-        busy = working(kind.start, busy=True)
+        busy = job_buttons(kind.start, busy=True)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
         report_of = partial(reported, there=None if there is None else (there, Path(other or "").name))
         state = None
-        for update in measured(self._sessions, visitor, kind.name, job, partial(_shown, report_of=report_of)):
+        for update in job_updates(self._sessions, visitor, kind.name, job, partial(_shown, report_of=report_of)):
             state = update.state
             yield [update.message, update.board, gr.skip(), *busy]
         if state is None or not state.found.measured:

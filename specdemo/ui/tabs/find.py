@@ -12,9 +12,8 @@ from specdemo.presentation.figures import percent
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
 from specdemo.ui.html.parts import alert, notice
-from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, applied
 from specdemo.worker import WithEngine
@@ -44,7 +43,7 @@ class Finder:
     ) -> Iterator[list[Any]]:
         """Sweep the prompt, as long as the effort says; updates of message, both buttons, and the controls."""
         check_known(known)
-        idle, busy = working(FIND, busy=False), working(FIND, busy=True)
+        idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
         unchanged = applied(None)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
@@ -60,7 +59,7 @@ class Finder:
         work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=repeats, seconds=seconds)
         job, visitor = WithEngine(settings.engine, pair, work), str(request.session_hash)
         state = None
-        updates = measured(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
+        updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
         for update in updates:
             state = update.state
             yield [update.message, *busy, *unchanged]

@@ -18,9 +18,8 @@ from specdemo.ui.boards.report import board as board_of
 from specdemo.ui.boards.report import report_template, result_board
 from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
 from specdemo.ui.html.parts import alert, notice
-from specdemo.ui.jobs import measured, working
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, applied
 from specdemo.ui.views import heading, view
@@ -62,7 +61,7 @@ class TuneCallbacks:
     ) -> Iterator[list[Any]]:
         """Sweep; updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
         check_known(known_visitor)
-        idle, busy = working(SWEEP, busy=False), working(SWEEP, busy=True)
+        idle, busy = job_buttons(SWEEP, busy=False), job_buttons(SWEEP, busy=True)
         prompts = [line.strip() for line in text.splitlines() if line.strip()]
         if not prompts:
             yield [*_Swept(notice("Enter at least one prompt, one per line.")), *idle]
@@ -77,7 +76,7 @@ class TuneCallbacks:
         # clears the figures of an earlier sweep with other settings
         yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
-        for update in measured(
+        for update in job_updates(
             self._sessions,
             str(request.session_hash),
             "sweep",
@@ -100,14 +99,14 @@ class TuneCallbacks:
             return costs_board(KnownCosts(pair, engine, progress.found), acceptance)
 
         job = WithEngine(engine, pair, contexts_task)
-        yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *working(COSTS, busy=True)]
+        yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *job_buttons(COSTS, busy=True)]
         state = None
-        for update in measured(self._sessions, str(request.session_hash), "costs", job, show):
+        for update in job_updates(self._sessions, str(request.session_hash), "costs", job, show):
             state = update.state
-            yield [update.message, update.board, gr.skip(), *working(COSTS, busy=True)]
+            yield [update.message, update.board, gr.skip(), *job_buttons(COSTS, busy=True)]
         found = state.found if state is not None else None
         known = KnownCosts(pair, engine, found) if found is not None else gr.skip()
-        yield [gr.skip(), gr.skip(), known, *working(COSTS, busy=False)]
+        yield [gr.skip(), gr.skip(), known, *job_buttons(COSTS, busy=False)]
 
 
 def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
