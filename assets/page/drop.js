@@ -27,9 +27,9 @@ export class Drop {
 
   /** @param {FileList | null | undefined} files */
   take(files) {
-    const file = files?.[0];
+    const [file, ...others] = files ?? [];
     if (!file) return;
-    if (files.length > 1 || !/\.gguf$/i.test(file.name)) return this.say("Drop one GGUF file. For a folder, give its path.");
+    if (others.length || !/\.gguf$/i.test(file.name)) return this.say("Drop one GGUF file. For a folder, give its path.");
     this.send(file);
   }
 
