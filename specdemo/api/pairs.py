@@ -31,14 +31,13 @@ from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
 from specdemo.measure.counters import counted
 from specdemo.measure.race import race
-from specdemo.measure.side import Slice
 from specdemo.measure.trials import repeats as repeated
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
 from specdemo.models.pairs import begun, default_pair, pair_of, suited
 from specdemo.progress import Phase, Progress
-from specdemo.records import Comparison, Costs, Model, ModelPair, Round, Server, Servers, Side, Turn
+from specdemo.records import Comparison, Costs, Model, ModelPair, Round, Server, Servers, Side, Slice, Turn
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory, Job, WithEngine, WithLoader, Worker

@@ -16,12 +16,12 @@ from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Report, to_html, to_markdown, write
 from specdemo.files import colours, json_text, read_bytes, write_bytes, write_json
 from specdemo.presentation import schema
+from specdemo.presentation.charts import acceptance_figure, clock_figure
 from specdemo.presentation.figures import figures
+from specdemo.presentation.share import KINDS
 from specdemo.presentation.verdict import headline
 from specdemo.records import SIDES, Comparison
-from specdemo.ui.boards.anatomy import confidence_figure, lookahead_figure, timeline
-from specdemo.ui.html.figures import acceptance_figure, clock_figure
-from specdemo.ui.share.files import KINDS
+from specdemo.ui.boards import confidence_figure, lookahead_figure, timeline
 
 _MOST_BYTES = 2**26
 _HEIGHT = 640  # pixels of a replay or a report in a notebook

@@ -28,12 +28,11 @@ from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
 from specdemo.models.checks import compared
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.presentation import schema
+from specdemo.presentation import schema, share
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.progress import Phase
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.ui.share import files
 
 
 def add_to(commands: Commands) -> None:
@@ -55,7 +54,7 @@ def _add_compare(commands: Commands) -> None:
     )
     parser.add_argument("--explain", action="store_true", help="say why, with every figure's formula")
     add_json(parser, "the comparison")
-    for name, kind in files.KINDS.items():
+    for name, kind in share.KINDS.items():
         parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
@@ -76,7 +75,7 @@ def _compare(options: argparse.Namespace) -> None:
     settings = raced_settings(options, pair)
     check_effect(options, [settings])
     check_json(options.json)
-    for name in files.KINDS:
+    for name in share.KINDS:
         check_file(getattr(options, name))
     show_conversion(convert_pair(pair))
     with announced("loading"):
@@ -101,7 +100,7 @@ def _compare(options: argparse.Namespace) -> None:
         print_comparison(Console(), comparison, explained=options.explain)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
-    for name, kind in files.KINDS.items():
+    for name, kind in share.KINDS.items():
         if (path := getattr(options, name)) is not None:
             write_bytes(kind.make(comparison), Path(path))
 

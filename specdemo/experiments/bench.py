@@ -36,8 +36,8 @@ from specdemo.measure.hardware import MEBIBYTE, Bound, Loader, MemoryUse, measur
 from specdemo.measure.warm_up import WARM_UP_PROMPT
 from specdemo.models.checks import check_strategy, compared
 from specdemo.models.pairs import begun
+from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import number, percent
-from specdemo.presentation.plotting import base_figure, colour, plain_line
 from specdemo.presentation.warnings import doubts_of
 from specdemo.presentation.wording import common_words
 from specdemo.records import SIDES, ModelPair, Record, Trial

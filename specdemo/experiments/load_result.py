@@ -23,8 +23,8 @@ from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Report, Table, measured_on, memory_notes, times, whiskers
 from specdemo.experiments.suites import Task
 from specdemo.measure.hardware import MemoryUse
+from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import number, percent
-from specdemo.presentation.plotting import base_figure, colour, plain_line
 from specdemo.presentation.warnings import busy, too_wide
 from specdemo.presentation.wording import shared_words
 from specdemo.records import MOST, Environment, Record

@@ -20,8 +20,8 @@ from specdemo.analysis.intervals import Interval
 from specdemo.errors import UsageError, quoted
 from specdemo.files import ASSETS, colours, write_json, write_text
 from specdemo.measure.hardware import MEBIBYTE, MemoryUse, draft_extra
-from specdemo.presentation.plotting import base_figure, colour, plain_line
-from specdemo.presentation.scripts import bundle
+from specdemo.presentation.charts import base_figure, colour, plain_line
+from specdemo.presentation.share import bundle
 from specdemo.records import Environment
 
 _TEMPLATE = ASSETS / "report.html"

@@ -27,8 +27,8 @@ from specdemo.experiments.trials import Group, TrialPlan, TrialRow
 from specdemo.measure.race import run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD
 from specdemo.measure.trials import can_run
+from specdemo.presentation.charts import base_figure, plain_line
 from specdemo.presentation.figures import milliseconds, number, percent
-from specdemo.presentation.plotting import base_figure, plain_line
 from specdemo.presentation.warnings import doubts_of
 from specdemo.presentation.wording import shared_words
 from specdemo.progress import Progress

@@ -14,7 +14,7 @@ from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError
 from specdemo.measure.divergence import find_divergence
 from specdemo.measure.other_load import OtherLoad
-from specdemo.measure.side import LiveSettings, RaceSide, Slice
+from specdemo.measure.side import LiveSettings, RaceSide
 from specdemo.measure.warm_up import WARM_UP_PROMPT, warm_up
 from specdemo.progress import Phase
 from specdemo.records import (
@@ -25,6 +25,7 @@ from specdemo.records import (
     Round,
     Run,
     Side,
+    Slice,
     Turn,
     WarmUp,
 )

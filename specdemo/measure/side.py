@@ -2,25 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from specdemo.engines.base import Decoder
 from specdemo.errors import ServerError
 from specdemo.progress import Phase
-from specdemo.records import FinishReason, Move, Round, Run, Side, TraceSource
+from specdemo.records import FinishReason, Move, Round, Run, Side, Slice
 from specdemo.strategies import Strategy
-
-
-@dataclass(frozen=True)
-class Slice:
-    """What one side did in one slice; the first slice of a side is its prefill, a single round."""
-
-    side: Side
-    rounds: tuple[Round, ...]
-    finish_reason: FinishReason | None
-    trace_source: TraceSource
-    moves: tuple[Move, ...] = ()
 
 
 class LiveSettings(NamedTuple):

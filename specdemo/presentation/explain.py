@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from specdemo.analysis import metrics
-from specdemo.presentation.shells import command
+from specdemo.presentation.code import command
 from specdemo.presentation.wording import run_words
 from specdemo.records import Comparison, Counters, Divergence, Move, Verdict
 from specdemo.strategies import SOURCES, Tree

@@ -5,6 +5,7 @@ token counter, one clock and one set of charts serve both sides. Rates and count
 derives them.
 """
 
+from dataclasses import dataclass
 from math import log
 from typing import Literal
 
@@ -97,6 +98,17 @@ class Move(Record):
     round: int = Field(ge=1, le=MOST)
     num_assistant_tokens: Count | None = None
     assistant_confidence_threshold: Probability | None = None
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one side did in one slice; the first slice of a side is its prefill, a single round."""
+
+    side: Side
+    rounds: tuple[Round, ...]
+    finish_reason: FinishReason | None
+    trace_source: TraceSource
+    moves: tuple[Move, ...] = ()
 
 
 class Divergence(Record):

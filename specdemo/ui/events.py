@@ -16,7 +16,7 @@ from specdemo.errors import SpecdemoError
 from specdemo.files import is_text
 from specdemo.progress import Phase, Progress
 from specdemo.ui.gradio_inside import Api, CheckedBlocks, refusal
-from specdemo.ui.html.parts import alert, describe, notice, progress_html
+from specdemo.ui.parts import alert, describe, notice, progress_html
 from specdemo.ui.session import Sessions
 from specdemo.worker import Job
 

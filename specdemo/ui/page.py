@@ -20,14 +20,14 @@ from starlette.staticfiles import StaticFiles
 from specdemo.engines import load_engine
 from specdemo.errors import SettingsError, SpecdemoError
 from specdemo.models.pairs import begun, bundled_prompts
-from specdemo.presentation.scripts import PAGE
+from specdemo.presentation.share import PAGE
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, choices_css, settings_from_link, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, Page
 from specdemo.ui.gradio_inside import bounded
-from specdemo.ui.html.parts import alert, header_html
 from specdemo.ui.middleware import Readable, checks, only_here
+from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
 from specdemo.ui.session import Sessions, Visitors, first_used
 from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab

@@ -16,8 +16,7 @@ from specdemo.models.places import models_dir
 from specdemo.progress import Progress
 from specdemo.records import Model, ModelPair
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.html.catalogue import card_html, cards_html, download_html, offer_html
-from specdemo.ui.html.parts import alert, notice
+from specdemo.ui.parts import alert, card_html, cards_html, download_html, notice, offer_html
 from specdemo.ui.session import Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)

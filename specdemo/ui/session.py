@@ -17,15 +17,15 @@ from specdemo.measure.counters import counted
 from specdemo.measure.side import LiveSettings
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
+from specdemo.presentation.feed import Feed, ending
 from specdemo.presentation.wording import is_chat
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Request, Turn
 from specdemo.runtime.text import check_prompt
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.feed import Feed, ending
-from specdemo.ui.html.parts import alert, describe, notice, phase_words
+from specdemo.ui.boards import anatomy
+from specdemo.ui.parts import alert, describe, notice, phase_words
 from specdemo.worker import IfLoaded, Job, WithEngine, Worker
 
 

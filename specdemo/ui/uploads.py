@@ -33,11 +33,11 @@ from specdemo.experiments.suites import Task, chosen_tasks
 from specdemo.models.library import keep_model
 from specdemo.models.places import models_dir, writable
 from specdemo.presentation import schema
+from specdemo.presentation.feed import recorded
+from specdemo.presentation.share import KINDS, unpacked
 from specdemo.records import Prompts
-from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.feed import recorded
+from specdemo.ui.boards import anatomy
 from specdemo.ui.session import Update
-from specdemo.ui.share.files import KINDS, unpacked
 
 T = TypeVar("T")
 LIMITS = Limits()

@@ -10,7 +10,7 @@ import gradio as gr
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specdemo.presentation.scripts import STYLES, modules, text_of
+from specdemo.presentation.share import STYLES, modules, text_of
 
 _COLOURS = {
     "body_background_fill": "bg",

@@ -19,7 +19,7 @@ from specdemo.experiments.suites import Task, bundled_tasks, limited
 from specdemo.experiments.trials import ALL
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.ui.boards.report import report_template
+from specdemo.ui.boards import report_template
 from specdemo.ui.tabs.experiments import ExperimentCallbacks
 
 SETTINGS = GenerationSettings(ignore_eos=True, max_new_tokens=41)

@@ -28,7 +28,7 @@ from specdemo.experiments.variants import Variants, ratio
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.ui.boards.report import report_template, result_board
+from specdemo.ui.boards import report_template, result_board
 from specdemo.ui.tabs.experiments import ExperimentCallbacks, given
 
 SETTINGS = GenerationSettings(engine="traced", ignore_eos=True, max_new_tokens=41)

@@ -8,12 +8,12 @@ from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
 from specdemo.measure.race import RaceEvent, race, run_alone
-from specdemo.measure.side import LiveSettings, Slice
+from specdemo.measure.side import LiveSettings
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.progress import Phase
-from specdemo.records import Comparison, Request, Round
+from specdemo.records import Comparison, Request, Round, Slice
 from specdemo.settings import GenerationSettings
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)

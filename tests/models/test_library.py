@@ -17,7 +17,7 @@ from specdemo.models.machine import memory_needed
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.records import Model, Request
 from specdemo.settings import RuntimeSettings
-from specdemo.ui.html.catalogue import report_html
+from specdemo.ui.parts import report_html
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 GB = 2**30

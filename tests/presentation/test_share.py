@@ -10,11 +10,10 @@ from playwright.sync_api import BrowserContext, expect
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
+from specdemo.presentation.share import HEIGHT, WIDTH, moving_picture, replay, verdict_picture
 from specdemo.presentation.verdict import headline
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.ui.share.files import replay
-from specdemo.ui.share.picture import HEIGHT, WIDTH, moving_picture, verdict_picture
 from tests.support.browser import WAIT
 
 NASTY = "</script><script>document.title = 'caught'</script><img src=https://example.org/x.png>"

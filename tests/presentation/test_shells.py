@@ -6,7 +6,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.presentation.shells import command, post, powershell
+from specdemo.presentation.code import command, post, powershell
 
 
 def test_a_line_that_every_shell_reads_alike_is_written_once() -> None:

@@ -15,12 +15,11 @@ from specdemo.analysis.speedups import Speedup, of_comparison, of_trials, summar
 from specdemo.cli.terminal import print_comparison
 from specdemo.experiments.sweep import Candidate, Point
 from specdemo.presentation import schema
+from specdemo.presentation.feed import recorded
 from specdemo.presentation.figures import figures
+from specdemo.presentation.share import moving_picture, replay, verdict_picture
 from specdemo.presentation.verdict import verdict
 from specdemo.records import Comparison
-from specdemo.ui.feed import recorded
-from specdemo.ui.share.files import replay
-from specdemo.ui.share.picture import moving_picture, verdict_picture
 from tests.support.machines import MACHINES, simulated
 
 

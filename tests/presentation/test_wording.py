@@ -5,11 +5,11 @@ import json
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
 from specdemo.presentation.explain import made_by
+from specdemo.presentation.feed import Feed
 from specdemo.presentation.wording import in_words, run_words
 from specdemo.records import Comparison, Move
 from specdemo.settings import GenerationSettings
-from specdemo.ui.boards.anatomy import anatomy
-from specdemo.ui.feed import Feed
+from specdemo.ui.boards import anatomy
 
 
 def compared(*moves: Move, **chosen: object) -> Comparison:

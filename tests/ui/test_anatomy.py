@@ -16,7 +16,7 @@ from specdemo.presentation import schema
 from specdemo.presentation.explain import walk_through
 from specdemo.records import MOST, Comparison, Round, Run, Token, Verdict
 from specdemo.settings import GenerationSettings
-from specdemo.ui.boards.anatomy import anatomy
+from specdemo.ui.boards import anatomy
 from specdemo.ui.uploads import opened
 from tests.support.proposals import proposals
 from tests.support.strategies import comparisons

@@ -1,16 +1,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdemo.presentation.html import Markdown, Span, render, round_html
 from specdemo.records import Round, Token
-from specdemo.ui.html.markdown import Markdown, Piece, rendered
-from specdemo.ui.html.tokens import round_html
 
 ANSWER = "# Sum\n\nUse **both** `a` and b:\n\n```python\n# add\nsum(a, b)\n```\nDone, # 1."
 
 
-def pieces(*tokens: str) -> list[Piece]:
+def pieces(*tokens: str) -> list[Span]:
     markdown = Markdown()
-    return [piece for token in tokens for piece in markdown.pieces(token)]
+    return [piece for token in tokens for piece in markdown.spans(token)]
 
 
 def styled(*tokens: str) -> dict[str, str]:
@@ -92,7 +91,7 @@ def test_a_code_block_has_a_button_and_stays_a_token_of_its_verdict() -> None:
 
 
 def test_a_whole_answer_is_rendered_and_what_it_holds_is_escaped() -> None:
-    html = rendered("**bold** <b>no</b> ![x](http://a.example/b.png) [y](javascript:alert(1))\n\n```\n<i>\n```")
+    html = render("**bold** <b>no</b> ![x](http://a.example/b.png) [y](javascript:alert(1))\n\n```\n<i>\n```")
     assert "<strong>bold</strong> &lt;b&gt;no&lt;/b&gt;" in html
     assert "&lt;i&gt;" in html
     assert html.count('class="copy"') == 1

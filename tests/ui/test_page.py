@@ -11,9 +11,9 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
 from specdemo.presentation import schema
+from specdemo.presentation.html import round_html
 from specdemo.records import Comparison, Verdict
 from specdemo.settings import GenerationSettings
-from specdemo.ui.html.tokens import round_html
 from tests.support.browser import (
     BRIEF,
     TABS,

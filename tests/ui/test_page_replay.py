@@ -8,9 +8,9 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
+from specdemo.presentation.share import replay
 from specdemo.records import Comparison, Move, Run, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui.share.files import replay
 
 pytestmark = pytest.mark.browser
 

@@ -30,8 +30,7 @@ from specdemo.presentation import figures
 from specdemo.progress import Phase, Progress
 from specdemo.records import Costs, StepCosts
 from specdemo.settings import GenerationSettings
-from specdemo.ui.boards.report import EMPTY, result_board
-from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
+from specdemo.ui.boards import EMPTY, KnownCosts, costs_board, prediction_board, result_board
 from specdemo.ui.events import job_updates
 from specdemo.ui.tabs.experiments import ExperimentCallbacks
 from specdemo.ui.tabs.tune import after_sweep, begun

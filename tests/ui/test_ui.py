@@ -14,15 +14,15 @@ from specdemo.analysis.outputs import answer
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import race
-from specdemo.measure.side import Slice
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
-from specdemo.records import Comparison, Round, Side, Token
+from specdemo.presentation.charts import acceptance_figure, clock_figure
+from specdemo.presentation.feed import Feed
+from specdemo.presentation.figures import figures_html
+from specdemo.presentation.html import round_html
+from specdemo.records import Comparison, Round, Side, Slice, Token
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, control, settings_from, settings_from_link, start_values, visibility
-from specdemo.ui.feed import Feed
-from specdemo.ui.html.figures import acceptance_figure, clock_figure, figures_html
-from specdemo.ui.html.tokens import round_html
 from specdemo.ui.page import restore
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.session import Visitors

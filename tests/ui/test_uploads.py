@@ -17,10 +17,10 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, PromptError
 from specdemo.measure.race import race
 from specdemo.presentation import schema
+from specdemo.presentation.share import KINDS
 from specdemo.records import MOST_TURNS, Comparison, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import uploads
-from specdemo.ui.share.files import KINDS
 from specdemo.ui.tabs.compare import CompareCallbacks, kept_chat
 from specdemo.ui.uploads import meanwhile, opened, opening, reading, sharing
 

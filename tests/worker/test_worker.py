@@ -16,10 +16,9 @@ from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.measure.race import race
-from specdemo.measure.side import Slice
 from specdemo.measure.warm_up import steady_since
 from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, ModelPair, Request
+from specdemo.records import Comparison, Costs, ModelPair, Request, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import Engines, IfLoaded, WithEngine, Worker, process

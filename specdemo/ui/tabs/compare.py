@@ -18,8 +18,10 @@ from specdemo.experiments.sweep import Candidate
 from specdemo.files import is_text
 from specdemo.models.checks import compared
 from specdemo.models.pairs import bundled_prompts
+from specdemo.presentation.charts import race_figures
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.presentation.explain import SAMPLING_CAVEAT
+from specdemo.presentation.share import KINDS
 from specdemo.presentation.wording import is_chat
 from specdemo.records import MOST_TURNS, ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
@@ -45,11 +47,8 @@ from specdemo.ui.controls import (
 )
 from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, Stop, check_known
 from specdemo.ui.gradio_inside import sent_with
-from specdemo.ui.html.examples import examples_html
-from specdemo.ui.html.figures import race_figures
-from specdemo.ui.html.parts import alert, code_html, notice
+from specdemo.ui.parts import alert, code_html, examples_html, notice
 from specdemo.ui.session import Finished, Sessions, Update
-from specdemo.ui.share.files import KINDS
 from specdemo.ui.uploads import meanwhile, opening, sharing
 from specdemo.ui.views import script, view
 

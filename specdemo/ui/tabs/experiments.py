@@ -21,9 +21,9 @@ from specdemo.experiments.report import Report, write
 from specdemo.models.places import own_cache, writable
 from specdemo.progress import Progress
 from specdemo.records import ModelPair
-from specdemo.ui.boards.report import EMPTY, report_board, report_template
+from specdemo.ui.boards import EMPTY, report_board, report_template
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
-from specdemo.ui.html.parts import alert, notice
+from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.uploads import benchmark, meanwhile, reading
 from specdemo.ui.views import heading, view

@@ -13,7 +13,7 @@ from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
-from specdemo.ui.html.parts import alert, notice
+from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, applied
 from specdemo.worker import WithEngine

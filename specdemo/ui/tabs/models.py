@@ -15,8 +15,7 @@ from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, Control, control, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
 from specdemo.ui.gradio_inside import sent_with
-from specdemo.ui.html.catalogue import report_html
-from specdemo.ui.html.parts import alert, header_html, notice
+from specdemo.ui.parts import alert, header_html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, runtime_of, values_of
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import CompareTab

@@ -14,12 +14,11 @@ from specdemo.measure.step_costs import contexts_task
 from specdemo.models.pairs import bundled_prompts
 from specdemo.progress import Progress
 from specdemo.records import Costs, ModelPair, Prompts
-from specdemo.ui.boards.report import board as board_of
-from specdemo.ui.boards.report import report_template, result_board
-from specdemo.ui.boards.step_costs import KnownCosts, costs_board, prediction_board
+from specdemo.ui.boards import KnownCosts, costs_board, prediction_board, report_template, result_board
+from specdemo.ui.boards import board as board_of
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
-from specdemo.ui.html.parts import alert, notice
+from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, applied
 from specdemo.ui.views import heading, view

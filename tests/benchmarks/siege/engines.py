@@ -19,10 +19,9 @@ from specdemo.experiments.bench import BenchPlan
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import bundled_tasks
-from specdemo.measure.side import Slice
 from specdemo.models.pairs import bundled_pair
 from specdemo.progress import Phase, Progress
-from specdemo.records import Comparison, ModelPair
+from specdemo.records import Comparison, ModelPair, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import WithEngine, WithLoader, Worker

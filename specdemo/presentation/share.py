@@ -1,21 +1,63 @@
-"""A run as pictures: a race that moves (GIF), and its verdict (PNG). Drawn with Pillow, in the page's colours."""
+"""A finished run as files to show to others: a page that replays it offline, and pictures, in the page's colours.
 
+The HTML file has the page's own player, panes and style. Its charts are those of `sketch.js`, which draws the few
+kinds of traces that a race has: with Plotly the file would take 5 MB. All modules are bundled into one script, since
+a browser loads no module from a file's folder: each becomes a block, after those that it imports, whose exports the
+others take from a table. That suffices for how the page's modules are written: named imports and exports, each on
+lines of their own. The events are compressed, and the content policy forbids every request.
+"""
+
+import gzip
 import re
+import zlib
+from base64 import b64decode, b64encode
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
 from itertools import accumulate
 from textwrap import wrap
 from typing import NamedTuple
 
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 from PIL import Image, ImageDraw, ImageFont
 
-from specdemo.files import colours
+from specdemo.errors import FileError
+from specdemo.files import ASSETS, colours
+from specdemo.presentation import schema
+from specdemo.presentation.charts import race_figures
 from specdemo.presentation.explain import agreement, made_by
-from specdemo.presentation.verdict import verdict
+from specdemo.presentation.feed import recorded
+from specdemo.presentation.html import table_html
+from specdemo.presentation.verdict import headline, verdict
 from specdemo.presentation.wording import pieces, prompt_of
 from specdemo.records import SIDES, Comparison, Side
+
+
+def replay(comparison: Comparison) -> bytes:
+    """The file's content."""
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("replay.html"))
+    return page.render(
+        title=f"{headline(comparison)}: {comparison.pair.name}",
+        made_by=made_by(comparison),
+        styles=Markup("\n".join(map(text_of, STYLES))),
+        race=Markup(text_of("race.html")),
+        script=Markup(bundle("replay.js")),
+        figures=Markup(race_figures().replace("<", "\\u003c")),
+        environment=table_html(("", ""), _environment(comparison), titled=True),
+        events=b64encode(gzip.compress(recorded(comparison).everything.encode(), mtime=0)).decode(),
+    ).encode()
+
+
+def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """What the figures were measured on, in words."""
+    for name, value in comparison.environment:
+        yield name.replace("_", " "), "unknown" if value is None else str(value)
+    for role, model in (("target", comparison.pair.target), ("draft", comparison.pair.draft)):
+        if model is not None:
+            yield role, f"{model.name}, {model.parameters:,} parameters, {model.weights}"
+
 
 WIDTH, HEIGHT = 880, 500
 _EDGE, _GAP, _LINE = 22, 16, 27
@@ -200,3 +242,76 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 
 def _colour(name: str) -> str:
     return colours()[name]
+
+
+PAGE = ASSETS / "page"
+STYLES = ("tokens.css", "race.css", "boards.css")
+"""The page's own style sheets, in their order; `gradio.css` arranges what Gradio builds."""
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?(?:class|function|const) (\w+))", re.MULTILINE)
+_NEEDED = re.compile(r'^import [^"]* from "\./([\w.]+)";\n', re.MULTILINE)
+_ANY = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+
+
+@cache
+def bundle(entry: str) -> str:
+    """The module and all that it imports, as the text of one module script."""
+    blocks = "".join(map(_block, modules(entry)))
+    return f"const modules = {{}};\n{blocks}"
+
+
+def modules(entry: str) -> list[str]:
+    """The module and all that it imports, each after those that it needs."""
+    return list(dict.fromkeys(_order(entry)))
+
+
+def _order(name: str) -> Iterator[str]:
+    for needed in _NEEDED.findall(text_of(name)):
+        yield from _order(needed)
+    yield name
+
+
+def _block(name: str) -> str:
+    text = _IMPORT.sub(lambda found: f'const {{{found[1]}}} = modules["{found[2]}"];\n', text_of(name))
+    exports = ", ".join(found[2] for found in _EXPORT.finditer(text))
+    text = _EXPORT.sub(r"\1", text)
+    left = _ANY.search(text)
+    assert left is None, f"{name} has an import or export of another form: {left and left[0]}"
+    return f'{{\n{text}\nmodules["{name}"] = {{ {exports} }};\n}}\n'
+
+
+def text_of(name: str) -> str:
+    """One of the page's files."""
+    return (PAGE / name).read_text(encoding="utf-8")
+
+
+class Kind(NamedTuple):
+    """A kind of file: what it is, its type, and what makes it."""
+
+    what: str
+    media_type: str
+    make: Callable[[Comparison], bytes]
+
+
+KINDS = {
+    "html": Kind("one HTML file that replays the race offline", "text/html", replay),
+    "gif": Kind("the race as a moving picture", "image/gif", moving_picture),
+    "png": Kind("a picture of the verdict", "image/png", verdict_picture),
+}
+
+
+def unpacked(packed: str, most: int) -> Comparison:
+    """The comparison in base64 of compressed JSON of at most `most` bytes, as the page sends it.
+
+    Raises:
+        FileError: it holds none, or more.
+    """
+    advice = "run again and share that"
+    try:
+        with gzip.open(BytesIO(b64decode(packed, validate=True))) as file:
+            text = file.read(most + 1)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise FileError(f"This run was not sent as it should be; {advice}.") from error
+    if len(text) > most:
+        raise FileError(f"This run has more than {most:,} bytes; run with fewer tokens.")
+    return schema.from_text(text, advice)

@@ -14,15 +14,13 @@ from uuid import uuid4
 from specdemo.analysis import metrics
 from specdemo.analysis.outputs import Thinking
 from specdemo.files import json_text
-from specdemo.measure.side import Slice
 from specdemo.presentation import explain, schema
+from specdemo.presentation.figures import figures_html, grounds_html
+from specdemo.presentation.html import Markdown, conversation_html, round_html
 from specdemo.presentation.verdict import verdict
 from specdemo.presentation.wording import is_chat, run_words
-from specdemo.records import SIDES, Comparison, Round, Side, Turn
+from specdemo.records import SIDES, Comparison, Round, Side, Slice, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.ui.html.figures import figures_html, grounds_html
-from specdemo.ui.html.markdown import Markdown, conversation_html
-from specdemo.ui.html.tokens import round_html
 
 
 class Feed:

@@ -1,19 +1,136 @@
-"""The catalogue, a download's progress, and the facts about a pair, as HTML."""
+"""Parts of the page as HTML: header and messages, the menu of examples, the catalogue and the facts about a pair."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from markupsafe import Markup
 
+from specdemo.errors import SpecdemoError
+from specdemo.files import ASSETS
 from specdemo.models.catalogue import Entry, Source
 from specdemo.models.checks import PairReport
 from specdemo.models.converted import stored_form
+from specdemo.models.devices import draft_device
 from specdemo.models.machine import in_units, memory_free
+from specdemo.models.pairs import bundled_prompts
 from specdemo.presentation.figures import parameters
-from specdemo.progress import Progress
-from specdemo.records import HEADS, Model
-from specdemo.ui.html.parts import progress_html, table_html
+from specdemo.presentation.html import table_html
+from specdemo.progress import Phase, Progress
+from specdemo.records import HEADS, Model, ModelPair
+from specdemo.strategies import SERVERS
+
+PHASES = {
+    "converting": "Converting the GGUF file, once",
+    "loading": "Loading the models",
+    "calibrating": "Measuring step costs",
+    "warming up": "Warming up",
+    "prefilling": "Reading the prompt",
+}
+_PROGRESS = Markup(
+    '<div class="progress" role="status"><p>{text}</p><progress value="{done}" max="{total}"></progress></div>'
+)
+
+
+def describe(phase: Phase) -> str:
+    """A phase as a message."""
+    return notice(phase_words(phase))
+
+
+def phase_words(phase: Phase) -> str:
+    """A phase in words, such as "Warming up (1 of 2) …"."""
+    of = " tokens" if phase.name == "prefilling" else ""
+    parts = f" ({phase.done} of {phase.total}{of})" if phase.total else ""
+    seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
+    return f"{PHASES[phase.name]}{parts} …{seconds}"
+
+
+def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
+    """Progress, with a bar."""
+    if seconds_left is not None:
+        minutes, seconds = divmod(round(seconds_left), 60)
+        text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
+    return str(_PROGRESS.format(text=text, done=done, total=max(total, 1)))
+
+
+def notice(text: str) -> str:
+    """A passing message as HTML."""
+    return str(Markup('<p role="status">{}</p>').format(text))
+
+
+def code_html(lines: str) -> str:
+    """Lines of code as HTML."""
+    return str(Markup('<pre role="status" tabindex="0">{}</pre>').format(lines))
+
+
+def alert(error: SpecdemoError) -> str:
+    """An error as HTML."""
+    return str(Markup('<p role="alert">{}</p>').format(error))
+
+
+_HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>')
+
+
+def header_html(pair: ModelPair) -> str:
+    """Name, and what runs where."""
+    if pair.target.server is not None:
+        return str(_HEADER.format(f"{pair.name} · served by {SERVERS[pair.target.server]}"))
+    runtime = pair.runtime
+    target = f"target {_model(pair.target)} on {runtime.device}"
+    draft = f"draft {_model(pair.draft)} on {draft_device(runtime)}" if pair.draft else "no draft"
+    return str(_HEADER.format(f"{pair.name} · {target} · {draft} · {_precision(runtime.precision)}"))
+
+
+def _precision(asked: str) -> str:
+    """As requested; what the device actually uses is reported with every run."""
+    return "default precision" if asked == "default" else f"precision {asked}"
+
+
+def _model(model: Model) -> str:
+    return f"{parameters(model.parameters)} {model.weights}"
+
+
+_GROUPS = {"wins": "Speculation wins", "close": "Close", "loses": "Speculation loses"}
+_EXPECTATIONS = ASSETS / "expectations.json"
+_GROUP = Markup("<section><h3>{title}</h3>{entries}</section>")
+_ENTRY = Markup('<button type="button" data-prompt="{prompt}">{prompt}{measured}</button>')
+_WHERE = Markup("<p>Measured on {}; other machines differ.</p>")
+_MEASURED = Markup(" <small>{:.2f}×</small>")
+
+
+def examples_html(pair: ModelPair) -> str:
+    """Prompts that suit the pair, each a button."""
+    prompts, (measured, where) = bundled_prompts(pair.target.prompts), _measured(pair)
+    if not all(prompt in measured for prompt in prompts):
+        return str(_entries(prompts, {}))
+    groups = {
+        title: [prompt for prompt in prompts if measured[prompt]["expect"] == expected]
+        for expected, title in _GROUPS.items()
+    }
+    return str(
+        Markup("").join(
+            _GROUP.format(title=title, entries=_entries(held, measured)) for title, held in groups.items() if held
+        )
+        + _WHERE.format(where)
+    )
+
+
+def _entries(prompts: Sequence[str], measured: Mapping[str, dict[str, Any]]) -> Markup:
+    return Markup("").join(
+        _ENTRY.format(prompt=prompt, measured=_MEASURED.format(measured[prompt]["speedup"]) if measured else "")
+        for prompt in prompts
+    )
+
+
+def _measured(pair: ModelPair) -> tuple[dict[str, dict[str, Any]], str]:
+    """What `tests/benchmarks` found for each prompt with this pair, if it was measured, and where."""
+    if not _EXPECTATIONS.is_file() or pair.draft is None:
+        return {}, ""
+    found = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
+    return {entry["prompt"]: entry for entry in found.get("prompts", [])}, found.get("measured_on", "")
+
 
 _CARD = Markup(
     '<article class="card entry" data-name="{name}"><h3>{title}</h3><div class="badges">{badges}</div>'

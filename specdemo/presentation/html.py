@@ -1,0 +1,252 @@
+"""Rounds, Markdown and tables as HTML. Everything a model or a user wrote is escaped here, by `markupsafe`.
+
+Each round and each token is an element with a `data-tip`: the lines shown on hover or focus. Colours come from the
+style sheet by class; underlines and strike-throughs repeat their meaning.
+
+Markdown is set as a text arrives, token by token, so that each token keeps its colour. It has headings, bold text,
+code, in lines and in blocks, and rows of tables, as chat models write them. Nothing is left out: marks such as `**`
+are spans of their own, which the style sheet hides or shows. Nothing that was sent is taken back: bold text and code
+that are never closed end with their paragraph, and rows of a table do not line up unless the model lined them up.
+Earlier turns, which need no colours, are rendered as a whole.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token as MarkdownToken
+from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup, escape
+
+from specdemo.records import DraftToken, Round, Side, Token, TraceSource, Turn, Verdict
+from specdemo.strategies import SOURCES
+
+Style = Literal["text", "mark", "heading", "strong", "code", "block", "row", "rule"]
+
+_PARTS = re.compile(r"(```|\*\*|`|\||\n|(?<![^\n])#{1,6}(?=\s|$))")
+_ITEM = re.compile(r"\s*([-+*]|\d+[.)])(\s|$)")
+_DASHES = re.compile(r"[-:\s]+")
+
+
+class Span(NamedTuple):
+    """Part of a token's text. `block` numbers the code block that it opens or belongs to, from 1."""
+
+    text: str
+    style: Style
+    block: int = 0
+    opens: bool = False
+
+
+class Markdown:
+    """Follows one text."""
+
+    def __init__(self) -> None:
+        self._blocks = 0
+        self._fenced = self._info = self._code = self._strong = self._heading = self._row = self._closed = False
+        self._at_start = True  # of a line
+
+    def spans(self, text: str) -> Iterator[Span]:
+        """What a token adds."""
+        for part in filter(None, _PARTS.split(text)):
+            yield self._span(part)
+            self._at_start = part == "\n" or (self._at_start and part.isspace())
+
+    def _span(self, part: str) -> Span:
+        if part == "```" and (self._at_start or not self._code):
+            return self._fence()
+        if part == "\n":
+            return self._line_end()
+        self._closed = False
+        if self._fenced:
+            return Span(part, "mark" if self._info else "block", self._blocks)
+        if self._at_start:
+            self._begin_line(part)
+        if part == "`":
+            self._code = not self._code
+            return Span(part, "mark")
+        if self._code:
+            return Span(part, "code")
+        if part == "**":
+            self._strong = not self._strong
+            return Span(part, "mark")
+        if self._row and (part == "|" or _DASHES.fullmatch(part)):
+            return Span(part, "rule")
+        if self._heading and not part.strip("#"):
+            return Span(part, "mark")
+        style: Style = "row" if self._row else "text"
+        return Span(part, "heading" if self._heading else "strong" if self._strong else style)
+
+    def _begin_line(self, part: str) -> None:
+        heading = part.startswith("#") and not part.strip("#")
+        if heading or part == "|" or _ITEM.match(part):  # what ends a paragraph without a blank line
+            self._strong = self._code = False
+        self._heading, self._row = heading, part == "|"
+
+    def _fence(self) -> Span:
+        self._fenced = self._info = not self._fenced
+        self._strong = self._code = False
+        self._closed = not self._fenced
+        self._blocks += self._fenced
+        return Span("```", "mark", self._blocks, opens=self._fenced)
+
+    def _line_end(self) -> Span:
+        inside = self._fenced and not self._info
+        if self._at_start:  # a blank line
+            self._strong = self._code = False
+        closed = self._closed  # the line is only a mark, and leaves no line where marks are hidden
+        self._info = self._heading = self._row = self._closed = False
+        if closed:
+            return Span("\n", "mark")
+        return Span("\n", "block" if inside else "text", self._blocks if inside else 0)
+
+
+def render(text: str) -> str:
+    """A whole text as HTML: markup in it is escaped, and it neither links nor loads anything."""
+    html: str = _RENDERER.render(text)
+    return html
+
+
+def _fence(self: RendererHTML, tokens: list[MarkdownToken], at: int, options: OptionsDict, env: EnvType) -> str:
+    return f'<div class="block">{_COPY.format("")}{self.fence(tokens, at, options, env)}</div>'
+
+
+_RENDERER = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["image", "link", "autolink"])
+_RENDERER.add_render_rule("fence", _fence)
+
+
+_TURN = Markup(
+    '<li><p class="said">{prompt}</p><div class="answer">{answer}</div><p class="written">{written}</p></li>'
+)
+
+
+def conversation_html(history: Sequence[Turn]) -> str:
+    """What was said so far; both sides read the target's own answers, shown rendered or as written."""
+    turns = (
+        _TURN.format(prompt=turn.prompt, answer=Markup(render(turn.answer)), written=turn.answer) for turn in history
+    )
+    return f'<ol class="turns">{Markup("").join(turns)}</ol>' if history else ""
+
+
+_TABLE = Markup("<table><thead>{head}</thead><tbody>{rows}</tbody></table>")
+_ROW = Markup("<tr>{}</tr>")
+_HEAD = Markup("<th>{}</th>")
+_CELL = Markup("<td>{}</td>")
+
+
+def table_html(head: Sequence[str], rows: Iterable[Sequence[str]], *, titled: bool = False) -> Markup:
+    """A table; `titled`: the first cell of each row is its title."""
+
+    def row(cells: Sequence[str], titles: int) -> Markup:
+        return _ROW.format(Markup("").join((_HEAD if at < titles else _CELL).format(c) for at, c in enumerate(cells)))
+
+    body = Markup("").join(row(cells, int(titled)) for cells in rows)
+    return _TABLE.format(head=row(head, len(head)), rows=body)
+
+
+_ROUND = Markup('<span class="round" data-tip="{tip}">{tokens}</span>')
+_TOKEN = Markup('<span class="{classes}" data-tip="{tip}"{attributes}>{text}</span>')
+_INDEX = Markup(' data-index="{}"')
+_SPAN = Markup('{button}<span class="md-{style}"{number}>{text}</span>')
+_BLOCK = Markup(' data-block="{}"')
+_COPY = Markup('<button type="button" class="copy" aria-label="Copy this code"{}></button>')
+_UNKNOWN = "?"  # a proposal of which only the number is known
+
+
+def round_html(
+    step: Round, *, side: Side, number: int, first: int, source: TraceSource, markdown: Markdown | None = None
+) -> str:
+    """One round.
+
+    Args:
+        step: the round.
+        side: plain rounds commit one token each, which needs no colour.
+        number: of the round; 0 is the prefill.
+        first: index of its first committed token in the run.
+        source: how its proposals are known.
+        markdown: what follows the text, if it is Markdown.
+    """
+    tokens = Markup("").join(_tokens(step, side, first, source, markdown))
+    return str(_ROUND.format(tip=_round_tip(step, side, number), tokens=tokens))
+
+
+def _tokens(step: Round, side: Side, first: int, source: TraceSource, markdown: Markdown | None) -> Iterator[Markup]:
+    accepted = step.accepted
+    drafts = step.proposed or ()
+    known: list[DraftToken | None] = [*drafts[:accepted], *[None] * (accepted - len(drafts[:accepted]))]
+    for offset, (token, draft) in enumerate(zip(step.committed[:accepted], known, strict=False)):
+        yield _committed(token, "accepted", first + offset, _tip("accepted draft", draft, token, source), markdown)
+    for draft in drafts[accepted:]:
+        yield _refused(draft, source)
+    for offset, token in enumerate(step.committed[accepted:], accepted):
+        kind = "plain" if side == "plain" else "own"
+        name = _own_name(step) if side == "speculative" else "target's choice"
+        yield _committed(token, kind, first + offset, _tip(name, None, token, source), markdown)
+
+
+def _own_name(step: Round) -> str:
+    if not step.proposed:
+        return "token of the target"
+    corrected = any(draft.verdict is Verdict.REJECTED for draft in step.proposed)
+    return "correction token of the target" if corrected else "bonus token of the target"
+
+
+def _committed(token: Token, kind: str, index: int, tip: str, markdown: Markdown | None) -> Markup:
+    classes = f"token {kind}"
+    if "\n" in token.text:
+        classes += " break"
+    if not token.text:
+        classes += " empty"
+    text = token.text if markdown is None else Markup("").join(map(_span, markdown.spans(token.text)))
+    return _TOKEN.format(classes=classes, tip=tip, attributes=_INDEX.format(index), text=text)
+
+
+def _span(span: Span) -> Markup:
+    if span.style == "text":
+        return escape(span.text)
+    number = _BLOCK.format(span.block) if span.block else ""
+    button = _COPY.format(number) if span.opens else ""
+    return _SPAN.format(button=button, style=span.style, number=number, text=span.text)
+
+
+def _refused(draft: DraftToken, source: TraceSource) -> Markup:
+    text = _UNKNOWN if draft.id is None else draft.text.replace("\n", "↵")
+    names = {
+        Verdict.REJECTED: "rejected draft",
+        Verdict.DISCARDED: "discarded draft: it followed a rejected one and was never judged",
+    }
+    tip = _tip(names[draft.verdict], draft, None, source)
+    return _TOKEN.format(classes=f"token {draft.verdict}", tip=tip, attributes="", text=text)
+
+
+def _tip(name: str, draft: DraftToken | None, token: Token | None, source: TraceSource) -> str:
+    lines = [name]
+    if draft is not None and draft.id is None:
+        lines.append("this engine does not report which token it was")
+    if draft is not None and draft.draft_probability is not None:
+        lines.append(f"draft's probability {draft.draft_probability:.3f} ({source})")
+    probability = token.probability if token else draft and draft.target_probability
+    if probability is not None:
+        lines.append(f"target's probability {probability:.3f}")
+    if token is not None and token.entropy is not None:
+        lines.append(f"the target's entropy here {token.entropy:.2f} bits")
+    if token is not None and token.alternatives:
+        likeliest = (f"{choice.text!r} {choice.probability:.3f}" for choice in token.alternatives)
+        lines.append(f"its likeliest tokens: {', '.join(likeliest)}")
+    if token is not None and not token.text:
+        lines.append("no text of its own: part of a character, or a special token")
+    return "\n".join(lines)
+
+
+def _round_tip(step: Round, side: Side, number: int) -> str:
+    if number == 0:
+        return f"prefill, {step.seconds * 1000:.2f} ms"
+    if side == "plain":
+        return f"step {number}, {step.seconds * 1000:.2f} ms"
+    proposed = "number of proposals unknown" if step.proposed is None else f"{len(step.proposed)} proposed"
+    proposed += f" by {SOURCES[step.source]}" if step.source is not None else ""
+    return (
+        f"round {number}, {step.seconds * 1000:.2f} ms: "
+        f"{proposed}, {step.accepted} accepted, {len(step.committed)} committed"
+    )

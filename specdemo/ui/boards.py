@@ -1,0 +1,453 @@
+"""Boards, the content of each place as HTML or Plotly figures: reports, step costs, and the anatomy of a run.
+
+Text is escaped; the page draws charts when they come into view.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from specdemo.analysis import metrics
+from specdemo.analysis.metrics import FORMULAS
+from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking, race_of
+from specdemo.analysis.predict import AS_MEASURED, Imagined, predict
+from specdemo.experiments.plan import Result
+from specdemo.experiments.report import Line, Report, speedup_lines
+from specdemo.experiments.sweep import curves
+from specdemo.presentation.charts import base_figure, plain_line, to_json
+from specdemo.presentation.explain import walk_through
+from specdemo.presentation.figures import number, percent
+from specdemo.presentation.html import table_html
+from specdemo.presentation.wording import prompt_of, run_words
+from specdemo.records import Comparison, Costs, DraftToken, ModelPair, Round, Run, Spread, Token, Trial
+from specdemo.strategies import ENGINES, SOURCES, EngineName
+
+_CARD = Markup(
+    '<section class="card"><h2 data-place="{name}-title" hidden></h2>'
+    '<div class="{kind}" data-place="{name}" hidden></div>'
+    '<p class="remark" data-place="{name}-remark" hidden></p></section>'
+)
+_TEXT = Markup('<section class="card"><h2>{title}</h2><div data-place="{name}" hidden></div></section>')
+_BOARD = Markup('<div class="board race">{opening}<div class="charts">{charts}</div>{tables}{notes}</div>')
+
+
+def board(html: Mapping[str, str], charts: Mapping[str, go.Figure | None], *, whole: bool = True) -> str:
+    """A board's update as JSON. A `whole` one empties the places it does not name."""
+    figures = {place: figure.to_plotly_json() for place, figure in charts.items() if figure is not None}
+    return json.dumps({"html": html, "charts": figures, "whole": whole}, ensure_ascii=False)
+
+
+def report_template(charts: Sequence[str], tables: Sequence[str]) -> str:
+    """A board with places for these charts and tables of a report, its conclusion above and its notes below."""
+
+    def cards(names: Sequence[str], kind: str) -> Markup:
+        return Markup("").join(_CARD.format(name=name, kind=kind) for name in names)
+
+    return _BOARD.format(
+        opening=_TEXT.format(title="Conclusion", name="opening"),
+        charts=cards(charts, "chart"),
+        tables=cards(tables, "scroll"),
+        notes=_TEXT.format(title="About these figures", name="notes"),
+    )
+
+
+EMPTY = board({}, {})
+
+
+def result_board(found: Result) -> str:
+    """What an experiment found so far; an empty board before its first row."""
+    return report_board(found.report()) if found.measured else EMPTY
+
+
+def report_board(report: Report) -> str:
+    """A report as a board."""
+    html = {"opening": _paragraphs(report.opening), "notes": _paragraphs(report.notes)}
+    for name, table in report.tables.items():
+        html |= _around(name, table.title, table.remark)
+        html[name] = str(table_html(table.columns, table.rows))
+    for name, chart in report.charts.items():
+        html |= _around(name, chart.title, chart.remark)
+    return board(html, {name: chart.figure for name, chart in report.charts.items()})
+
+
+def _around(name: str, title: str, remark: str) -> dict[str, str]:
+    return {f"{name}-title": str(Markup.escape(title)), f"{name}-remark": str(Markup.escape(remark))}
+
+
+def _paragraphs(lines: Sequence[str]) -> str:
+    return str(Markup("").join(Markup("<p>{}</p>").format(line) for line in lines if line))
+
+
+_COLOURS = ("--sd-own", "--sd-rejected", "--sd-accepted", "--sd-plain")
+_BANDWIDTH = (
+    "Twice the memory bandwidth is assumed to double v(n) − 1: plain and draft steps then take half as long, but the "
+    "arithmetic of more tokens takes as long as before."
+)
+_STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a round, ms", "c")
+
+
+def caption(pair: ModelPair, engine: EngineName) -> str:
+    """What a board's figures are about."""
+    return str(Markup("<p>{}</p>").format(f"{pair.name} · {ENGINES[engine].words}"))
+
+
+class KnownCosts(NamedTuple):
+    """Step costs, and the pair and engine they belong to."""
+
+    pair: ModelPair
+    engine: EngineName
+    costs: Costs
+
+    def richer_than(self, other: "KnownCosts") -> bool:
+        """Whether these are of the same pair and engine, for more context lengths."""
+        same = (self.pair, self.engine) == (other.pair, other.engine)
+        return same and len(self.costs.contexts) > len(other.costs.contexts)
+
+
+def prediction_board(known: KnownCosts, acceptance: float, what_if: Imagined = AS_MEASURED) -> str:
+    """The part that depends on acceptance, and on what is imagined of the costs."""
+    html, figure = _expectation(known.costs, acceptance, what_if)
+    return board({"expectation": html}, {"prediction": figure}, whole=False)
+
+
+def costs_board(known: KnownCosts, acceptance: float, what_if: Imagined = AS_MEASURED) -> str:
+    """Measured step costs, and the speedups they predict for the draft model at this acceptance."""
+    html, figure = _expectation(known.costs, acceptance, what_if)
+    texts = {
+        "caption": caption(known.pair, known.engine),
+        "steps": str(table_html(_STEPS, _steps(known.costs))),
+        "steps-remark": str(Markup.escape(f"c: {FORMULAS['draft_cost']}.")),
+        "verify-remark": str(Markup.escape(f"v(n): {FORMULAS['verify_cost']}.")),
+        "expectation": html,
+        "change": _length_change(known.costs),
+    }
+    return board(texts, {"verify": _verify_figure(known.costs), "prediction": figure})
+
+
+def _steps(costs: Costs) -> Iterator[tuple[str, ...]]:
+    """Single steps after texts of each length, as texts under `_STEPS`."""
+    for steps in costs.contexts:
+        plain, draft = steps.passes[0], steps.draft
+        cost = None if draft is None else draft.middle / plain.middle
+        yield (str(steps.context), _quartiles(plain), _quartiles(draft), _quartiles(steps.first_draft), number(cost))
+
+
+def _quartiles(seconds: Spread | None) -> str:
+    """The median in milliseconds, with both quartiles in parentheses."""
+    if seconds is None:
+        return "–"
+    low, middle, high = (f"{value * 1000:.2f}" for value in (seconds.low, seconds.middle, seconds.high))
+    return f"{middle} ({low}–{high})"
+
+
+def _length_change(costs: Costs) -> str:
+    if not costs.length_change:
+        return ""
+    share = percent(costs.length_change / costs.plain_step)
+    return str(
+        Markup(
+            "A pass takes {} ms longer ({} of a plain step) if the one before it had a different length, since every "
+            "operation is prepared anew. Policies that vary the lookahead pay for that; the traced engine pads a "
+            "pass to the previous length where padding costs less."
+        ).format(f"{costs.length_change * 1000:.2f}", share)
+    )
+
+
+def _verify_figure(costs: Costs) -> go.Figure:
+    figure = base_figure()
+    for steps, colour in zip(costs.contexts, _COLOURS, strict=False):
+        one = steps.passes[0].middle
+        middles = [spread.middle / one for spread in steps.passes]
+        bars = {
+            "type": "data",
+            "symmetric": False,
+            "array": [(spread.high - spread.middle) / one for spread in steps.passes],
+            "arrayminus": [(spread.middle - spread.low) / one for spread in steps.passes],
+            "thickness": 1,
+        }
+        figure.add_scatter(
+            x=list(range(1, len(middles) + 1)),
+            y=middles,
+            error_y=bars,
+            name=f"after {steps.context} tokens: v(1) is {one * 1000:.2f} ms",
+            mode="lines+markers",
+            line={"color": f"var({colour})"},
+            hovertemplate="v(%{x}) = %{y:.2f}",
+        )
+    figure.update_xaxes(title="tokens n per pass")
+    figure.update_yaxes(title="v(n)")
+    return figure
+
+
+def _expectation(costs: Costs, acceptance: float, what_if: Imagined) -> tuple[str, go.Figure | None]:
+    prediction = predict(costs, acceptance)
+    if prediction is None:
+        return str(
+            Markup("<p>{}</p>").format("This pair's draft cost is unknown, so nothing can be predicted.")
+        ), None
+    figure = base_figure()
+    curves(figure, prediction)
+    imagined = _imagined(costs, acceptance, what_if, figure)
+    plain_line(figure)
+    figure.update_xaxes(title="lookahead γ")
+    figure.update_yaxes(title="predicted speedup")
+    best, textbook = prediction.best, prediction.textbook_best
+    given = f"At an acceptance of {acceptance:.2f}"
+    if best:
+        sentence = f"{given} the best lookahead is {best}, predicted {prediction.predicted[best - 1]:.2f}×"
+    else:
+        sentence = f"{given} no lookahead is predicted to beat plain decoding"
+    by_book = f"with v = 1 it would be {textbook}" if textbook else "nor with v = 1"
+    length = f"τ = {FORMULAS['expected_length']}, where a is this acceptance"
+    formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with {length}."
+    return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula) + imagined), figure
+
+
+def _imagined(costs: Costs, acceptance: float, what_if: Imagined, figure: go.Figure) -> Markup:
+    """What would be predicted with other costs, as a sentence; adds its curve."""
+    other = what_if.of(costs)
+    prediction = predict(other, acceptance)
+    if what_if == AS_MEASURED or prediction is None:
+        return Markup("")
+    figure.add_scatter(
+        x=list(range(1, len(prediction.predicted) + 1)),
+        y=list(prediction.predicted),
+        name="what if",
+        mode="lines",
+        line={"color": "var(--sd-accepted)", "dash": "dash"},
+        hovertemplate="%{y:.2f}×",
+    )
+    tokens, best = len(costs.verify), prediction.best
+    outcome = (
+        f"the best lookahead would be {best}, predicted {prediction.predicted[best - 1]:.2f}×"
+        if best
+        else "no lookahead would be predicted to beat plain decoding"
+    )
+    values = (
+        f"c = {number(metrics.draft_cost(other))} (measured {number(metrics.draft_cost(costs))}) and "
+        f"v({tokens}) = {number(metrics.verify_cost(other, tokens))} "
+        f"(measured {number(metrics.verify_cost(costs, tokens))})"
+    )
+    bandwidth = "" if what_if.growth == 1 else f" {_BANDWIDTH}"
+    return Markup("<p><b>What if</b>: with {}, {}.{}</p>").format(values, outcome, bandwidth)
+
+
+_STEP = Markup(
+    '<li class="step" data-number="{number}" data-text="{text}"><b>{number}</b><span class="chips">{chips}</span>'
+    "<small>{note}</small></li>"
+)
+_CHIP = Markup(
+    '<span class="chip {kind}" title="{name}"><span class="token {kind}">{text}</span><small>{details}</small></span>'
+)
+_COLUMNS = ("lookahead", "target passes", "draft passes", "τ")
+
+
+def anatomy(comparison: Comparison) -> str:
+    """What the page shows of a run, as one JSON object: HTML and figures by name."""
+    run = comparison.speculative
+    return json.dumps(
+        {
+            "about": str(_about(comparison)),
+            "explanation": str(
+                Markup("").join(Markup("<p>{}</p>").format(line) for line in walk_through(comparison))
+            ),
+            "prompt": prompt_of(comparison),
+            "prefill": run.prefill.committed[0].text if run.prefill.committed else "",
+            "steps": "".join(_round_rows(comparison)),
+            "table": str(_passes_table(comparison)),
+            "timeline": to_json(timeline(run)),
+            "confidence": to_json(confidence_figure(run)),
+            "lookahead": to_json(lookahead_figure(comparison)),
+            "accepted": to_json(accepted_figure(comparison)),
+            "position": to_json(position_figure(comparison)),
+            "parts": str(_parts_table(comparison)),
+        },
+        ensure_ascii=False,
+    )
+
+
+def _about(comparison: Comparison) -> Markup:
+    run = comparison.speculative
+    parts = [
+        comparison.pair.name,
+        run_words(comparison),
+        f"{len(run.tokens)} tokens in {len(run.rounds)} rounds",
+        f"proposals {comparison.trace_source}",
+    ]
+    return Markup("<p>{}</p>").format(" · ".join(parts))
+
+
+def _round_rows(comparison: Comparison) -> Iterator[str]:
+    for index, step in enumerate(comparison.speculative.rounds, 1):
+        text = "".join(token.text for token in step.committed)
+        chips = Markup("").join(_chips(step))
+        yield str(_STEP.format(number=index, text=text, chips=chips, note=_note(step)))
+
+
+def _chips(step: Round) -> Iterator[Markup]:
+    accepted = step.accepted
+    drafts = step.proposed or ()
+    for draft in drafts:
+        yield _chip(draft.text if draft.id is not None else "?", draft.verdict, draft.verdict, _odds(draft))
+    if step.proposed is None:
+        for token in step.committed[:accepted]:
+            yield _chip(token.text, "accepted", "accepted", "")
+    for token in step.committed[accepted:]:
+        yield _chip(token.text, "own", "target's own", _own_odds(token))
+
+
+def _chip(text: str, kind: str, name: str, details: str) -> Markup:
+    return _CHIP.format(kind=kind, name=name, text=text.replace("\n", "↵") or "·", details=details)
+
+
+def _odds(draft: DraftToken) -> str:
+    """The draft's probability, then the target's."""
+    if draft.draft_probability is None and draft.target_probability is None:
+        return ""
+    return f"{number(draft.draft_probability)} → {number(draft.target_probability)}"
+
+
+def _own_odds(token: Token) -> str:
+    return "" if token.probability is None else f"→ {number(token.probability)}"
+
+
+def _note(step: Round) -> str:
+    proposed = "?" if step.proposed is None else str(len(step.proposed))
+    source = f", proposed by {SOURCES[step.source]}" if step.source is not None else ""
+    return f"{step.accepted} of {proposed} accepted{source} · {step.seconds * 1000:.2f} ms"
+
+
+def _passes_table(comparison: Comparison) -> Markup:
+    """Passes of this run, with a constant lookahead of 5, and with the oracle."""
+    run = comparison.speculative
+    rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_accepted_length(run))]
+    for name, passes in metrics.alternative_passes(comparison):
+        tokens = len(comparison.draft_agreement or ())
+        rows.append((name, passes.target, passes.draft, tokens / passes.target if passes.target else None))
+    body = [
+        (name, str(target), "unknown" if draft is None else str(draft), number(length))
+        for name, target, draft, length in rows
+    ]
+    why = (
+        "Computed from where the draft's greedy choice agrees with this text, which is exact in greedy decoding. The "
+        "oracle ends every round just before the draft's first mismatch, so none of its proposals is rejected."
+        if comparison.draft_agreement is not None
+        else "The passes of other lookaheads are known only for a draft model in greedy decoding."
+    )
+    return table_html(_COLUMNS, body) + Markup("<p>{}</p>").format(why)
+
+
+def timeline(run: Run) -> go.Figure:
+    """Phases on the speculative clock, in milliseconds, one lane each; a single lane if the engine reports none."""
+    figure = base_figure(barmode="overlay", bargap=0.25, showlegend=False, hovermode="closest")
+    begin = list(accumulate((step.seconds for step in run.rounds), initial=0.0))[:-1]
+    if all(step.draft_seconds is not None for step in run.rounds):
+        drafts = [step.draft_seconds or 0 for step in run.rounds]
+        passes = [step.verify_seconds or 0 for step in run.rounds]
+        verify = [start + seconds for start, seconds in zip(begin, drafts, strict=True)]
+        _lane(figure, "draft", begin, drafts, "--sd-rejected")
+        _lane(figure, "verify", verify, passes, "--sd-accepted")
+    else:
+        _lane(figure, "round", begin, [step.seconds for step in run.rounds], "--sd-plain")
+    figure.update_xaxes(title="speculative clock, ms")
+    figure.update_yaxes(autorange="reversed", rangemode="normal", showgrid=False, fixedrange=True)
+    figure.update_layout(height=150)
+    return figure
+
+
+def _lane(figure: go.Figure, name: str, starts: Sequence[float], seconds: Sequence[float], colour: str) -> None:
+    figure.add_bar(
+        x=[length * 1000 for length in seconds],
+        base=[start * 1000 for start in starts],
+        y=[name] * len(seconds),
+        orientation="h",
+        name=name,
+        marker={"color": f"var({colour})", "line": {"color": "var(--sd-card)", "width": 1}},
+        customdata=list(range(1, len(seconds) + 1)),
+        hovertemplate="round %{customdata}: %{x:.3f} ms",
+    )
+
+
+def confidence_figure(run: Run) -> go.Figure:
+    """Share of judged proposals that were accepted, by the draft's probability in tenths."""
+    figure = base_figure()
+    bins = metrics.acceptance_by_confidence(run)
+    figure.add_bar(
+        x=[(low + 0.5) / 10 for low in bins],
+        y=[accepted / judged for accepted, judged in bins.values()],
+        text=[f"{accepted}/{judged}" for accepted, judged in bins.values()],
+        marker_color="var(--sd-accepted)",
+        width=0.09,
+        hovertemplate="%{text} accepted",
+        showlegend=False,
+    )
+    line = {"color": "var(--sd-plain)", "dash": "dot"}
+    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="perfect calibration", hoverinfo="skip")
+    figure.update_xaxes(title="draft's probability", range=[0, 1])
+    figure.update_yaxes(title="accepted / judged", range=[0, 1.08])
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def lookahead_figure(comparison: Comparison) -> go.Figure:
+    """Tokens proposed in each round, beside what the oracle would have proposed at the same place."""
+    figure = base_figure()
+    rounds = comparison.speculative.rounds
+    numbers = list(range(1, len(rounds) + 1))
+    chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
+    figure.add_scatter(
+        x=numbers, y=chosen, name="this run", mode="lines+markers", line={"color": "var(--sd-plain)", "shape": "hvh"}
+    )
+    oracle = metrics.oracle_lookaheads(comparison)
+    if oracle is not None:
+        style = {"color": "var(--sd-own)", "symbol": "diamond", "size": 8}
+        figure.add_scatter(x=numbers, y=oracle, name="oracle", mode="markers", marker=style)
+    figure.update_xaxes(title="round")
+    figure.update_yaxes(title="tokens proposed")
+    return figure
+
+
+def _timed(comparison: Comparison) -> list[Trial]:
+    """The race and its repeats, as far as their steps are known."""
+    race = race_of(comparison)
+    return [trial for trial in (race, *comparison.repeats) if trial is not None and trial.round_steps]
+
+
+def accepted_figure(comparison: Comparison) -> go.Figure:
+    """How many rounds of the race accepted 0, 1, 2, … proposals."""
+    race, figure = race_of(comparison), base_figure(showlegend=False, hovermode="closest")
+    counts = {} if race is None else accepted_per_round([race])
+    figure.add_bar(
+        x=list(counts),
+        y=list(counts.values()),
+        marker_color="var(--sd-accepted)",
+        hovertemplate="%{y} rounds accepted %{x}<extra></extra>",
+    )
+    figure.update_xaxes(title="tokens accepted", dtick=1)
+    figure.update_yaxes(title="rounds")
+    return figure
+
+
+def position_figure(comparison: Comparison) -> go.Figure:
+    """Speedup along the text, with intervals, over the race and its repeats; α in the hover."""
+    parts = by_position(_timed(comparison))
+    line = Line(
+        "speedup",
+        [part.name for part in parts],
+        [part.speedup for part in parts],
+        [f"{part.speedup}, α {number(part.acceptance_rate)}" for part in parts],
+    )
+    return speedup_lines([line], "tokens")
+
+
+def _parts_table(comparison: Comparison) -> Markup:
+    """Thinking and answer apart; nothing where the model does not think."""
+    rows = [
+        (part.name, str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length))
+        for part in by_thinking(_timed(comparison))
+    ]
+    return table_html(("part", "speedup", "α", "τ"), rows) if rows else Markup("")

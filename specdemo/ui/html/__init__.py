@@ -1,1 +1,0 @@
-"""Pieces of HTML and charts. Everything a model or a user wrote is escaped here."""
