@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
 from specdemo.analysis import metrics
-from specdemo.analysis.outputs import thinking_tokens
+from specdemo.analysis.metrics import thinking_tokens
 from specdemo.analysis.speedups import Summary, summarise
 from specdemo.records import Comparison, Trial
 

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from specdemo.analysis import metrics
 from specdemo.analysis.intervals import ENOUGH
-from specdemo.analysis.outputs import thinking_tokens
+from specdemo.analysis.metrics import thinking_tokens
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError
 from specdemo.measure.other_load import OtherLoad

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from specdemo.analysis import metrics
-from specdemo.analysis.outputs import Thinking
+from specdemo.analysis.metrics import Thinking
 from specdemo.files import json_text
 from specdemo.presentation import explain, schema
 from specdemo.presentation.figures import figures_html, grounds_html

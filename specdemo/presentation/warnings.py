@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from specdemo.analysis import metrics
 from specdemo.analysis.intervals import Interval
-from specdemo.analysis.outputs import loop
+from specdemo.analysis.metrics import loop
 from specdemo.analysis.predict import predict
 from specdemo.analysis.speedups import Summary, of_comparison
 from specdemo.presentation.figures import percent

@@ -12,7 +12,7 @@ import numpy as np
 import openvino
 from openvino import opset13 as ops
 
-from specdemo.decoding.sampling import Logits
+from specdemo.decoding.verification import Logits
 from specdemo.errors import PairError
 from specdemo.models.graph import layer_ends, seen_layers
 from specdemo.runtime.language_model import LanguageModel, ModelSequence

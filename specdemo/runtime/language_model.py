@@ -22,7 +22,7 @@ from typing import Protocol
 import openvino
 from openvino import _offline_transformations
 
-from specdemo.decoding.sampling import Logits, distribution, greedy_choice, resized
+from specdemo.decoding.verification import Logits, distribution, greedy_choice, resized
 from specdemo.errors import LoadError
 from specdemo.runtime.sequences import Cached, Paged, Stateful, Uncached
 from specdemo.settings import Sampling

@@ -5,15 +5,25 @@ To add a strategy, write its class in `draft.py` or `text.py` (or a module of it
 """
 
 from specdemo.strategies.base import (
+    CONCURRENT,
+    DRAFT_KINDS,
+    ENGINES,
+    LOCAL,
+    PARTIAL,
+    SERVERS,
     SOURCES,
     STRATEGIES,
     Drafter,
+    DraftKindName,
+    EngineName,
     Fields,
     Policy,
+    ServerKind,
     Source,
     Strategy,
     drafters,
     effective,
+    engines_with,
     pair_refusal,
     policies,
     refusal,
@@ -21,6 +31,7 @@ from specdemo.strategies.base import (
     shaping,
     strategies,
     strategy_of,
+    supports,
 )
 from specdemo.strategies.draft import (
     Auto,
@@ -32,19 +43,6 @@ from specdemo.strategies.draft import (
     Planned,
     ServerDefault,
     Tree,
-)
-from specdemo.strategies.engines import (
-    CONCURRENT,
-    DRAFT_KINDS,
-    ENGINES,
-    LOCAL,
-    PARTIAL,
-    SERVERS,
-    DraftKindName,
-    EngineName,
-    ServerKind,
-    engines_with,
-    supports,
 )
 from specdemo.strategies.text import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Suffix, TextParameters
 

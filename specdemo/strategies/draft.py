@@ -9,13 +9,14 @@ from specdemo.strategies.base import (
     CONFIDENCE,
     CONSTANT,
     DRAFT_MODEL,
+    LOCAL,
     NOBODY,
+    DraftKindName,
     Fields,
     Policy,
     Strategy,
     register,
 )
-from specdemo.strategies.engines import LOCAL, DraftKindName
 
 _ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3", "request")
 _CONSTANT = (*_ANY, "dflash")

@@ -11,11 +11,11 @@ from specdemo.strategies.base import (
     CONSTANT,
     PROMPT_LOOKUP,
     Drafter,
+    DraftKindName,
     Fields,
     Strategy,
     register,
 )
-from specdemo.strategies.engines import DraftKindName
 
 SUFFIX_TREE = Drafter("suffix", "Suffix tree", "suffix tree", "the suffix tree's proposals", ("suffix",))
 TOKENS_PER_MATCHED = 2

@@ -9,12 +9,12 @@ from threading import Event
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
-from specdemo.analysis.outputs import answer
+from specdemo.analysis.metrics import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
 from specdemo.measure.counters import counted
-from specdemo.measure.side import LiveSettings
+from specdemo.measure.race import LiveSettings
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, ending

@@ -12,8 +12,7 @@ from typing import Any
 
 from specdemo.child import Child, Sign
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import RaceEvent
-from specdemo.measure.side import LiveSettings
+from specdemo.measure.race import LiveSettings, RaceEvent
 from specdemo.progress import Phase
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings

@@ -23,10 +23,9 @@ from time import perf_counter
 import numpy as np
 
 from specdemo.decoding.auto import AutoPolicy
-from specdemo.decoding.indexes import index_of
+from specdemo.decoding.indexes import TABLE, Table, index_of
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.decoding.steps import QueryLength, rising
-from specdemo.decoding.table import TABLE, Table
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter
 from specdemo.files import ASSETS
 from specdemo.models.devices import properties

@@ -15,10 +15,10 @@ from specdemo.decoding.indexes import (
     NgramIndex,
     SuffixIndex,
     SuffixTree,
+    Table,
     from_table,
     look_up,
 )
-from specdemo.decoding.table import Table
 from specdemo.strategies import TOKENS_PER_MATCHED, Constant, Suffix
 
 texts = st.lists(st.integers(0, 2), max_size=40)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from specdemo.decoding.sampling import distribution, draw, entropy, greedy_choice, penalised
+from specdemo.decoding.verification import distribution, draw, entropy, greedy_choice, penalised
 from specdemo.settings import Sampling
 
 logits = arrays(np.float32, 12, elements=st.floats(-20, 20, width=32))

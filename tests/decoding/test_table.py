@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.decoding.table import LONGEST, Following, Table
+from specdemo.decoding.indexes import LONGEST, Following, Table
 from specdemo.errors import ModelError
 
 TEXTS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=4)

@@ -15,8 +15,16 @@ from hypothesis import strategies as st
 from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import index_of
 from specdemo.decoding.lookahead import policy_for
-from specdemo.decoding.sampling import Logits, Probabilities, distribution, draw
-from specdemo.decoding.verification import Uniform, Verified, block_verify, rejection_sample
+from specdemo.decoding.verification import (
+    Logits,
+    Probabilities,
+    Uniform,
+    Verified,
+    block_verify,
+    distribution,
+    draw,
+    rejection_sample,
+)
 from specdemo.engines.base import rounds_of
 from specdemo.engines.traced.decoder import TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter

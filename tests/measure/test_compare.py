@@ -7,8 +7,7 @@ from specdemo.analysis import metrics
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, PromptError
-from specdemo.measure.race import RaceEvent, race, run_alone
-from specdemo.measure.side import LiveSettings
+from specdemo.measure.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.decoding.sampling import Logits
+from specdemo.decoding.verification import Logits
 from specdemo.engines.genai.replay import DraftReplay, LookupReplay
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings, Sampling

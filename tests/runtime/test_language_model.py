@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from specdemo.decoding.sampling import Logits
+from specdemo.decoding.verification import Logits
 from specdemo.models.devices import properties
 from specdemo.models.pairs import BUNDLED
 from specdemo.runtime.language_model import LanguageModel, draft_agreement

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from specdemo.cli import main
-from specdemo.decoding.table import TABLE, Table
+from specdemo.decoding.indexes import TABLE, Table
 from specdemo.errors import FileError
 from specdemo.models.converted import folder_of
 from specdemo.models.gguf import inspect_gguf

@@ -16,7 +16,7 @@ if importlib.util.find_spec("torch") is None:
 import numpy as np
 
 from specdemo.cli import main
-from specdemo.decoding.table import TABLE
+from specdemo.decoding.indexes import TABLE
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import ModelError, SpecdemoError, UsageError
 from specdemo.files import ASSETS

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.analysis import metrics
-from specdemo.analysis.outputs import answer
+from specdemo.analysis.metrics import answer
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
 from specdemo.measure.race import race

@@ -14,8 +14,7 @@ import numpy as np
 
 from specdemo.decoding.indexes import look_up
 from specdemo.decoding.lookahead import policy_for, propose
-from specdemo.decoding.sampling import greedy_choice, softmax
-from specdemo.decoding.verification import judge
+from specdemo.decoding.verification import greedy_choice, judge, softmax
 from specdemo.engines.genai.pipelines import Pipelines
 from specdemo.records import DraftToken, Request, Round, Verdict
 from specdemo.runtime.language_model import ModelSequence, draft_agreement

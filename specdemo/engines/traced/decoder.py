@@ -11,9 +11,19 @@ from time import perf_counter
 import numpy as np
 
 from specdemo.decoding.auto import Timing
-from specdemo.decoding.sampling import Logits, Probabilities, distribution, entropy, greedy_choice
 from specdemo.decoding.steps import QueryLength
-from specdemo.decoding.verification import Uniform, Verified, block_verify, judge, rejection_sample
+from specdemo.decoding.verification import (
+    Logits,
+    Probabilities,
+    Uniform,
+    Verified,
+    block_verify,
+    distribution,
+    entropy,
+    greedy_choice,
+    judge,
+    rejection_sample,
+)
 from specdemo.engines.base import Prefilling
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError

@@ -9,16 +9,16 @@ import numpy as np
 from specdemo.decoding.auto import AutoPolicy, Timing
 from specdemo.decoding.indexes import Match, TextIndex
 from specdemo.decoding.lookahead import LookaheadPolicy, propose
-from specdemo.decoding.sampling import (
+from specdemo.decoding.verification import (
     Logits,
     Probabilities,
+    Uniform,
     distribution,
     draw,
     greatest_probability,
     penalised,
     resized,
 )
-from specdemo.decoding.verification import Uniform
 from specdemo.runtime.language_model import ModelSequence, draft_agreement
 from specdemo.runtime.tokenizer import Tokenizer
 from specdemo.settings import Sampling

@@ -11,9 +11,8 @@ from time import perf_counter
 from typing import Literal
 
 from specdemo.decoding.auto import AutoPolicy, Experience
-from specdemo.decoding.indexes import Memory, SuffixIndex, index_of
+from specdemo.decoding.indexes import TABLE, Memory, SuffixIndex, Table, index_of
 from specdemo.decoding.lookahead import policy_for
-from specdemo.decoding.table import TABLE, Table
 from specdemo.decoding.verification import Uniform
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
