@@ -16,12 +16,17 @@ from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Report, to_html, to_markdown, write
 from specdemo.files import colours, json_text, read_bytes, write_bytes, write_json
 from specdemo.presentation import schema
-from specdemo.presentation.charts import acceptance_figure, clock_figure
+from specdemo.presentation.charts import (
+    acceptance_figure,
+    clock_figure,
+    confidence_figure,
+    lookahead_figure,
+    timeline,
+)
 from specdemo.presentation.figures import figures
-from specdemo.presentation.share import KINDS
+from specdemo.presentation.share import FILE_KINDS
 from specdemo.presentation.verdict import headline
 from specdemo.records import SIDES, Comparison
-from specdemo.ui.boards import confidence_figure, lookahead_figure, timeline
 
 _MOST_BYTES = 2**26
 _HEIGHT = 640  # pixels of a replay or a report in a notebook
@@ -128,8 +133,8 @@ class Run:
         kind = path.suffix.lower().removeprefix(".")
         if kind == "json":
             self.to_json(path)
-        elif kind in KINDS:
-            write_bytes(KINDS[kind].make(self.comparison), path)
+        elif kind in FILE_KINDS:
+            write_bytes(FILE_KINDS[kind].make(self.comparison), path)
         else:
             raise UsageError(f"A run cannot be saved as {quoted(path.name)}; end it in .html, .gif, .png or .json.")
         return path
@@ -146,7 +151,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The replay, coloured, in a frame of its own; it asks no host for anything."""
-        return framed(KINDS["html"].make(self.comparison).decode())
+        return framed(FILE_KINDS["html"].make(self.comparison).decode())
 
 
 def open_run(path: str | Path) -> Run:

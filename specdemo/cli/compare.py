@@ -54,7 +54,7 @@ def _add_compare(commands: Commands) -> None:
     )
     parser.add_argument("--explain", action="store_true", help="say why, with every figure's formula")
     add_json(parser, "the comparison")
-    for name, kind in share.KINDS.items():
+    for name, kind in share.FILE_KINDS.items():
         parser.add_argument(f"--{name}", metavar="PATH", help=f"write {kind.what}")
     add_settings(parser, GenerationSettings)
     add_pair(parser)
@@ -75,7 +75,7 @@ def _compare(options: argparse.Namespace) -> None:
     settings = raced_settings(options, pair)
     check_effect(options, [settings])
     check_json(options.json)
-    for name in share.KINDS:
+    for name in share.FILE_KINDS:
         check_file(getattr(options, name))
     show_conversion(convert_pair(pair))
     with announced("loading"):
@@ -100,7 +100,7 @@ def _compare(options: argparse.Namespace) -> None:
         print_comparison(Console(), comparison, explained=options.explain)
     if options.json is not None:
         write_json(schema.to_json(comparison), options.json)
-    for name, kind in share.KINDS.items():
+    for name, kind in share.FILE_KINDS.items():
         if (path := getattr(options, name)) is not None:
             write_bytes(kind.make(comparison), Path(path))
 

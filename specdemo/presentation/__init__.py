@@ -1,1 +1,1 @@
-"""Records in words, tables, figures, code and files: what the page and the terminal share."""
+"""Records in words, figures, charts, HTML, code and files: what the page and the terminal share."""

@@ -67,14 +67,14 @@ class Feed:
             done = progress.finish_reason is not None
             self._append("lap", side=progress.side, rounds=self._lap(progress), done=done, moves=_moves(progress))
         else:
-            self._lines.append(ending(self.run, len(self), progress))
+            self._lines.append(end_event(self.run, len(self), progress))
 
     def after(self, progress: Slice | Comparison) -> "Feed":
         """This feed with what happened; another one where a server told more of its rounds at the end."""
         if isinstance(progress, Comparison):
             runs = {side: progress.side(side) for side in SIDES}
             if any([run.prefill, *run.rounds] != self._rounds[side] for side, run in runs.items() if run.tokens):
-                return recorded(progress)
+                return feed_of(progress)
         self.add(progress)
         return self
 
@@ -121,7 +121,7 @@ class Feed:
         ]
 
 
-def recorded(comparison: Comparison) -> Feed:
+def feed_of(comparison: Comparison) -> Feed:
     """A finished run as if it had just happened, each side in one lap."""
     chat = is_chat(comparison.pair, comparison.settings)
     feed = Feed(comparison.prompt, comparison.settings, comparison.history, chat=chat)
@@ -140,7 +140,7 @@ def _moves(lap: Slice) -> list[dict[str, Any]]:
     return [{"round": move.round, "text": explain.moved_to(move)} for move in lap.moves]
 
 
-def ending(run: str, at: int, comparison: Comparison) -> str:
+def end_event(run: str, at: int, comparison: Comparison) -> str:
     """The event of a run's result, which comes again, as a later event, once the run was repeated."""
     return _line(run, at, "end", _end(comparison))
 

@@ -1,4 +1,4 @@
-"""Every figure of a comparison as page and terminal show it: name, value of each side, formula."""
+"""Every figure of a comparison as page and terminal show it: name, value of each side, formula; and as tiles."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

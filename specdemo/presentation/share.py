@@ -28,7 +28,7 @@ from specdemo.files import ASSETS, colours
 from specdemo.presentation import schema
 from specdemo.presentation.charts import race_figures
 from specdemo.presentation.explain import agreement, made_by
-from specdemo.presentation.feed import recorded
+from specdemo.presentation.feed import feed_of
 from specdemo.presentation.html import table_html
 from specdemo.presentation.verdict import headline, verdict
 from specdemo.presentation.wording import pieces, prompt_of
@@ -46,7 +46,7 @@ def replay(comparison: Comparison) -> bytes:
         script=Markup(bundle("replay.js")),
         figures=Markup(race_figures().replace("<", "\\u003c")),
         environment=table_html(("", ""), _environment(comparison), titled=True),
-        events=b64encode(gzip.compress(recorded(comparison).everything.encode(), mtime=0)).decode(),
+        events=b64encode(gzip.compress(feed_of(comparison).everything.encode(), mtime=0)).decode(),
     ).encode()
 
 
@@ -285,7 +285,7 @@ def text_of(name: str) -> str:
     return (PAGE / name).read_text(encoding="utf-8")
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """A kind of file: what it is, its type, and what makes it."""
 
     what: str
@@ -293,14 +293,14 @@ class Kind(NamedTuple):
     make: Callable[[Comparison], bytes]
 
 
-KINDS = {
-    "html": Kind("one HTML file that replays the race offline", "text/html", replay),
-    "gif": Kind("the race as a moving picture", "image/gif", moving_picture),
-    "png": Kind("a picture of the verdict", "image/png", verdict_picture),
+FILE_KINDS = {
+    "html": FileKind("one HTML file that replays the race offline", "text/html", replay),
+    "gif": FileKind("the race as a moving picture", "image/gif", moving_picture),
+    "png": FileKind("a picture of the verdict", "image/png", verdict_picture),
 }
 
 
-def unpacked(packed: str, most: int) -> Comparison:
+def unpack(packed: str, most: int) -> Comparison:
     """The comparison in base64 of compressed JSON of at most `most` bytes, as the page sends it.
 
     Raises:

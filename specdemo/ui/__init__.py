@@ -1,1 +1,1 @@
-"""The page. Tabs, views and callbacks import gradio; the rest turns records into HTML and charts."""
+"""The page, which alone imports gradio."""

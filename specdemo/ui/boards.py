@@ -5,7 +5,6 @@ Text is escaped; the page draws charts when they come into view.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import plotly.graph_objects as go
@@ -13,17 +12,25 @@ from markupsafe import Markup
 
 from specdemo.analysis import metrics
 from specdemo.analysis.metrics import FORMULAS
-from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking, race_of
+from specdemo.analysis.parts import by_position, by_thinking, race_of
 from specdemo.analysis.predict import AS_MEASURED, Imagined, predict
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Line, Report, speedup_lines
 from specdemo.experiments.sweep import curves
-from specdemo.presentation.charts import base_figure, plain_line, to_json
+from specdemo.presentation.charts import (
+    accepted_figure,
+    base_figure,
+    confidence_figure,
+    lookahead_figure,
+    plain_line,
+    timeline,
+    to_json,
+)
 from specdemo.presentation.explain import walk_through
 from specdemo.presentation.figures import number, percent
 from specdemo.presentation.html import table_html
 from specdemo.presentation.wording import prompt_of, run_words
-from specdemo.records import Comparison, Costs, DraftToken, ModelPair, Round, Run, Spread, Token, Trial
+from specdemo.records import Comparison, Costs, DraftToken, ModelPair, Round, Spread, Token, Trial
 from specdemo.strategies import ENGINES, SOURCES, EngineName
 
 _CARD = Markup(
@@ -341,95 +348,10 @@ def _passes_table(comparison: Comparison) -> Markup:
     return table_html(_COLUMNS, body) + Markup("<p>{}</p>").format(why)
 
 
-def timeline(run: Run) -> go.Figure:
-    """Phases on the speculative clock, in milliseconds, one lane each; a single lane if the engine reports none."""
-    figure = base_figure(barmode="overlay", bargap=0.25, showlegend=False, hovermode="closest")
-    begin = list(accumulate((step.seconds for step in run.rounds), initial=0.0))[:-1]
-    if all(step.draft_seconds is not None for step in run.rounds):
-        drafts = [step.draft_seconds or 0 for step in run.rounds]
-        passes = [step.verify_seconds or 0 for step in run.rounds]
-        verify = [start + seconds for start, seconds in zip(begin, drafts, strict=True)]
-        _lane(figure, "draft", begin, drafts, "--sd-rejected")
-        _lane(figure, "verify", verify, passes, "--sd-accepted")
-    else:
-        _lane(figure, "round", begin, [step.seconds for step in run.rounds], "--sd-plain")
-    figure.update_xaxes(title="speculative clock, ms")
-    figure.update_yaxes(autorange="reversed", rangemode="normal", showgrid=False, fixedrange=True)
-    figure.update_layout(height=150)
-    return figure
-
-
-def _lane(figure: go.Figure, name: str, starts: Sequence[float], seconds: Sequence[float], colour: str) -> None:
-    figure.add_bar(
-        x=[length * 1000 for length in seconds],
-        base=[start * 1000 for start in starts],
-        y=[name] * len(seconds),
-        orientation="h",
-        name=name,
-        marker={"color": f"var({colour})", "line": {"color": "var(--sd-card)", "width": 1}},
-        customdata=list(range(1, len(seconds) + 1)),
-        hovertemplate="round %{customdata}: %{x:.3f} ms",
-    )
-
-
-def confidence_figure(run: Run) -> go.Figure:
-    """Share of judged proposals that were accepted, by the draft's probability in tenths."""
-    figure = base_figure()
-    bins = metrics.acceptance_by_confidence(run)
-    figure.add_bar(
-        x=[(low + 0.5) / 10 for low in bins],
-        y=[accepted / judged for accepted, judged in bins.values()],
-        text=[f"{accepted}/{judged}" for accepted, judged in bins.values()],
-        marker_color="var(--sd-accepted)",
-        width=0.09,
-        hovertemplate="%{text} accepted",
-        showlegend=False,
-    )
-    line = {"color": "var(--sd-plain)", "dash": "dot"}
-    figure.add_scatter(x=[0, 1], y=[0, 1], mode="lines", line=line, name="perfect calibration", hoverinfo="skip")
-    figure.update_xaxes(title="draft's probability", range=[0, 1])
-    figure.update_yaxes(title="accepted / judged", range=[0, 1.08])
-    figure.update_layout(hovermode="closest")
-    return figure
-
-
-def lookahead_figure(comparison: Comparison) -> go.Figure:
-    """Tokens proposed in each round, beside what the oracle would have proposed at the same place."""
-    figure = base_figure()
-    rounds = comparison.speculative.rounds
-    numbers = list(range(1, len(rounds) + 1))
-    chosen = [None if step.proposed is None else len(step.proposed) for step in rounds]
-    figure.add_scatter(
-        x=numbers, y=chosen, name="this run", mode="lines+markers", line={"color": "var(--sd-plain)", "shape": "hvh"}
-    )
-    oracle = metrics.oracle_lookaheads(comparison)
-    if oracle is not None:
-        style = {"color": "var(--sd-own)", "symbol": "diamond", "size": 8}
-        figure.add_scatter(x=numbers, y=oracle, name="oracle", mode="markers", marker=style)
-    figure.update_xaxes(title="round")
-    figure.update_yaxes(title="tokens proposed")
-    return figure
-
-
 def _timed(comparison: Comparison) -> list[Trial]:
     """The race and its repeats, as far as their steps are known."""
     race = race_of(comparison)
     return [trial for trial in (race, *comparison.repeats) if trial is not None and trial.round_steps]
-
-
-def accepted_figure(comparison: Comparison) -> go.Figure:
-    """How many rounds of the race accepted 0, 1, 2, … proposals."""
-    race, figure = race_of(comparison), base_figure(showlegend=False, hovermode="closest")
-    counts = {} if race is None else accepted_per_round([race])
-    figure.add_bar(
-        x=list(counts),
-        y=list(counts.values()),
-        marker_color="var(--sd-accepted)",
-        hovertemplate="%{y} rounds accepted %{x}<extra></extra>",
-    )
-    figure.update_xaxes(title="tokens accepted", dtick=1)
-    figure.update_yaxes(title="rounds")
-    return figure
 
 
 def position_figure(comparison: Comparison) -> go.Figure:

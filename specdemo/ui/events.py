@@ -32,7 +32,7 @@ FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
 """Another queue for what is parsed or drawn in processes of its own, which end when their visitor leaves."""
 
 
-def check_known(known: bool) -> None:
+def check_session(known: bool) -> None:
     """Check that the server still knows this visitor's pair and chat, which it keeps for the latest visitors only.
 
     Raises:

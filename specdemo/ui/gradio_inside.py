@@ -152,7 +152,7 @@ class _States(StateHolder):
 
 
 @contextlib.asynccontextmanager
-async def bounded(app: App) -> AsyncIterator[None]:
+async def with_budgets(app: App) -> AsyncIterator[None]:
     """Lifespan of the application: its queue and its state keep to their budgets."""
     queue = app.get_blocks()._queue
     tasks = set[asyncio.Task[None]]()
@@ -218,6 +218,6 @@ def under_way(scope: Scope, session: str | None) -> int:
     return len(scope["app"].get_blocks()._queue.pending_event_ids_session.get(session, ()))
 
 
-def sent_with(event: gr.EventData) -> Any:
+def event_payload(event: gr.EventData) -> Any:
     """What a script of the page sent with an event; anyone can send anything."""
     return event._data

@@ -25,18 +25,18 @@ from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.controls import NAMES, choices_css, settings_from_link, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, Page
-from specdemo.ui.gradio_inside import bounded
+from specdemo.ui.gradio_inside import with_budgets
 from specdemo.ui.middleware import Readable, checks, only_here
 from specdemo.ui.parts import alert, header_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, values_of
-from specdemo.ui.session import Sessions, Visitors, first_used
+from specdemo.ui.session import Sessions, Visitors, initial_pair
 from specdemo.ui.tabs.compare import ANATOMY, COMPARE, CompareCallbacks, CompareTab, api_description, compare_tab
 from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.uploads import AGE, FILE_BYTES, drop_route, visitors_files
-from specdemo.ui.views import Layered, head, script, theme
+from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, WithEngine, Worker
 
 SESSIONS = 500
@@ -71,7 +71,7 @@ def serve(
     # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load, WithEngine(begun(pair.target).engine, first_used(pair)))
+    worker = Worker(load, WithEngine(begun(pair.target).engine, initial_pair(pair)))
     try:
         with visitors_files():
             page = build_page(
@@ -114,8 +114,8 @@ def launch_options(
     return {
         "app_kwargs": {
             "routes": routes,
-            "middleware": [*checks(host, allowed_hosts), Middleware(Readable), Middleware(Layered)],
-            "lifespan": bounded,
+            "middleware": [*checks(host, allowed_hosts), Middleware(Readable), Middleware(StyleLayers)],
+            "lifespan": with_budgets,
         },
         "max_threads": _THREADS,
         "max_file_size": FILE_BYTES,
@@ -254,7 +254,7 @@ def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, Specdem
         return registry.default, None
     start = values_of(registry.default)
     if "target" in named:  # a link that names another target lists what differs from that target's defaults
-        start |= registry.suited(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
+        start |= registry.default_runtime(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
     values = start | named
     try:
         runtime = {name: values[name] for name in RuntimeSettings.model_fields}

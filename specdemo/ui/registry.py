@@ -123,7 +123,7 @@ class Registry:
         own = (self.default.runtime.device, draft_device(self.default.runtime))
         return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
 
-    def suited(self, target: str) -> RuntimeSettings:
+    def default_runtime(self, target: str) -> RuntimeSettings:
         """The default runtime settings for a target."""
         return runtime_of(self.models().get(target))
 

@@ -17,7 +17,7 @@ from specdemo.measure.counters import counted
 from specdemo.measure.race import LiveSettings
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
-from specdemo.presentation.feed import Feed, ending
+from specdemo.presentation.feed import Feed, end_event
 from specdemo.presentation.wording import is_chat
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Request, Turn
@@ -70,10 +70,10 @@ class Update(NamedTuple):
     message: str
     anatomy: str | None = None
     turn: Turn | None = None
-    finished: "Finished | None" = None
+    finished: "FinishedRun | None" = None
 
 
-class Finished(NamedTuple):
+class FinishedRun(NamedTuple):
     """A run that has ended, as the server keeps it for its visitor, and where the page's next event of it belongs.
 
     `record` is the comparison's JSON, compressed, since there may be hundreds of visitors.
@@ -112,7 +112,7 @@ class Sessions:
         """Compare, yielding what to show. Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
         feed, begun, due, message = Feed(prompt, settings, history, chat=chat), False, 0.0, ""
-        pair = in_chat(pair, settings)
+        pair = with_chat_cache(pair, settings)
         try:
             check_prompt(
                 Request.of(prompt, settings, tuple(history))
@@ -131,7 +131,7 @@ class Sessions:
                     if isinstance(progress, Comparison):
                         message = "".join(alert(ServerError(text)) for text in progress.failures.values())
                         turn = _turn(prompt, progress) if chat else None
-                        finished = Finished.of(feed.run, len(feed), progress)
+                        finished = FinishedRun.of(feed.run, len(feed), progress)
                         yield Update(feed.everything, message, anatomy(progress), turn, finished)
                     elif monotonic() >= due:
                         due = monotonic() + UPDATE_SECONDS
@@ -151,7 +151,9 @@ class Sessions:
                 event, LiveSettings(settings.num_assistant_tokens, settings.assistant_confidence_threshold)
             )
 
-    def repeat(self, visitor: str, pair: ModelPair, finished: Finished) -> Iterator[tuple[str, Finished] | None]:
+    def repeat(
+        self, visitor: str, pair: ModelPair, finished: FinishedRun
+    ) -> Iterator[tuple[str, FinishedRun] | None]:
         """Repeat a finished race while nobody else needs the engine; yield the page's event and the run by then.
 
         None comes before that, and nothing else if the race is not repeated. Closing the iterator frees the engine.
@@ -159,17 +161,17 @@ class Sessions:
         before = last = finished.comparison
         if before.repeats:  # already; a run that was refused since has left it in place
             return
-        pair = in_chat(pair, before.settings)
+        pair = with_chat_cache(pair, before.settings)
         if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another one since
             return
-        job = IfLoaded(before.settings.engine, pair, partial(_repeated, comparison=before))
+        job = IfLoaded(before.settings.engine, pair, partial(_repeat_race, comparison=before))
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
             for progress in self._worker.run_idle(job, cancelled):
                 last = progress if isinstance(progress, Comparison) else last
                 yield None
         if last is not before:
-            line = ending(finished.run, finished.events, last)
-            yield line, Finished.of(finished.run, finished.events + 1, last)
+            line = end_event(finished.run, finished.events, last)
+            yield line, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
         """Load a pair in place of another, yielding messages, or empty ones where there is none.
@@ -180,7 +182,7 @@ class Sessions:
             SpecdemoError: it cannot be loaded.
         """
         with self._visitors.busy(visitor, "load") as cancelled:
-            for phase in self._worker.run(WithEngine(engine, first_used(pair)), cancelled):
+            for phase in self._worker.run(WithEngine(engine, initial_pair(pair)), cancelled):
                 yield describe(phase) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
@@ -216,7 +218,7 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
 
 
-def _repeated(
+def _repeat_race(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
 ) -> Iterator[Comparison]:
     """Repeat a race, with the step costs that may have been measured only now; last, what the engine counts."""
@@ -231,17 +233,17 @@ def _repeated(
         yield more
 
 
-def in_chat(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
+def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
     """The pair as these settings need it: with prefix caching where the prompt is a message of a chat."""
-    return keeping_prefixes(pair) if is_chat(pair, settings) else pair
+    return with_prefix_cache(pair) if is_chat(pair, settings) else pair
 
 
-def first_used(pair: ModelPair) -> ModelPair:
+def initial_pair(pair: ModelPair) -> ModelPair:
     """The pair as its first run will need it, so that it is loaded once."""
-    return keeping_prefixes(pair) if pair.target.chat_template else pair
+    return with_prefix_cache(pair) if pair.target.chat_template else pair
 
 
-def keeping_prefixes(pair: ModelPair) -> ModelPair:
+def with_prefix_cache(pair: ModelPair) -> ModelPair:
     """The pair with prefix caching, so that a chat's next turn reads only what is new, on both sides.
 
     A server has its own, or none.

@@ -33,8 +33,8 @@ from specdemo.experiments.suites import Task, chosen_tasks
 from specdemo.models.library import keep_model
 from specdemo.models.places import models_dir, writable
 from specdemo.presentation import schema
-from specdemo.presentation.feed import recorded
-from specdemo.presentation.share import KINDS, unpacked
+from specdemo.presentation.feed import feed_of
+from specdemo.presentation.share import FILE_KINDS, unpack
 from specdemo.records import Prompts
 from specdemo.ui.boards import anatomy
 from specdemo.ui.session import Update
@@ -45,44 +45,44 @@ FILE_BYTES = 10 * 2**20
 """A visitor's file at most; a comparison of 2,048 tokens a side has some 5 MB."""
 
 
-def opened(data: bytes) -> Update:
+def show_file(data: bytes) -> Update:
     """What to show for the comparison in a JSON file, played as if it had just run.
 
     Raises:
         FileError: it is not such a file.
     """
     comparison = schema.from_text(data, "open one saved with Share")
-    return Update(recorded(comparison).everything, "", anatomy(comparison))
+    return Update(feed_of(comparison).everything, "", anatomy(comparison))
 
 
-def opening(data: bytes) -> Generator[None, None, Update]:
+def open_apart(data: bytes) -> Generator[None, None, Update]:
     """Return the same, found in a process of its own.
 
     Raises:
         FileError: it is not such a file, or takes too much.
     """
-    return _apart(opened, data, refused="This file takes too long to read; open one saved with Share.")
+    return _apart(show_file, data, refused="This file takes too long to read; open one saved with Share.")
 
 
-def shared(kind: str, record: str) -> bytes:
+def make_file(kind: str, record: str) -> bytes:
     """A file of this kind for a run, as the page sends it.
 
     Raises:
         FileError: it holds none, or is too large.
     """
-    return KINDS[kind].make(unpacked(record, FILE_BYTES))
+    return FILE_KINDS[kind].make(unpack(record, FILE_BYTES))
 
 
-def sharing(kind: str, record: str) -> Generator[None, None, bytes]:
+def share_apart(kind: str, record: str) -> Generator[None, None, bytes]:
     """Return the same, made in a process of its own.
 
     Raises:
         FileError: it holds none, or takes too much.
     """
-    return _apart(shared, kind, record, refused="This run takes too long to draw; share it as JSON.")
+    return _apart(make_file, kind, record, refused="This run takes too long to draw; share it as JSON.")
 
 
-def reading(
+def tasks_apart(
     file: str | None, prompts: Prompts, limit: int, *, turns: bool = True
 ) -> Generator[None, None, list[Task]]:
     """Return prompts of a visitor's file, read in a process of its own, or of the bundled suite.
@@ -98,7 +98,7 @@ def reading(
     return (yield from _apart(partial(chosen_tasks, turns=turns), Path(file), prompts, limit, refused=refused))
 
 
-def benchmark(file: str) -> Generator[None, None, Bench]:
+def benchmark_apart(file: str) -> Generator[None, None, Bench]:
     """Return a visitor's benchmark, read in a process of its own.
 
     Raises:
@@ -148,7 +148,7 @@ def visitors_files(age: float = AGE, every: float = _EVERY) -> Iterator[Path]:
 
     parent = Path(before or gettempdir())
     delete_abandoned(parent)
-    prefix = f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-"
+    prefix = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
     with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         os.environ[_FOLDER] = name
@@ -182,11 +182,11 @@ def delete_abandoned(parent: Path) -> None:
     """Delete the folders there of servers that run no more; each is named for its process and when that started."""
     for folder in parent.glob(f"{_PREFIX}*-*-*"):
         _, process, started, *_ = folder.name.split("-")
-        if process.isdecimal() and _started(int(process)) != started and not folder.is_symlink():
+        if process.isdecimal() and _start_time(int(process)) != started and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)  # what is somebody else's stays
 
 
-def _started(process: int) -> str:
+def _start_time(process: int) -> str:
     """When a process started, in a word; "none" if there is none."""
     try:
         return str(round(psutil.Process(process).create_time()))
@@ -261,9 +261,9 @@ def drop_route(directory: Path | None) -> Route:
             # hidden, so that nobody lists it before it is whole
             with TemporaryDirectory(prefix=".dropped-", dir=folder) as place:
                 file = Path(place, request.path_params["name"])
-                async with await open_file(file, "wb") as opened:
+                async with await open_file(file, "wb") as part:
                     async for piece in request.stream():
-                        await opened.write(piece)
+                        await part.write(piece)
                 kept = await run_sync(keep_model, file, directory)
         except SpecdemoError as error:
             return _refused(str(error))

@@ -123,7 +123,7 @@ _BEGIN, _END = b"@layer gradio {", b"}"
 _OWN = "/specdemo/"
 
 
-class Layered:
+class StyleLayers:
     """Middleware that puts each of Gradio's style sheets into the layer `gradio`, so that the page's come after them.
 
     Otherwise whatever Gradio writes for all buttons or headings would win over any layer of ours, and only longer

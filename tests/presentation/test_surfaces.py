@@ -15,7 +15,7 @@ from specdemo.analysis.speedups import Speedup, of_comparison, of_trials, summar
 from specdemo.cli.terminal import print_comparison
 from specdemo.experiments.sweep import Candidate, Point
 from specdemo.presentation import schema
-from specdemo.presentation.feed import recorded
+from specdemo.presentation.feed import feed_of
 from specdemo.presentation.figures import figures
 from specdemo.presentation.share import moving_picture, replay, verdict_picture
 from specdemo.presentation.verdict import verdict
@@ -54,7 +54,7 @@ def check(event: dict[str, Any], speedup: Speedup) -> None:
 
 
 def test_the_page_and_its_history(comparison: Comparison, speedup: Speedup) -> None:
-    check(end_event(recorded(comparison).everything), speedup)
+    check(end_event(feed_of(comparison).everything), speedup)
 
 
 def test_the_html_file(comparison: Comparison, speedup: Speedup) -> None:

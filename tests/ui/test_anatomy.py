@@ -17,7 +17,7 @@ from specdemo.presentation.explain import walk_through
 from specdemo.records import MOST, Comparison, Round, Run, Token, Verdict
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import anatomy
-from specdemo.ui.uploads import opened
+from specdemo.ui.uploads import show_file
 from tests.support.proposals import proposals
 from tests.support.strategies import comparisons
 
@@ -89,7 +89,7 @@ def test_markup_in_texts_is_escaped() -> None:
 
 def test_a_file_is_shown_as_the_run_was() -> None:
     comparison = compared()
-    update = opened(json.dumps(schema.to_json(comparison)).encode())
+    update = show_file(json.dumps(schema.to_json(comparison)).encode())
     assert update.anatomy == anatomy(comparison)
     assert '"kind": "end"' in str(update.feed)
 
@@ -125,20 +125,20 @@ def test_a_record_of_absurd_figures_is_refused(place: tuple[str | int, ...] | st
         part = part[step]
     part[last] = value
     with pytest.raises(FileError, match="not a comparison of schema 2"):
-        opened(json.dumps(changed).encode())
+        show_file(json.dumps(changed).encode())
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "-1e999"])
 def test_a_number_that_is_none_is_refused(number: str) -> None:
     text = json.dumps(SAVED | {"plain": SAVED["plain"] | {"prefill_seconds": 123.25}})
     with pytest.raises(FileError, match="not a comparison of schema 2"):
-        opened(text.replace("123.25", number).encode())
+        show_file(text.replace("123.25", number).encode())
 
 
 def test_nesting_ends_somewhere() -> None:
     for data in (b"[" * 100_000, b'{"schema": 1, "plain": ' + b'{"a":' * 100_000):
         with pytest.raises(FileError, match="not a comparison of schema 2"):
-            opened(data)
+            show_file(data)
 
 
 def test_the_longest_run_is_shown_without_going_over_it_for_each_of_its_rounds() -> None:
@@ -156,7 +156,7 @@ def test_the_longest_run_is_shown_without_going_over_it_for_each_of_its_rounds()
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b"\xff", b'{"schema": 1}', b'{"schema": 2}', b"null"])
 def test_another_file_is_refused(data: bytes) -> None:
     with pytest.raises(FileError, match="not a comparison of schema 2; open one saved with Share"):
-        opened(data)
+        show_file(data)
 
 
 def test_anatomy_shows_rounds_by_tokens_accepted_and_the_speedup_along_the_text() -> None:

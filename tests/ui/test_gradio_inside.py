@@ -109,7 +109,7 @@ def test_a_state_has_all_that_gradios_own_has(page: httpx.Client, app: App) -> N
 def test_the_queue_keeps_messages_where_it_is_expected(page: httpx.Client, app: App) -> None:
     queue = app.get_blocks()._queue
     assert isinstance(queue.pending_messages_per_session, Mailboxes)
-    body = event(app, "left")
+    body = event(app, "leave_queue")
     assert page.post(JOIN, json=body).status_code == 200
     messages = page.get("/gradio_api/queue/data", params={"session_hash": body["session_hash"]}).text
     assert "process_completed" in messages
@@ -146,7 +146,7 @@ def test_state_keeps_to_its_budget(page: httpx.Client, app: App, monkeypatch: py
 
 
 def test_no_session_keeps_a_copy_of_the_page(page: httpx.Client, app: App) -> None:
-    body = event(app, "left")
+    body = event(app, "leave_queue")
     page.post(JOIN, json=body)
     page.get("/gradio_api/queue/data", params={"session_hash": body["session_hash"]})
     state = app.state_holder[body["session_hash"]]

@@ -33,7 +33,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import EMPTY, KnownCosts, costs_board, prediction_board, result_board
 from specdemo.ui.events import job_updates
 from specdemo.ui.tabs.experiments import ExperimentCallbacks
-from specdemo.ui.tabs.tune import after_sweep, begun
+from specdemo.ui.tabs.tune import after_sweep, reset_for
 from specdemo.worker import WithEngine
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
@@ -160,7 +160,7 @@ def test_imagined_costs_stand_beside_the_measured_ones() -> None:
 
 
 def test_another_pair_starts_with_nothing_imagined() -> None:
-    *_, acceptance, draft, growth = begun(ENGINE.pair, "mine")
+    *_, acceptance, draft, growth = reset_for(ENGINE.pair, "mine")
     assert (acceptance, Imagined(draft, growth)) == (0.7, AS_MEASURED)
 
 

@@ -17,12 +17,12 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, PromptError
 from specdemo.measure.race import race
 from specdemo.presentation import schema
-from specdemo.presentation.share import KINDS
+from specdemo.presentation.share import FILE_KINDS
 from specdemo.records import MOST_TURNS, Comparison, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.ui import uploads
-from specdemo.ui.tabs.compare import CompareCallbacks, kept_chat
-from specdemo.ui.uploads import meanwhile, opened, opening, reading, sharing
+from specdemo.ui.tabs.compare import CompareCallbacks, restore_chat
+from specdemo.ui.uploads import meanwhile, open_apart, share_apart, show_file, tasks_apart
 
 T = TypeVar("T")
 
@@ -50,24 +50,24 @@ def packed(comparison: dict[str, Any]) -> str:
 
 def test_a_file_is_opened_and_a_run_drawn_in_a_process_of_its_own(saved: dict[str, Any]) -> None:
     data = json.dumps(saved).encode()
-    assert result(opening(data)).anatomy == opened(data).anatomy
+    assert result(open_apart(data)).anatomy == show_file(data).anatomy
     for kind, start in (("html", b"<!"), ("png", b"\x89PNG"), ("gif", b"GIF8")):
-        assert result(sharing(kind, packed(saved))).startswith(start)
+        assert result(share_apart(kind, packed(saved))).startswith(start)
     with pytest.raises(FileError, match="not a comparison"):
-        result(opening(b"{}"))
+        result(open_apart(b"{}"))
 
 
 def test_twenty_thousand_turns_are_refused_at_once(saved: dict[str, Any]) -> None:
     history = [{"prompt": "a", "answer": "b" * 200}] * 20_000
     began = monotonic()
     with pytest.raises(FileError):
-        opened(json.dumps(saved | {"history": history}).encode())
+        show_file(json.dumps(saved | {"history": history}).encode())
     assert monotonic() - began < 5
-    assert opened(json.dumps(saved | {"history": history[:MOST_TURNS]}).encode()).feed
+    assert show_file(json.dumps(saved | {"history": history[:MOST_TURNS]}).encode()).feed
     with pytest.raises(PromptError, match="start a new chat"):
         list(race(ScriptedEngine(), "Say", GenerationSettings(), history=[Turn(prompt="a", answer="b")] * 257))
     kept = {"target": ScriptedEngine().pair.target.name, "turns": history}
-    assert kept_chat(ScriptedEngine().pair, json.dumps(kept))[:2] == [(), None]
+    assert restore_chat(ScriptedEngine().pair, json.dumps(kept))[:2] == [(), None]
 
 
 def test_a_picture_that_takes_too_long_is_refused(saved: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +75,13 @@ def test_a_picture_that_takes_too_long_is_refused(saved: dict[str, Any], monkeyp
     long, began = packed(saved | {"prompt": "\n" * 2**22}), monotonic()
     assert len(long) < 50_000
     with pytest.raises(FileError, match="takes too long to draw; share it as JSON"):
-        result(sharing("gif", long))
+        result(share_apart("gif", long))
     assert monotonic() - began < 20
 
 
 def test_whoever_leaves_ends_the_process_that_reads_for_them(saved: dict[str, Any]) -> None:
     before = set(psutil.Process().children())
-    work = meanwhile(sharing("gif", packed(saved | {"prompt": "\n" * 2**22})), ["still"])
+    work = meanwhile(share_apart("gif", packed(saved | {"prompt": "\n" * 2**22})), ["still"])
     assert [next(work), next(work)] == [["still"], ["still"]]
     [process] = [
         one for one in psutil.Process().children() if one not in before and "spawn_main" in str(one.cmdline())
@@ -99,15 +99,15 @@ def test_the_page_shows_why_a_file_is_refused() -> None:
 def test_prompts_of_a_file_are_read_apart(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "Once"}\n{"prompt": "Twice"}\n')
-    assert [task.prompt for task in result(reading(str(file), "base", 5))] == ["Once", "Twice"]
-    assert len(result(reading(None, "base", 3))) == 3
+    assert [task.prompt for task in result(tasks_apart(str(file), "base", 5))] == ["Once", "Twice"]
+    assert len(result(tasks_apart(None, "base", 3))) == 3
     file.write_text("{")
     with pytest.raises(FileError, match="is not JSON"):
-        result(reading(str(file), "base", 5))
+        result(tasks_apart(str(file), "base", 5))
 
 
 def test_kinds_of_files_are_those_that_the_page_offers() -> None:
-    assert set(KINDS) == {"html", "gif", "png"}
+    assert set(FILE_KINDS) == {"html", "gif", "png"}
 
 
 def test_an_update_is_whole_however_often_it_is_shown() -> None:

@@ -20,7 +20,7 @@ from specdemo.ui.middleware import Readable
 from specdemo.ui.page import build_page, restore
 from specdemo.ui.registry import Registry
 from specdemo.ui.session import Sessions, Visitors
-from specdemo.ui.tabs.compare import CompareCallbacks, kept_chat
+from specdemo.ui.tabs.compare import CompareCallbacks, restore_chat
 from specdemo.ui.tabs.experiments import suite_name
 from specdemo.ui.tabs.models import _name
 from specdemo.worker import Worker
@@ -141,9 +141,9 @@ def test_a_forged_beginning_is_passed_over(saved: str) -> None:
 
 @pytest.mark.parametrize("kept", [1, "chat", ["a"], {}, {"target": 1}, {"target": "x", "turns": [1]}], ids=str)
 def test_a_forged_chat_of_a_browser_is_passed_over(kept: Any) -> None:
-    history, turn, _ = kept_chat(bundled_pair(), json.dumps(kept))
+    history, turn, _ = restore_chat(bundled_pair(), json.dumps(kept))
     assert (history, turn) == ((), None)
-    assert kept_chat(bundled_pair(), "{")[:2] == [(), None]
+    assert restore_chat(bundled_pair(), "{")[:2] == [(), None]
 
 
 def test_an_event_that_names_a_file_of_the_server_leaves_no_traceback(page: gr.Blocks) -> None:

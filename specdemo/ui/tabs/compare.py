@@ -21,7 +21,7 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.presentation.charts import race_figures
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.presentation.explain import SAMPLING_CAVEAT
-from specdemo.presentation.share import KINDS
+from specdemo.presentation.share import FILE_KINDS
 from specdemo.presentation.wording import is_chat
 from specdemo.records import MOST_TURNS, ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
@@ -45,11 +45,11 @@ from specdemo.ui.controls import (
     start_values,
     visibility,
 )
-from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, Stop, check_known
-from specdemo.ui.gradio_inside import sent_with
+from specdemo.ui.events import ENGINE, FILES, PRIVATE, QUIET, Stop, check_session
+from specdemo.ui.gradio_inside import event_payload
 from specdemo.ui.parts import alert, code_html, examples_html, notice
-from specdemo.ui.session import Finished, Sessions, Update
-from specdemo.ui.uploads import meanwhile, opening, sharing
+from specdemo.ui.session import FinishedRun, Sessions, Update
+from specdemo.ui.uploads import meanwhile, open_apart, share_apart
 from specdemo.ui.views import script, view
 
 
@@ -72,13 +72,13 @@ class CompareCallbacks:
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Compare; updates of race view, message, anatomy, the chat, what was run, and buttons."""
-        check_known(known)
+        check_session(known)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
             yield [gr.skip(), alert(error), *[gr.skip()] * 5, *buttons("idle")]
             return
-        history = continued(history, turn, prompt) if is_chat(pair, settings) else ()
+        history = chat_so_far(history, turn, prompt) if is_chat(pair, settings) else ()
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
             news = [*_outputs(update), *_chat(history, update.turn), update.finished, *buttons("running")]
@@ -92,28 +92,28 @@ class CompareCallbacks:
             self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
 
     def repeat(
-        self, request: gr.Request, known: bool, pair: ModelPair, finished: Finished | None
+        self, request: gr.Request, known: bool, pair: ModelPair, finished: FinishedRun | None
     ) -> Iterator[list[Any]]:
         """Repeat the race that just ended, unwatched; updates of race view and what was run."""
-        check_known(known)
+        check_session(known)
         if finished is not None:
             for news in self._sessions.repeat(str(request.session_hash), pair, finished):
                 yield [gr.skip(), gr.skip()] if news is None else list(news)
 
     def share(self, event: gr.EventData) -> Iterator[list[Any]]:
         """Make the file that a button of the race asks for; updates of message and file."""
-        sent = sent_with(event)
+        sent = event_payload(event)
         data = sent if isinstance(sent, dict) else {}
         kind, record = data.get("kind"), data.get("record")
         try:
-            if kind not in KINDS or not isinstance(record, str):
+            if kind not in FILE_KINDS or not isinstance(record, str):
                 raise FileError("The page received something unexpected; reload it.")
-            content = yield from meanwhile(sharing(kind, record), [gr.skip(), ""])
+            content = yield from meanwhile(share_apart(kind, record), [gr.skip(), ""])
         except FileError as error:
             yield [alert(error), ""]
             return
         name = f"specdemo-race.{kind}"
-        made = {"content": b64encode(content).decode(), "type": KINDS[kind].media_type, "name": name}
+        made = {"content": b64encode(content).decode(), "type": FILE_KINDS[kind].media_type, "name": name}
         yield ["", json.dumps(made)]
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
@@ -129,7 +129,7 @@ class CompareCallbacks:
         """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
         waiting = [gr.skip(), notice("Reading the file …"), gr.skip()]
         try:
-            yield _outputs((yield from meanwhile(opening(data), waiting)))
+            yield _outputs((yield from meanwhile(open_apart(data), waiting)))
         except FileError as error:
             yield [gr.skip(), alert(error), gr.skip()]
 
@@ -182,13 +182,13 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
     ]
 
 
-def waiting() -> list[Any]:
+def wait_in_queue() -> list[Any]:
     """Updates of message and buttons from the click until the run's turn comes."""
     text = "Waiting for the machine. Comparisons run one at a time, so that they do not distort each other's clocks."
     return [notice(text), *buttons("waiting")]
 
 
-def left() -> list[Any]:
+def leave_queue() -> list[Any]:
     """Updates of message and buttons for a visitor who no longer waits."""
     return [notice("You have left the queue."), *buttons("idle")]
 
@@ -214,26 +214,26 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     return [gr.update(**update) for update in updates.values()]
 
 
-def continued(history: tuple[Turn, ...], turn: Turn | None, prompt: str) -> tuple[Turn, ...]:
+def chat_so_far(history: tuple[Turn, ...], turn: Turn | None, prompt: str) -> tuple[Turn, ...]:
     """The turns before this message, the last one among them unless it is the same message, to be answered again."""
     return history if turn is None or turn.prompt == prompt else (*history, turn)
 
 
-def begun_anew() -> list[Any]:
+def new_chat() -> list[Any]:
     """The chat's updates when a new one begins, and that nothing is kept of the one before."""
     return [*_chat((), None), ""]
 
 
-def to_keep(pair: ModelPair, history: tuple[Turn, ...], turn: Turn | None) -> str:
+def chat_to_store(pair: ModelPair, history: tuple[Turn, ...], turn: Turn | None) -> str:
     """What the browser keeps of a chat, as JSON; empty without one."""
     turns = [*history, *filter(None, [turn])]
-    return _Kept(target=pair.target.name, turns=tuple(turns)).model_dump_json() if turns else ""
+    return _StoredChat(target=pair.target.name, turns=tuple(turns)).model_dump_json() if turns else ""
 
 
-def kept_chat(pair: ModelPair, kept: str) -> list[Any]:
+def restore_chat(pair: ModelPair, kept: str) -> list[Any]:
     """The chat's updates from what the browser kept; a chat with another target does not go on with this one."""
     try:
-        chat = _Kept.model_validate_json(kept)
+        chat = _StoredChat.model_validate_json(kept)
     except ValidationError:  # there is none, or somebody else wrote it
         return _chat((), None)
     if chat.target != pair.target.name or not chat.turns:
@@ -242,7 +242,7 @@ def kept_chat(pair: ModelPair, kept: str) -> list[Any]:
     return _chat(tuple(history), turn)
 
 
-class _Kept(Record):
+class _StoredChat(Record):
     target: str
     turns: tuple[Turn, ...] = Field(max_length=MOST_TURNS + 1)
 
@@ -340,15 +340,15 @@ def compare_tab(
         race,
         find,
         run.run,
-        lambda after: after.then(kept_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE),
+        lambda after: after.then(restore_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE),
     )
     _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat, kept)
     run.stop.click(stop, **PRIVATE)
     moved = [controls[name].change for name in AT_HAND]
     gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
-    fresh = chat.anew.click(begun_anew, outputs=[*chat, kept], **PRIVATE)
+    fresh = chat.anew.click(new_chat, outputs=[*chat, kept], **PRIVATE)
     fresh.then(None, kept, js=script("settings.js", "keepChat"))
-    pair.change(kept_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE)
+    pair.change(restore_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE)
     chat.anew.click(None, js=script("main.js", "anew"))
     _connect_controls(pair, controls, first)
     return tab
@@ -396,7 +396,7 @@ def _as_code(
     asked.then(None, lines, js=script("settings.js", "copyCode"))
 
 
-def applied(best: Candidate | None) -> list[Any]:
+def apply_setting(best: Candidate | None) -> list[Any]:
     """Values of the controls `APPLIED` for a setting; None changes none of them."""
     return [gr.skip() if best is None else getattr(best.settings, name) for name in APPLIED]
 
@@ -451,7 +451,7 @@ def _connect_run(
     chat: _Chat,
     kept: gr.Textbox,
 ) -> None:
-    asked = run.run.click(waiting, outputs=[tab.message, *run], **PRIVATE)
+    asked = run.run.click(wait_in_queue, outputs=[tab.message, *run], **PRIVATE)
     started = asked.then(
         callbacks.run,
         [known, pair, chat.history, chat.turn, tab.prompt, *tab.controls.values()],
@@ -462,7 +462,7 @@ def _connect_run(
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=run, **PRIVATE)
-    keeping = started.success(to_keep, [pair, chat.history, chat.turn], kept, **PRIVATE)
+    keeping = started.success(chat_to_store, [pair, chat.history, chat.turn], kept, **PRIVATE)
     keeping.then(None, kept, js=script("settings.js", "keepChat"))
     started.success(
         callbacks.repeat,
@@ -472,7 +472,7 @@ def _connect_run(
         concurrency_limit=None,  # not in line for the engine: it takes its turn only if nobody else wants it
         trigger_mode="multiple",
     )
-    run.leave.click(left, outputs=[tab.message, *run], cancels=started, **PRIVATE)
+    run.leave.click(leave_queue, outputs=[tab.message, *run], cancels=started, **PRIVATE)
 
 
 def _connect_share(callbacks: CompareCallbacks, race: gr.HTML, message: gr.HTML) -> None:

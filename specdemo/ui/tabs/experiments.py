@@ -22,10 +22,10 @@ from specdemo.models.places import own_cache, writable
 from specdemo.progress import Progress
 from specdemo.records import ModelPair
 from specdemo.ui.boards import EMPTY, report_board, report_template
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
-from specdemo.ui.uploads import benchmark, meanwhile, reading
+from specdemo.ui.uploads import benchmark_apart, meanwhile, tasks_apart
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithLoader
 
@@ -60,7 +60,7 @@ class ExperimentCallbacks:
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Measure; updates of message, board, files and buttons."""
-        check_known(known)
+        check_session(known)
         kind, idle = self._kind, job_buttons(self._kind.start, busy=False)
         options = [option for option in kind.options if option.choices is not None]
         try:
@@ -75,8 +75,10 @@ class ExperimentCallbacks:
                 notice("Reading the prompts …"),
                 *[gr.skip()] * 4,
             ]
-            tasks = yield from meanwhile(reading(file, pair.target.prompts, int(limit), turns=kind.turns), waiting)
-            there = None if other is None else (yield from meanwhile(benchmark(other), waiting))
+            tasks = yield from meanwhile(
+                tasks_apart(file, pair.target.prompts, int(limit), turns=kind.turns), waiting
+            )
+            there = None if other is None else (yield from meanwhile(benchmark_apart(other), waiting))
             plan = kind.plan(pair, tasks, settings, repeats=int(repeats), **chosen)
             plan.check()
             checkpoint = checkpoint_of(plan.header, kind.name)

@@ -12,10 +12,10 @@ from specdemo.presentation.figures import percent
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
-from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, applied
+from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
 from specdemo.worker import WithEngine
 
 _LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8, 10)
@@ -42,9 +42,9 @@ class Finder:
         self, request: gr.Request, known: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
     ) -> Iterator[list[Any]]:
         """Sweep the prompt, as long as the effort says; updates of message, both buttons, and the controls."""
-        check_known(known)
+        check_session(known)
         idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
-        unchanged = applied(None)
+        unchanged = apply_setting(None)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
             shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _TOKENS)})
@@ -67,7 +67,7 @@ class Finder:
             yield [gr.skip(), *idle, *unchanged]
             return
         candidate, sentence = outcome(state.found, shorter)
-        yield [notice(sentence), *idle, *applied(candidate)]
+        yield [notice(sentence), *idle, *apply_setting(candidate)]
 
 
 def with_present(tried: list[Candidate], settings: GenerationSettings) -> list[Candidate]:

@@ -14,7 +14,7 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Model, ModelPair
 from specdemo.ui.controls import RUNTIME, Control, control, start_values
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop
-from specdemo.ui.gradio_inside import sent_with
+from specdemo.ui.gradio_inside import event_payload
 from specdemo.ui.parts import alert, header_html, notice, report_html
 from specdemo.ui.registry import PAIR_NAMES, Names, Registry, runtime_of, values_of
 from specdemo.ui.session import Sessions
@@ -26,10 +26,10 @@ Choices = list[tuple[str, str]]
 
 _NO_DRAFT = "None: prompt lookup only"
 RECOMMENDED = " · recommended"
-_SUITED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
+_DEFAULTED = tuple(name for name in RUNTIME if name not in ("device", "draft_device"))
 
 
-class Shown(NamedTuple):
+class ModelsWidgets(NamedTuple):
     """What the callbacks change; `controls` name a pair, in the order of `PAIR_NAMES`."""
 
     pair: gr.State
@@ -57,7 +57,7 @@ Updates = dict[Component, Any]
 class ModelsCallbacks:
     """Widget values in, updates out."""
 
-    def __init__(self, sessions: Sessions, registry: Registry, shown: Shown) -> None:
+    def __init__(self, sessions: Sessions, registry: Registry, shown: ModelsWidgets) -> None:
         self._sessions = sessions
         self._registry = registry
         self._shown = shown
@@ -67,8 +67,10 @@ class ModelsCallbacks:
     ) -> Iterator[Updates]:
         """Load the pair that the controls name."""
         chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
-        if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _SUITED):
-            chosen |= self._suited(chosen["target"])  # the page may not have received this target's defaults yet
+        if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _DEFAULTED):
+            chosen |= self._target_defaults(
+                chosen["target"]
+            )  # the page may not have received this target's defaults yet
         yield from self._load(request, before, prompt, engine, chosen)
 
     def use_entry(
@@ -79,12 +81,12 @@ class ModelsCallbacks:
         try:
             names = self._registry.names_of(_name(event))
         except SpecdemoError as error:
-            yield self._told(alert(error), busy=False)
+            yield self._message(alert(error), busy=False)
             return
-        chosen |= names._asdict() | self._suited(names.target)
+        chosen |= names._asdict() | self._target_defaults(names.target)
         yield from self._load(request, before, prompt, engine, chosen)
 
-    def _suited(self, target: str) -> dict[str, Any]:
+    def _target_defaults(self, target: str) -> dict[str, Any]:
         return _defaults(self._registry.models().get(target))
 
     def _load(
@@ -95,14 +97,14 @@ class ModelsCallbacks:
             pair = self._registry.choose(Names(chosen["target"] or "", chosen["draft"] or ""), runtime)
             message = ""
             for message in self._sessions.load(str(request.session_hash), engine, pair):
-                yield self._told(message or gr.skip(), busy=True)
-            news = self._told(message, busy=False)
+                yield self._message(message or gr.skip(), busy=True)
+            news = self._message(message, busy=False)
             yield news if message else news | self._in_use(pair, before, prompt)
         except SpecdemoError as error:
-            told = f"{error} {before.name} is still in use."
-            yield self._told(alert(type(error)(told)), busy=False)
+            text = f"{error} {before.name} is still in use."
+            yield self._message(alert(type(error)(text)), busy=False)
 
-    def _told(self, message: Any, *, busy: bool) -> Updates:
+    def _message(self, message: Any, *, busy: bool) -> Updates:
         shown = self._shown
         return {
             shown.message: message,
@@ -119,9 +121,9 @@ class ModelsCallbacks:
             news[shown.prompt] = bundled_prompts(pair.target.prompts)[0]
         return news | dict(zip(shown.controls, values.values(), strict=True))
 
-    def waiting(self) -> Updates:
+    def wait_in_queue(self) -> Updates:
         """From the click until the load's turn comes."""
-        return self._told(notice("Waiting for the machine …"), busy=True)
+        return self._message(notice("Waiting for the machine …"), busy=True)
 
     def fetch(
         self, event: gr.EventData, request: gr.Request, target: str, listed: tuple[Choices, Choices]
@@ -130,13 +132,13 @@ class ModelsCallbacks:
         shown = self._shown
         for message in self._registry.download(str(request.session_hash), _name(event)):
             yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
-        yield {shown.cancel_download: gr.update(visible=False)} | self.refreshed(target, listed)
+        yield {shown.cancel_download: gr.update(visible=False)} | self.refresh(target, listed)
 
-    def refreshed(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+    def refresh(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
         """Catalogue, and both lists of models, as they are now."""
-        return {self._shown.catalogue: self._registry.cards()} | self.relisted(target, listed)
+        return {self._shown.catalogue: self._registry.cards()} | self.update_lists(target, listed)
 
-    def relisted(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
+    def update_lists(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
         """The lists that changed since they were last sent."""
         now = model_choices(self._registry.models(), target)
         news: Updates = {self._shown.listed: now}
@@ -144,7 +146,7 @@ class ModelsCallbacks:
             news[shown] = gr.skip() if choices == before else gr.update(choices=choices)
         return news
 
-    def suited(self, target: str, draft: str, listed: tuple[Choices, Choices]) -> Updates:
+    def fit_to_target(self, target: str, draft: str, listed: tuple[Choices, Choices]) -> Updates:
         """The drafts that fit a target, and its default runtime settings, except for the devices."""
         controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._registry.models()
         drafts = model_choices(models, target)[1]
@@ -171,7 +173,7 @@ class ModelsCallbacks:
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
         """What is known of a pair without loading it; one that cannot run cannot be chosen."""
         shown, models, fits = self._shown, self._registry.models(), False
-        told = offer = ""
+        facts = offer = ""
         try:
             for name in filter(None, (target, draft)):
                 if name not in models:
@@ -179,10 +181,10 @@ class ModelsCallbacks:
                     raise UnknownNameError(self._registry.elsewhere(name))
             if target:
                 found = check_pair(models[target], models.get(draft), int(cache_size or 1))
-                told, fits = report_html(found, own_directory=self._registry.own_directory), found.fits
+                facts, fits = report_html(found, own_directory=self._registry.own_directory), found.fits
         except SpecdemoError as error:
-            told = alert(error)
-        return {shown.report: told, shown.offer: offer, shown.use: gr.update(interactive=fits)}
+            facts = alert(error)
+        return {shown.report: facts, shown.offer: offer, shown.use: gr.update(interactive=fits)}
 
     def look(self, event: gr.EventData) -> Iterator[str]:
         """Look on the Hub for the model that was typed."""
@@ -191,12 +193,12 @@ class ModelsCallbacks:
 
 def _defaults(target: Model | None) -> dict[str, Any]:
     """The default runtime settings for a target, except for the devices."""
-    return runtime_of(target).model_dump(include=set(_SUITED))
+    return runtime_of(target).model_dump(include=set(_DEFAULTED))
 
 
 def _name(event: gr.EventData) -> str:
     """The catalogue entry that a button belongs to; a forged event may name none, or hold no names at all."""
-    data = sent_with(event)  # the attributes that Gradio makes of it fail unless it is an object
+    data = event_payload(event)  # the attributes that Gradio makes of it fail unless it is an object
     return str(data.get("name", "")) if isinstance(data, dict) else ""
 
 
@@ -293,16 +295,16 @@ def models_tab(
     lists, seen = [target, draft, shown.listed], [target, shown.listed]
 
     def list_after(event: Any) -> Any:
-        return event.then(callbacks.relisted, seen, lists, **PRIVATE)
+        return event.then(callbacks.update_lists, seen, lists, **PRIVATE)
 
     list_after(_connect_use(callbacks, shown, stop("load")))
     fetched = _connect_downloads(callbacks, shown, seen, lists, stop("download"))
-    tab.select(callbacks.refreshed, seen, [shown.catalogue, *lists], **PRIVATE)
+    tab.select(callbacks.refresh, seen, [shown.catalogue, *lists], **PRIVATE)
     if local:
         changed = [shown.message, target, shown.listed]
         added = gr.on([add.click, place.submit], callbacks.add, [place, shown.listed], changed, **PRIVATE)
-        added.then(callbacks.suited, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
-    target.input(callbacks.suited, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
+        added.then(callbacks.fit_to_target, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
+    target.input(callbacks.fit_to_target, lists, [*shown.controls[1:], shown.listed], **PRIVATE)
     named = [target, draft, shown.controls[PAIR_NAMES.index("cache_size")]]
     reported = [shown.report, shown.offer, shown.use]
     changes = [tab.select, *(part.change for part in named)]
@@ -311,7 +313,7 @@ def models_tab(
     return ModelsTab(shown.controls, shown.in_use, list_after)
 
 
-def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: CompareTab) -> Shown:
+def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: CompareTab) -> ModelsWidgets:
     in_use = gr.Textbox(visible=False)
     with gr.Column(elem_id="pair"):
         first = model_choices(registry.models(), registry.default.target.name)
@@ -325,7 +327,7 @@ def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: Compa
     progress = gr.HTML(elem_id="download", elem_classes="message")
     cancel_download = gr.Button("Stop the download", elem_id="cancel-download", visible=False, size="sm")
     catalogue = view("catalogue", elem_id="catalogue")
-    return Shown(
+    return ModelsWidgets(
         pair=pair,
         header=header,
         message=message,
@@ -358,20 +360,20 @@ def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button]:
     return place, add
 
 
-def _connect_use(callbacks: ModelsCallbacks, shown: Shown, stop: Stop) -> Any:
+def _connect_use(callbacks: ModelsCallbacks, shown: ModelsWidgets, stop: Stop) -> Any:
     """Have both kinds of button use a pair; returns the event of the catalogue's."""
     said = [shown.message, shown.use, shown.cancel]
     inputs = [shown.pair, shown.prompt, shown.settings["engine"], *shown.controls]
     settings = [shown.prompt, *shown.settings.values()]
     outputs = [shown.pair, shown.header, *said, shown.in_use, *settings, *shown.controls]
-    gr.on([shown.use.click, shown.catalogue.select], callbacks.waiting, outputs=said, **PRIVATE)
+    gr.on([shown.use.click, shown.catalogue.select], callbacks.wait_in_queue, outputs=said, **PRIVATE)
     shown.use.click(callbacks.use, inputs, outputs, **QUIET, **ENGINE)
     shown.cancel.click(stop, **PRIVATE)
     return shown.catalogue.select(callbacks.use_entry, inputs, outputs, **QUIET, **ENGINE)
 
 
 def _connect_downloads(
-    callbacks: ModelsCallbacks, shown: Shown, seen: list[Any], lists: list[Any], stop: Stop
+    callbacks: ModelsCallbacks, shown: ModelsWidgets, seen: list[Any], lists: list[Any], stop: Stop
 ) -> Any:
     """Have buttons look for models and fetch them; returns the event of the latter."""
     shown.offer.select(callbacks.look, outputs=shown.offer, **QUIET)

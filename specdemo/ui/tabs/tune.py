@@ -17,10 +17,10 @@ from specdemo.records import Costs, ModelPair, Prompts
 from specdemo.ui.boards import KnownCosts, costs_board, prediction_board, report_template, result_board
 from specdemo.ui.boards import board as board_of
 from specdemo.ui.controls import NAMES, settings_from
-from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_known, job_buttons, job_updates
+from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
-from specdemo.ui.tabs.compare import APPLIED, CompareTab, applied
+from specdemo.ui.tabs.compare import APPLIED, CompareTab, apply_setting
 from specdemo.ui.views import heading, view
 from specdemo.worker import WithEngine
 
@@ -29,7 +29,7 @@ ALPHA = 0.7  # until a sweep has measured it
 _EMPTY = board_of({}, {})
 
 
-class _Swept(NamedTuple):
+class _SweepUpdate(NamedTuple):
     """Updates of what a sweep changes, except its buttons."""
 
     message: Any = gr.skip()
@@ -59,21 +59,21 @@ class TuneCallbacks:
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Sweep; updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
-        check_known(known_visitor)
+        check_session(known_visitor)
         idle, busy = job_buttons(SWEEP, busy=False), job_buttons(SWEEP, busy=True)
         prompts = [line.strip() for line in text.splitlines() if line.strip()]
         if not prompts:
-            yield [*_Swept(notice("Enter at least one prompt, one per line.")), *idle]
+            yield [*_SweepUpdate(notice("Enter at least one prompt, one per line.")), *idle]
             return
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
             tried = candidates(pair, settings, LOOKAHEADS[: int(longest)], THRESHOLDS if thresholds else ())
         except SpecdemoError as error:
-            yield [*_Swept(alert(error)), *idle]
+            yield [*_SweepUpdate(alert(error)), *idle]
             return
         work = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
         # clears the figures of an earlier sweep with other settings
-        yield [*_Swept(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
+        yield [*_SweepUpdate(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
         for update in job_updates(
             self._sessions,
@@ -83,14 +83,14 @@ class TuneCallbacks:
             lambda progress: result_board(progress.found),
         ):
             state = update.state
-            yield [*_Swept(update.message, update.board), *busy]
-        yield [*(_Swept() if state is None else after_sweep(state.found, pair, known)), *idle]
+            yield [*_SweepUpdate(update.message, update.board), *busy]
+        yield [*(_SweepUpdate() if state is None else after_sweep(state.found, pair, known)), *idle]
 
     def costs(
         self, request: gr.Request, known_visitor: bool, pair: ModelPair, engine: Any, acceptance: float
     ) -> Iterator[list[Any]]:
         """Measure step costs; updates of message, board, costs, and buttons."""
-        check_known(known_visitor)
+        check_session(known_visitor)
 
         def show(progress: Progress[Costs | None]) -> Any:
             if progress.found is None:
@@ -108,7 +108,7 @@ class TuneCallbacks:
         yield [gr.skip(), gr.skip(), known, *job_buttons(COSTS, busy=False)]
 
 
-def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swept:
+def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _SweepUpdate:
     """What the rest of the tab learns from a sweep: its recommendation, and what predictions need."""
     best, costs, alpha = found.recommendation.candidate, None, None
     if found.costs is not None:
@@ -118,7 +118,7 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
         "model",
     ):  # predictions are for a draft
         alpha = round(found.acceptance, 2)
-    return _Swept(
+    return _SweepUpdate(
         best=best,
         use=gr.update(visible=best is not None, value=f"Use {best.name} in Compare" if best is not None else ""),
         known=gr.skip() if costs is None else costs,
@@ -126,7 +126,7 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
     )
 
 
-def begun(pair: ModelPair, prompts: str) -> list[Any]:
+def reset_for(pair: ModelPair, prompts: str) -> list[Any]:
     """For another pair: its own examples, unless the visitor wrote something; nothing else is known about it."""
     untouched = prompts in map(examples, get_args(Prompts))
     suited = examples(pair.target.prompts) if untouched else gr.skip()
@@ -138,12 +138,12 @@ def examples(kind: Prompts) -> str:
     return "\n".join(bundled_prompts(kind)[:3])
 
 
-def predicted(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
+def update_prediction(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
     """The board's prediction alone, which follows the sliders."""
     return gr.skip() if known is None else prediction_board(known, acceptance, Imagined(draft, growth))
 
 
-def all_costs(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
+def update_costs(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
     """The whole board."""
     return gr.skip() if known is None else costs_board(known, acceptance, Imagined(draft, growth))
 
@@ -208,15 +208,15 @@ def tune_tab(
         **ENGINE,
     )
     for event in (sweeping, measuring):  # its own event, so that the board uses the acceptance of that moment
-        event.then(all_costs, assumed, costs.board, **PRIVATE)
+        event.then(update_costs, assumed, costs.board, **PRIVATE)
     swept.halt.click(stop("sweep"), **PRIVATE)
     costs.halt.click(stop("costs"), **PRIVATE)
-    swept.use.click(applied, best, [controls[name] for name in APPLIED], **PRIVATE).then(
+    swept.use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
         None, js="() => document.querySelector('button[role=tab]').click()"
     )
     _connect_assumptions(costs, assumed)
     of_a_pair = [swept.prompts, swept.message, swept.board, best, swept.use, costs.message, costs.board, *assumed]
-    pair.change(begun, [pair, swept.prompts], of_a_pair, **PRIVATE)
+    pair.change(reset_for, [pair, swept.prompts], of_a_pair, **PRIVATE)
 
 
 def _sweeping(first: ModelPair) -> _Sweeping:
@@ -270,10 +270,10 @@ def _step_costs() -> _StepCosts:
 def _connect_assumptions(costs: _StepCosts, assumed: list[Any]) -> None:
     """Predict again whenever something else is assumed."""
     moved = [slider.input for slider in (costs.alpha, costs.draft, costs.growth)]
-    gr.on(moved, predicted, assumed, costs.board, trigger_mode="always_last", **PRIVATE)
+    gr.on(moved, update_prediction, assumed, costs.board, trigger_mode="always_last", **PRIVATE)
     for button, what_if in zip(costs.presets, WHAT_IFS.values(), strict=True):
         chosen = button.click(partial(list, what_if), outputs=[costs.draft, costs.growth], **PRIVATE)
-        chosen.then(predicted, assumed, costs.board, **PRIVATE)
+        chosen.then(update_prediction, assumed, costs.board, **PRIVATE)
 
 
 def _what_if() -> tuple[gr.Slider, gr.Slider, list[gr.Button]]:

@@ -18,7 +18,7 @@ from specdemo.models.gguf import inspect_model
 from specdemo.presentation import schema
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
-from specdemo.ui.uploads import opened
+from specdemo.ui.uploads import show_file
 from tests.benchmarks.siege.tally import Tally
 from tests.support.mutants import mutants
 
@@ -134,8 +134,8 @@ def _read_checkpoint(path: Path) -> None:
 
 
 _KINDS: tuple[tuple[Callable[[Path], list[Any]], Callable[[Path], object]], ...] = (
-    (_comparison, lambda path: opened(path.read_bytes())),
+    (_comparison, lambda path: show_file(path.read_bytes())),
     (_prompts, read_tasks),
-    (_comparison, lambda path: opened(path.read_bytes())),
+    (_comparison, lambda path: show_file(path.read_bytes())),
     (_checkpoint, _read_checkpoint),
 )

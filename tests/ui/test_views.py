@@ -8,14 +8,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.testclient import TestClient
 
 from specdemo.presentation.share import PAGE, STYLES
-from specdemo.ui.views import Layered
+from specdemo.ui.views import StyleLayers
 
 
 def test_gradios_style_sheets_are_put_into_a_layer_and_nothing_else_is(tmp_path: Path) -> None:
     (tmp_path / "a.css").write_text("b { color: red }")
     (tmp_path / "a.js").write_text("b")
     files = StaticFiles(directory=tmp_path)
-    client = TestClient(Layered(Starlette(routes=[Mount("/assets", files), Mount("/specdemo", files)])))
+    client = TestClient(StyleLayers(Starlette(routes=[Mount("/assets", files), Mount("/specdemo", files)])))
     answer = client.get("/assets/a.css")
     assert answer.text == "@layer gradio {b { color: red }}"
     assert int(answer.headers["content-length"]) == len(answer.text)
