@@ -29,7 +29,7 @@ from specdemo.experiments.plan import Plan, run_with_extras
 from specdemo.experiments.plan import run as run_plan
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
-from specdemo.measure.counters import counted
+from specdemo.measure.diagnosis import with_counters
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats as repeated
 from specdemo.models.catalogue import Entry, catalogue
@@ -232,7 +232,7 @@ def _compared(
             last = event
             for last in repeated(engine, event, number=number, stop=stop):
                 yield last
-            yield counted(engine, last, stop)
+            yield with_counters(engine, last, stop)
 
 
 def load(

@@ -22,7 +22,7 @@ from specdemo.cli.options import (
 from specdemo.cli.progress import announced, show_conversion
 from specdemo.cli.terminal import print_comparison
 from specdemo.files import write_bytes, write_json
-from specdemo.measure.counters import counted
+from specdemo.measure.diagnosis import with_counters
 from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
@@ -92,7 +92,7 @@ def _compare(options: argparse.Namespace) -> None:
         for more in repeats(engine, comparison, number=options.repeats):
             comparison = more
             announce("repeating", f", {len(more.repeats)} so far")
-        comparison = counted(engine, comparison)
+        comparison = with_counters(engine, comparison)
         if costs is None:
             announce("measuring step costs")
             comparison = comparison.model_copy(update={"costs": measure_costs(engine)})

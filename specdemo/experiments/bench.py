@@ -32,8 +32,8 @@ from specdemo.experiments.report import (
     whiskers,
 )
 from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, by_length, cells, problems
+from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.measure.hardware import MEBIBYTE, Bound, Loader, MemoryUse, measure_bound, measure_memory
-from specdemo.measure.warm_up import WARM_UP_PROMPT
 from specdemo.models.checks import check_strategy, compared
 from specdemo.models.pairs import begun
 from specdemo.presentation.charts import base_figure, colour, plain_line

@@ -20,8 +20,8 @@ from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.kind import Kind, Option, Range, begin
 from specdemo.experiments.load_result import PLAIN, Load, LoadHeader, LoadRow
 from specdemo.experiments.plan import Plan, Session, Stop, never
+from specdemo.measure.closed_loop import Prompted, able, decode_at_once, serve, shuffled
 from specdemo.measure.hardware import Loader, measure_memory
-from specdemo.measure.load import Prompted, able, decode_at_once, serve, shuffled
 from specdemo.models.checks import check_strategy, compared
 from specdemo.records import SIDES, Costs, ModelPair, Request
 from specdemo.records.trial import MOST_IN_FLIGHT, Block

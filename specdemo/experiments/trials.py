@@ -18,9 +18,9 @@ from specdemo.errors import PromptError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.plan import Plan, Result, Session, Stop
 from specdemo.experiments.suites import Task
+from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.measure.race import run_alone
 from specdemo.measure.trials import can_run, rehearse, trials
-from specdemo.measure.warm_up import WARM_UP_PROMPT
 from specdemo.records import Costs, ModelPair, Request, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError, ServerError
-from specdemo.measure.divergence import find_divergence
-from specdemo.measure.other_load import OtherLoad
-from specdemo.measure.warm_up import WARM_UP_PROMPT, warm_up
+from specdemo.measure.conditions import WARM_UP_PROMPT, OtherLoad, warm_up
+from specdemo.measure.diagnosis import find_divergence
 from specdemo.progress import Phase
 from specdemo.records import (
     SIDES,

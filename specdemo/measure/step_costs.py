@@ -18,7 +18,7 @@ import numpy as np
 
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SettingsError
-from specdemo.measure.warm_up import WARM_UP_PROMPT
+from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.progress import Progress
 from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
 

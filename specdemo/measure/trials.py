@@ -12,7 +12,7 @@ from specdemo.analysis.intervals import ENOUGH
 from specdemo.analysis.metrics import thinking_tokens
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError
-from specdemo.measure.other_load import OtherLoad
+from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import run_alone
 from specdemo.models.checks import check_strategy
 from specdemo.records import Comparison, Costs, ModelPair, Request, Round, Run, Trial, Turn, Verdict

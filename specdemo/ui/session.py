@@ -13,7 +13,7 @@ from specdemo.analysis.metrics import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
-from specdemo.measure.counters import counted
+from specdemo.measure.diagnosis import with_counters
 from specdemo.measure.race import LiveSettings
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
@@ -228,7 +228,7 @@ def _repeat_race(
     last = comparison
     for last in repeats(engine, comparison, stop=stop):
         yield last
-    more = counted(engine, last, stop)
+    more = with_counters(engine, last, stop)
     if more.counters is not None:
         yield more
 

@@ -14,9 +14,9 @@ from typing import Any
 from specdemo.child import send_all
 from specdemo.engines.base import Engine
 from specdemo.errors import EngineError, SettingsError, SpecdemoError
+from specdemo.measure.conditions import prepare
 from specdemo.measure.race import LiveSettings, race
 from specdemo.measure.step_costs import measure_costs
-from specdemo.measure.warm_up import prepare
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import begun
 from specdemo.progress import Phase

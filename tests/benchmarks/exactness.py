@@ -12,8 +12,8 @@ import numpy as np
 
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
+from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.measure.race import run_alone
-from specdemo.measure.warm_up import WARM_UP_PROMPT
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import begun, bundled_prompts, default_pair
 from specdemo.records import ModelPair, Request

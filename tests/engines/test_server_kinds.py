@@ -21,7 +21,7 @@ from specdemo.engines.server.client import Client, OnEvent, Sending
 from specdemo.engines.server.client import Event as Heard
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
-from specdemo.measure.load import Prompted, serve
+from specdemo.measure.closed_loop import Prompted, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.models.pairs import begun
 from specdemo.presentation import explain, schema

@@ -17,7 +17,7 @@ from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.errors import PromptError, SettingsError
 from specdemo.experiments.bench import available
 from specdemo.experiments.sweep import candidates, sweep
-from specdemo.measure.load import Prompted, serve
+from specdemo.measure.closed_loop import Prompted, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import contexts_task, measure_costs
 from specdemo.models.pairs import begun

@@ -40,7 +40,7 @@ from specdemo.experiments.load_result import (
 from specdemo.experiments.plan import run as load_run
 from specdemo.experiments.plan import run_with_extras
 from specdemo.experiments.suites import Task
-from specdemo.measure.load import Prompted, decode_at_once, serve, shuffled
+from specdemo.measure.closed_loop import Prompted, decode_at_once, serve, shuffled
 from specdemo.progress import Progress
 from specdemo.records import Request, Server, Servers
 from specdemo.records.trial import Block

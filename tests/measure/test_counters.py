@@ -9,7 +9,7 @@ from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.measure.counters import counted
+from specdemo.measure.diagnosis import with_counters
 from specdemo.measure.race import race
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
@@ -45,7 +45,7 @@ def kinds(comparison: Comparison) -> list[str]:
 
 @pytest.mark.parametrize("settings", [{"num_assistant_tokens": 3}, {"policy": "confidence"}])
 def test_a_replay_agrees_with_genai(engine: GenAIEngine, settings: dict[str, Any]) -> None:
-    comparison = counted(engine, compare(engine, **settings))
+    comparison = with_counters(engine, compare(engine, **settings))
     counters = comparison.counters
     assert counters is not None
     assert counters.same
@@ -61,7 +61,7 @@ def test_a_replay_agrees_with_genai(engine: GenAIEngine, settings: dict[str, Any
 
 
 def test_totals_where_no_replay_is_possible(engine: GenAIEngine) -> None:
-    comparison = counted(engine, compare(engine, do_sample=True, policy="confidence"))
+    comparison = with_counters(engine, compare(engine, do_sample=True, policy="confidence"))
     assert metrics.acceptance_rate(comparison.speculative) is None
     assert comparison.counters is not None
     assert comparison.counters.proposed >= comparison.counters.rejected > 0
@@ -70,7 +70,7 @@ def test_totals_where_no_replay_is_possible(engine: GenAIEngine) -> None:
 
 
 def test_other_counts_are_a_warning_with_both(engine: GenAIEngine) -> None:
-    comparison = counted(engine, compare(engine))
+    comparison = with_counters(engine, compare(engine))
     assert comparison.counters is not None
     proposed, accepted = metrics.proposed_and_accepted(comparison.speculative) or (0, 0)
     other = comparison.counters.model_copy(update={"proposed": proposed + 4})
@@ -86,7 +86,7 @@ def test_other_counts_are_a_warning_with_both(engine: GenAIEngine) -> None:
 
 def test_nothing_is_counted_of_lookup_and_plain_decoding(engine: GenAIEngine) -> None:
     comparison = compare(engine, drafter="lookup")
-    assert counted(engine, comparison) == comparison
+    assert with_counters(engine, comparison) == comparison
 
 
 class Counting(ScriptedEngine):
@@ -106,7 +106,7 @@ def never_right(accepted: int) -> Comparison:
     words = tuple(f" word{number}" for number in range(40))
     engine = Counting(words=words, wrong=tuple(range(64)))
     engine.found = Counters(proposed=60, rejected=60 - accepted, processed=60, draft_share=0.2, same=True)
-    comparison = counted(engine, compare(engine, "Say", num_assistant_tokens=2))
+    comparison = with_counters(engine, compare(engine, "Say", num_assistant_tokens=2))
     assert engine.reloads == (True,)
     return comparison
 
@@ -132,11 +132,11 @@ def test_genai_loads_its_pipeline_again(engine: GenAIEngine) -> None:
 def test_a_failure_costs_nothing_and_stopped_or_long_runs_are_not_counted() -> None:
     engine = Counting()
     comparison = compare(engine, "Say")
-    assert counted(engine, comparison) == comparison
+    assert with_counters(engine, comparison) == comparison
     assert engine.reloads == (False,)
-    assert counted(engine, comparison, stop=lambda: True) == comparison
+    assert with_counters(engine, comparison, stop=lambda: True) == comparison
     slow = Counting(step=10.0)
     long = compare(slow, "Say")
-    assert counted(slow, long) == long
+    assert with_counters(slow, long) == long
     assert slow.reloads == ()
     assert len(engine.reloads) == 1

@@ -5,9 +5,9 @@ import pytest
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.measure import warm_up as module
+from specdemo.measure import conditions as module
+from specdemo.measure.conditions import warm_up
 from specdemo.measure.race import race
-from specdemo.measure.warm_up import warm_up
 from specdemo.progress import Phase
 from specdemo.records import Costs, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings

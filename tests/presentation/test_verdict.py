@@ -14,7 +14,7 @@ from specdemo.analysis.predict import ceiling
 from specdemo.analysis.speedups import of_comparison, summarise
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.measure.other_load import OtherLoad
+from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
 from specdemo.presentation.verdict import Conclusion, verdict

@@ -15,8 +15,8 @@ import pytest
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
+from specdemo.measure.conditions import steady_since
 from specdemo.measure.race import race
-from specdemo.measure.warm_up import steady_since
 from specdemo.progress import Phase
 from specdemo.records import Comparison, Costs, ModelPair, Request, Slice
 from specdemo.settings import GenerationSettings

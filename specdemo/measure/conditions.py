@@ -1,11 +1,15 @@
-"""Warm-up: the beginning of a run, repeated until it gets no faster.
+"""Conditions of a fair timing: both sides are warm, and nothing else keeps the machine busy.
 
 In a fresh process everything is slow at first: kernels are compiled for each length of a pass, memory is touched for
-the first time, threads start, the replay's draft is loaded. A fixed number of rounds was too few: the first race
-understated speculation by up to a third. Each repetition does exactly the same work, so its seconds can be compared.
-On an engine that has not raced yet, steps of a small model go on getting faster by a few per cent for about a second,
-which the noise between two repetitions hides, so there each side takes at least that long. What was steady less than
-a minute ago is warm: one repetition is enough, so that an answer begins within a second of the click.
+the first time, threads start, the replay's draft is loaded. So the beginning of a run is repeated until it gets no
+faster. A fixed number of rounds was too few: the first race understated speculation by up to a third. Each repetition
+does exactly the same work, so its seconds can be compared. On an engine that has not raced yet, steps of a small
+model go on getting faster by a few per cent for about a second, which the noise between two repetitions hides, so
+there each side takes at least that long. What was steady less than a minute ago is warm: one repetition is enough, so
+that an answer begins within a second of the click.
+
+The clocks run only while a side computes, but whatever else runs on the machine takes processor time and memory
+bandwidth from it, and not necessarily from both sides alike: `OtherLoad` says how much.
 """
 
 import math
@@ -13,8 +17,11 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from time import monotonic
+from multiprocessing import parent_process
+from time import monotonic, process_time
 from weakref import WeakKeyDictionary
+
+import psutil
 
 from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
@@ -22,6 +29,39 @@ from specdemo.progress import Phase
 from specdemo.records import Costs, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
+
+
+class OtherLoad:
+    """Measures from its creation on. Neither this process counts as other, nor the server that it computes for."""
+
+    def __init__(self, least_seconds: float) -> None:
+        """Begin; over less than so many seconds, of all cores together, nothing can be said."""
+        self._least_seconds = least_seconds
+        self._begin = _times()
+
+    def share(self) -> float | None:
+        """Share of the machine's processor time that others took so far; None over too short a time."""
+        passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
+        return min(max((busy - own) / passed, 0.0), 1.0) if passed >= self._least_seconds else None
+
+
+def _times() -> tuple[float, float, float]:
+    """Seconds of all cores together that passed, and that were busy; and those of ours."""
+    times = psutil.cpu_times()
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time, too
+    passed = sum(times) - guests
+    return passed, passed - times.idle - getattr(times, "iowait", 0.0), process_time() + _server_time()
+
+
+def _server_time() -> float:
+    """Seconds of the page's server, if this is its engine's process: it streams what is timed here."""
+    parent = parent_process()
+    with suppress(psutil.Error):
+        if parent is not None and parent.pid is not None:
+            times = psutil.Process(parent.pid).cpu_times()
+            return float(times.user + times.system)
+    return 0.0
+
 
 _LEAST_ROUNDS = 4  # of a repetition, or what its seconds allow
 _GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from specdemo.engines.base import THOROUGH, Engine, Thoroughness
 from specdemo.engines.batch import Arrival, Batch, BatchEngine
 from specdemo.errors import SettingsError
-from specdemo.measure.other_load import OtherLoad
+from specdemo.measure.conditions import OtherLoad
 from specdemo.records import Request
 from specdemo.records.trial import Block, Served
 
