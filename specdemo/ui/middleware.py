@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specdemo.files import json_value
 from specdemo.ui.gradio_inside import form_boundary, has_messages, signed_in, under_way
 from specdemo.ui.limits import Addresses
-from specdemo.ui.uploads import FILE_BYTES, FolderUsage
+from specdemo.ui.uploads import FILE_BYTES, UPLOADS, FolderUsage, UploadLimits
 
 BODY_BYTES = 2**20
 """Any other request at most."""
@@ -38,9 +38,6 @@ TEXT_CHARACTERS = 2**19
 NAME_CHARACTERS = 64
 """The longest name of a session or of an event."""
 _FORM_BYTES = 2**12  # what a form adds to its file
-_ALL_BYTES = 2**30
-_ALL_FILES = 10_000
-_FREE_BYTES = 2**30
 _QUERY_CHARACTERS = 4096
 _EVENTS = 12  # of one session, waiting or being handled
 _VALUES = 20_000  # of an event, at any depth
@@ -101,7 +98,7 @@ ROUTES = (
 """All that is open."""
 
 
-def checks(host: str | None, allowed: Sequence[str]) -> list[Middleware]:
+def checks(host: str | None, allowed: Sequence[str], uploads: UploadLimits = UPLOADS) -> list[Middleware]:
     """The checks for a page that listens on `host`, None being where Gradio listens then.
 
     `allowed`: further names that it is reached under, `*.example.org` being all below a domain. Unless some are
@@ -111,7 +108,7 @@ def checks(host: str | None, allowed: Sequence[str]) -> list[Middleware]:
     space = os.environ.get("SPACE_HOST")  # of a Hugging Face Space, behind whose proxy the page stands
     own = [*allowed, *filter(None, [space])]
     here = only_here(host, allowed)
-    found = [Middleware(Checks, trusted=own, addresses=None if space else Addresses(), local=here)]
+    found = [Middleware(Checks, trusted=own, addresses=None if space else Addresses(), local=here, uploads=uploads)]
     if allowed or is_loopback(address):
         names = [*_LOOPBACK, address, *own]
         found.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False))
@@ -159,7 +156,13 @@ class Checks:
     """Refuses what is another site's, unknown, too large or too much."""
 
     def __init__(
-        self, app: ASGIApp, trusted: Sequence[str], addresses: Addresses | None = None, *, local: bool = False
+        self,
+        app: ASGIApp,
+        trusted: Sequence[str],
+        addresses: Addresses | None = None,
+        *,
+        local: bool = False,
+        uploads: UploadLimits,
     ) -> None:
         """`trusted`: hosts whose pages are this page, whatever a proxy makes of its name.
 
@@ -170,7 +173,8 @@ class Checks:
         self._app = app
         self._trusted = [name.lower() for name in trusted]
         self._addresses = addresses
-        self._usage = FolderUsage()
+        self._uploads = uploads
+        self._usage = FolderUsage(uploads.fresh_seconds)
         self._landing = 0  # bytes of uploads under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -248,9 +252,9 @@ class Checks:
     async def _full(self, size: int) -> Refusal | None:
         """Why nothing more can be uploaded now."""
         used = await self._usage.now()
-        if used.bytes + self._landing + size > _ALL_BYTES or used.files >= _ALL_FILES:
+        if used.bytes + self._landing + size > self._uploads.bytes or used.files >= self._uploads.files:
             return _FULL
-        if self._usage.free < _FREE_BYTES:
+        if self._usage.free < self._uploads.free_bytes:
             return Refusal(507, "The disk of the page's machine is nearly full; try again later.")
         return None
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from threading import Event, Thread
@@ -130,7 +131,7 @@ AGE = 3600
 _EVERY = 60.0
 _FOLDER = "GRADIO_TEMP_DIR"
 _PREFIX = "specdemo-"
-_FRESH_SECONDS = 1.0  # for which a measured size holds, unless something was uploaded
+FREE_BYTES = 2**30  # which must stay free on the disk
 _BLOCK = 512  # bytes, as `stat` counts them
 
 
@@ -201,13 +202,26 @@ class Usage(NamedTuple):
     files: int
 
 
-class FolderUsage:
-    """Size of the visitors' folder, measured when it is asked for."""
+class UploadLimits(NamedTuple):
+    """What all visitors' files may take together, what must stay free on the disk, and for how long a size counts."""
 
-    def __init__(self) -> None:
+    bytes: int = 2**30
+    files: int = 10_000
+    free_bytes: int = FREE_BYTES
+    fresh_seconds: float = 1.0
+
+
+UPLOADS = UploadLimits()
+
+
+class FolderUsage:
+    """Size of the visitors' folder, measured when it is asked for and the last size is older than `fresh_seconds`."""
+
+    def __init__(self, fresh_seconds: float) -> None:
         self._lock = Lock()
         self._usage = Usage(0, 0)
-        self._measured = -_FRESH_SECONDS
+        self._fresh_seconds = fresh_seconds
+        self.changed()
 
     @property
     def folder(self) -> Path:
@@ -221,12 +235,12 @@ class FolderUsage:
 
     def changed(self) -> None:
         """Have the size measured anew."""
-        self._measured = -_FRESH_SECONDS
+        self._measured = -inf
 
     async def now(self) -> Usage:
         """The size; one measurement serves all who ask meanwhile."""
         async with self._lock:
-            if monotonic() - self._measured > _FRESH_SECONDS:
+            if monotonic() - self._measured >= self._fresh_seconds:
                 self._measured = monotonic()
                 self._usage = await run_sync(usage_of, self.folder)
             return self._usage
@@ -243,20 +257,18 @@ def usage_of(folder: Path) -> Usage:
     return Usage(total, count)
 
 
-_FREE_BYTES = 2**30  # what must stay free
-
-
-def drop_route(directory: Path | None) -> Route:
+def drop_route(directory: Path | None, free_bytes: int = FREE_BYTES) -> Route:
     """The address that takes such a file, written into the user's models directory if it is a model.
 
-    It answers with the path that the file has there, or with a sentence that says why it is refused.
+    It answers with the path that the file has there, or with a sentence that says why it is refused. So many
+    `free_bytes` stay free.
     """
 
     async def dropped(request: Request) -> Response:
         try:
             folder = await run_sync(writable, models_dir(directory), "Models")
             size = int(request.headers.get("content-length", "0"))
-            if shutil.disk_usage(folder).free < size + _FREE_BYTES:
+            if shutil.disk_usage(folder).free < size + free_bytes:
                 raise UsageError(f"There is no room for this file in {folder}; free some, or give the file's path.")
             # hidden, so that nobody lists it before it is whole
             with TemporaryDirectory(prefix=".dropped-", dir=folder) as place:

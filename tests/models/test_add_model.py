@@ -94,7 +94,8 @@ def test_a_dropped_file_is_kept_if_it_is_a_model(file: Path, tmp_path: Path, dir
     assert [path.name for path in directory.iterdir()] == ["mine.gguf"]
 
 
-def test_no_file_is_taken_that_would_fill_the_disk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdemo.ui.uploads._FREE_BYTES", 2**63)
-    refused = TestClient(Starlette(routes=[drop_route(directory)])).put("/model/a.gguf", content=b"GGUF")
+def test_no_file_is_taken_that_would_fill_the_disk(directory: Path) -> None:
+    refused = TestClient(Starlette(routes=[drop_route(directory, free_bytes=2**63)])).put(
+        "/model/a.gguf", content=b"GGUF"
+    )
     assert "There is no room for this file" in refused.json()["refused"]

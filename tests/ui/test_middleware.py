@@ -19,10 +19,9 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from specdemo.ui import middleware as module
 from specdemo.ui.limits import A_MINUTE, OPEN, SIGN_INS, Addresses
 from specdemo.ui.middleware import BODY_BYTES, TEXT_CHARACTERS, checks, is_loopback
-from specdemo.ui.uploads import FILE_BYTES, delete_older, visitors_files
+from specdemo.ui.uploads import FILE_BYTES, UPLOADS, UploadLimits, delete_older, visitors_files
 
 JOIN = "/gradio_api/queue/join"
 UPLOAD = "/gradio_api/upload"
@@ -34,10 +33,16 @@ async def answer(request: Request) -> PlainTextResponse:
     return PlainTextResponse("done", 422 if b"refuse" in await request.body() else 200)
 
 
-def client(url: str, host: str | None = None, *allowed: str, address: str = "testclient") -> TestClient:
+def client(
+    url: str,
+    host: str | None = None,
+    *allowed: str,
+    address: str = "testclient",
+    uploads: UploadLimits = UPLOADS,
+) -> TestClient:
     """Of a page that answers everything, checks apart, and has nothing under way."""
     every = Route("/{path:path}", answer, methods=["GET", "POST", "PUT"])
-    app = Starlette(routes=[every], middleware=checks(host, allowed))
+    app = Starlette(routes=[every], middleware=checks(host, allowed, uploads))
     queue = SimpleNamespace(
         pending_messages_per_session={"known": []},
         event_ids_to_events={},
@@ -191,8 +196,7 @@ def test_an_upload_has_no_name_to_follow_it_by() -> None:
 
 def test_files_of_visitors_have_a_sum_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
-    monkeypatch.setattr(module, "_ALL_BYTES", 3 * 2**20)
-    page = client("http://localhost")
+    page = client("http://localhost", uploads=UploadLimits(bytes=3 * 2**20, fresh_seconds=0))
     for number in range(2):
         (tmp_path / str(number)).write_bytes(bytes(2**20))
     assert upload(page, bytes(2**19)).text == "done"
@@ -200,15 +204,12 @@ def test_files_of_visitors_have_a_sum_on_the_disk(monkeypatch: pytest.MonkeyPatc
     refused = upload(page, bytes(2**19))
     assert (refused.status_code, "try again in an hour" in refused.text) == (429, True)
     (tmp_path / "more").unlink()
-    time.sleep(1.1)
     assert upload(page, bytes(2**19)).text == "done"
-    monkeypatch.setattr(module, "_ALL_FILES", 2)
-    assert upload(page, b"a").status_code == 429
+    assert upload(client("http://localhost", uploads=UploadLimits(files=2)), b"a").status_code == 429
 
 
-def test_nothing_is_uploaded_to_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = client("http://localhost")
-    monkeypatch.setattr(module, "_FREE_BYTES", 2**63)
+def test_nothing_is_uploaded_to_a_full_disk() -> None:
+    page = client("http://localhost", uploads=UploadLimits(free_bytes=2**63))
     refused = upload(page, b"a")
     assert (refused.status_code, "try again later" in refused.text) == (507, True)
     assert page.post(JOIN, json={}).text == "done"
