@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from specdemo.cli import compare, completion, doctor, experiments, models, serve, train
 from specdemo.engines import load_engine
+from specdemo.version import __version__
 from specdemo.worker import EngineFactory
 
 _LONGEST = 400
@@ -30,6 +31,7 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(load_engine=load)
+    parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for command in (serve, compare, experiments, models, train, doctor, completion):
         command.add_to(commands)

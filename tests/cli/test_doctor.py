@@ -19,6 +19,7 @@ from specdemo.models import machine
 from specdemo.models.devices import check_devices, check_head_device
 from specdemo.records import Costs
 from specdemo.settings import RuntimeSettings
+from specdemo.version import __version__
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=tuple(0.010 + 0.001 * n for n in range(17)))
 
@@ -93,6 +94,12 @@ def test_every_command_has_its_topic() -> None:
     assert sorted(name for names in TOPICS.values() for name in names) == sorted(commands or ())
     text = build_parser().format_help()
     assert all(f"{topic}:" in text for topic in TOPICS)
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"specdemo {__version__}\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
