@@ -1,5 +1,6 @@
 """Real pipelines on the bundled pair."""
 
+import math
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -310,7 +311,7 @@ def test_a_pair_without_a_draft_looks_up(engine: GenAIEngine) -> None:
 
 
 def test_step_costs_are_plausible(engine: GenAIEngine) -> None:
-    costs = measure_costs(engine)
+    costs = measure_costs(engine, bound=math.inf)  # all lengths, however busy the machine is
     assert costs is not None
     assert len(costs.verify) == 17
     assert costs.draft_step is not None

@@ -1,5 +1,6 @@
 """The traced engine on the bundled pair: everything is seen, nothing is changed."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -228,7 +229,7 @@ def test_the_text_ends_at_its_end(traced: TracedEngine, monkeypatch: pytest.Monk
 
 
 def test_step_costs_are_plausible(traced: TracedEngine) -> None:
-    costs = measure_costs(traced)
+    costs = measure_costs(traced, bound=math.inf)  # all lengths, however busy the machine is
     assert costs is not None
     assert len(costs.verify) == 17
     assert costs.draft_step is not None
