@@ -15,6 +15,7 @@ import pytest
 
 from specdemo.analysis import metrics
 from specdemo.cli.options import check_url
+from specdemo.engines.base import BRIEF
 from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.engines.server.batch import ServedBatch
 from specdemo.engines.server.client import Client, OnEvent, Sending
@@ -42,7 +43,8 @@ def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any)
     with ExitStack() as opened:
         urls = [answers and opened.enter_context(fake(answers)).url for answers in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)
-        engine = opened.enter_context(closing(ServedEngine(served_pair(Servers(plain=one, speculative=other)))))
+        pair = served_pair(Servers(plain=one, speculative=other))
+        engine = opened.enter_context(closing(ServedEngine(pair, thoroughness=BRIEF)))
         yield engine
 
 

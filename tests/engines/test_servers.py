@@ -13,6 +13,7 @@ import pytest
 
 from specdemo.analysis import metrics
 from specdemo.cli import main
+from specdemo.engines.base import BRIEF
 from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.errors import PromptError, SettingsError
 from specdemo.experiments.bench import available
@@ -30,7 +31,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="session")
 def served(llama_servers: Servers) -> Iterator[ServedEngine]:
-    with closing(ServedEngine(served_pair(llama_servers))) as engine:
+    with closing(ServedEngine(served_pair(llama_servers), thoroughness=BRIEF)) as engine:
         yield engine
 
 
