@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
 from specdemo.analysis import metrics
+from specdemo.analysis.estimates import Summary, summarise
 from specdemo.analysis.metrics import thinking_tokens
-from specdemo.analysis.speedups import Summary, summarise
 from specdemo.records import Comparison, Trial
 
 _BLOCKS = (16, 32, 64, 128, 256, 512)

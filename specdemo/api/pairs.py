@@ -24,13 +24,11 @@ from specdemo.engines.server import served_pair
 from specdemo.errors import UnknownNameError, UsageError
 from specdemo.experiments import bench as benchmark
 from specdemo.experiments import load as concurrency
-from specdemo.experiments.kind import Kind
-from specdemo.experiments.plan import Plan, run_with_extras
+from specdemo.experiments.plan import Kind, Plan, run_with_extras
 from specdemo.experiments.plan import run as run_plan
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
-from specdemo.measure.diagnosis import with_counters
-from specdemo.measure.race import race
+from specdemo.measure.race import race, with_counters
 from specdemo.measure.trials import repeats as repeated
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.download import download, download_source

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specdemo.analysis.intervals import ENOUGH
+from specdemo.analysis.estimates import ENOUGH
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -19,11 +19,9 @@ from specdemo.cli.options import (
     count,
     raced_settings,
 )
-from specdemo.cli.progress import announced, show_conversion
-from specdemo.cli.terminal import print_comparison
+from specdemo.cli.terminal import announced, print_comparison, show_conversion
 from specdemo.files import write_bytes, write_json
-from specdemo.measure.diagnosis import with_counters
-from specdemo.measure.race import race
+from specdemo.measure.race import race, with_counters
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
 from specdemo.models.checks import compared

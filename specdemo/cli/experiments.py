@@ -21,13 +21,12 @@ from specdemo.cli.options import (
     positive,
     raced_settings,
 )
-from specdemo.cli.progress import interruptible, progress_bar, show_conversion
+from specdemo.cli.terminal import interruptible, progress_bar, show_conversion
 from specdemo.engines.base import Engine
 from specdemo.experiments import KINDS
 from specdemo.experiments.against import read_bench, reported
 from specdemo.experiments.checkpoint import Checkpoint
-from specdemo.experiments.kind import Kind, Option
-from specdemo.experiments.plan import Plan, Result, never, run
+from specdemo.experiments.plan import Kind, Option, Plan, Result, never, run
 from specdemo.experiments.report import Report, beside, write
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks

@@ -13,14 +13,13 @@ from rich.table import Table
 
 from specdemo import progress as parts
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json
-from specdemo.cli.progress import announced, show_conversion
+from specdemo.cli.terminal import announced, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.files import write_json
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
-from specdemo.models.convert import convert, converted_folder
 from specdemo.models.converted import stored_form
-from specdemo.models.download import download, download_source
+from specdemo.models.download import convert, converted_folder, download, download_source
 from specdemo.models.gguf_convert import convert_models
 from specdemo.models.library import Library, entry_folders, library, resolve
 from specdemo.models.machine import in_units

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdemo.cli.options import Commands, add_models_dir, positive
-from specdemo.cli.progress import show_conversion
+from specdemo.cli.terminal import show_conversion
 from specdemo.errors import UsageError
 from specdemo.files import ASSETS
 from specdemo.models.converted import folder_of

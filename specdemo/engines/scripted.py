@@ -11,8 +11,18 @@ from itertools import cycle
 from time import sleep
 
 from specdemo.decoding.verification import judge
-from specdemo.engines.base import BRIEF, PREFILL_CHUNK, Decoder, Engine, Prefilling, Thoroughness, rounds_of
-from specdemo.engines.batch import Arrival, Batch, RoundCounts
+from specdemo.engines.base import (
+    BRIEF,
+    PREFILL_CHUNK,
+    Arrival,
+    Batch,
+    Decoder,
+    Engine,
+    Prefilling,
+    RoundCounts,
+    Thoroughness,
+    rounds_of,
+)
 from specdemo.errors import EngineError
 from specdemo.records import (
     SIDES,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from specdemo.analysis.intervals import ENOUGH, LEVEL, Interval
+from specdemo.analysis.estimates import ENOUGH, LEVEL, Interval
 from specdemo.errors import FileError, quoted
 from specdemo.experiments.bench import Bench
 from specdemo.experiments.plan import Result

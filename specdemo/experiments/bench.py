@@ -12,14 +12,13 @@ from typing import Any, Literal
 
 import plotly.graph_objects as go
 
-from specdemo.analysis import metrics, speedups
-from specdemo.analysis.intervals import ENOUGH
+from specdemo.analysis import estimates, metrics
+from specdemo.analysis.estimates import ENOUGH
 from specdemo.analysis.parts import accepted_per_round, by_position, by_thinking
 from specdemo.engines import load_engine
 from specdemo.errors import PairError, SettingsError, quoted
 from specdemo.experiments.checkpoint import EngineFacts
-from specdemo.experiments.kind import Kind, Option, Range
-from specdemo.experiments.plan import Stop, never
+from specdemo.experiments.plan import Kind, Option, Range, Stop, never
 from specdemo.experiments.report import (
     Chart,
     Line,
@@ -343,8 +342,8 @@ def notes(result: Bench) -> Iterator[str]:
         yield f"Unfinished: {len(result.rows)} of {result.total} runs."
     yield (
         f"Speedup: {metrics.FORMULAS['speedup']}, of {_repeats(result)}. Each speculative run is compared with the "
-        f"plain runs of the same engine just before and after it: {speedups.FORMULA}; from {ENOUGH} prompts on, over "
-        "prompts."
+        f"plain runs of the same engine just before and after it: {estimates.FORMULA}; from {ENOUGH} prompts on, "
+        "over prompts."
     )
     for problem, rows in problems(result).items():
         methods = ", ".join(dict.fromkeys(row.name for row in rows))

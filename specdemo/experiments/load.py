@@ -13,18 +13,16 @@ from random import Random
 from typing import ClassVar, NamedTuple
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import Engine
-from specdemo.engines.batch import BatchEngine
+from specdemo.engines.base import BatchEngine, Engine
 from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
-from specdemo.experiments.kind import Kind, Option, Range, begin
 from specdemo.experiments.load_result import PLAIN, Load, LoadHeader, LoadRow
-from specdemo.experiments.plan import Plan, Session, Stop, never
+from specdemo.experiments.plan import Kind, Option, Plan, Range, Session, Stop, begin, never
 from specdemo.measure.closed_loop import Prompted, able, decode_at_once, serve, shuffled
 from specdemo.measure.hardware import Loader, measure_memory
 from specdemo.models.checks import check_strategy, compared
 from specdemo.records import SIDES, Costs, ModelPair, Request
-from specdemo.records.trial import MOST_IN_FLIGHT, Block
+from specdemo.records.run import MOST_IN_FLIGHT, Block
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import CONCURRENT
 

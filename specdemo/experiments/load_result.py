@@ -16,7 +16,7 @@ import numpy as np
 import plotly.graph_objects as go
 from pydantic import Field
 
-from specdemo.analysis.intervals import FORMULA, Interval, median_interval
+from specdemo.analysis.estimates import MEDIAN_FORMULA, Interval, median_interval
 from specdemo.analysis.metrics import FORMULAS
 from specdemo.experiments.checkpoint import Header, Row
 from specdemo.experiments.plan import Result
@@ -29,7 +29,7 @@ from specdemo.presentation.warnings import busy, too_wide
 from specdemo.presentation.wording import shared_words
 from specdemo.records import MOST, Environment, Record
 from specdemo.records.base import Count
-from specdemo.records.trial import Block, Served
+from specdemo.records.run import Block, Served
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant
 
@@ -549,7 +549,7 @@ def notes(result: Load) -> Iterator[str]:
         yield f"Fastest by load (measured here, not in vLLM); add to its --speculative-config: {json.dumps(config)}."
     for what, name in _FORMULAS.items():
         yield f"{what}: {FORMULAS[name]}."
-    yield f"Speedups are shown as {FORMULA}."
+    yield f"Speedups are shown as {MEDIAN_FORMULA}."
     yield "Outputs are compared with those of plain decoding of one request at a time."
     if any(point.mean_accepted_length is None for point in found if point.method != PLAIN):
         yield "τ and α are missing where the engine does not tell of rounds."

@@ -1,18 +1,21 @@
 """An experiment: a plan whose steps are measured one row at a time, and a result that follows from the rows.
 
-A kind of experiment says what its steps are and how one is measured; everything else is here. `run` loads what a step
-needs, once for all steps that need the same; keeps finished rows in a checkpoint, so that a run that was stopped or
-crashed resumes; and yields the result so far after every row. `trials.TrialPlan` is the base of the kinds whose rows
-are speculative runs between plain ones.
+A plan says what its steps are and how one is measured; everything else is here. `run` loads what a step needs, once
+for all steps that need the same; keeps finished rows in a checkpoint, so that a run that was stopped or crashed
+resumes; and yields the result so far after every row. `trials.TrialPlan` is the base of the plans whose rows are
+speculative runs between plain ones.
+
+Whoever adds a kind of experiment writes its plan and result in one module, and declares it there with a `Kind`: what
+can be chosen, and the plan that follows. Its command, its tab and its reports follow from that.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
 
 from specdemo.engines.base import Engine
 from specdemo.errors import FileError
@@ -20,6 +23,7 @@ from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row
 from specdemo.experiments.report import Report
 from specdemo.experiments.suites import Task
 from specdemo.measure.step_costs import measure_costs
+from specdemo.models.pairs import begun
 from specdemo.progress import Progress
 from specdemo.records import Costs, Environment, ModelPair, Record
 from specdemo.settings import GenerationSettings
@@ -273,3 +277,78 @@ def _costs(plan: Plan[Any, Any, Any], engine: Engine, loaded: Loaded | None, sto
     if loaded is not None:
         return loaded.costs
     return measure_costs(engine, stop=stop) if plan.calibrates else None
+
+
+Choices = Callable[[ModelPair], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """Something to choose besides prompts, repeats and generation settings.
+
+    Values are of `type`: "count" is a whole number, the others are several values. The page offers `choices`, which
+    may depend on the pair, with those of `first` chosen. The terminal takes any, also under `aliases`.
+    """
+
+    name: str
+    title: str
+    help: str
+    type: Literal["names", "integers", "numbers", "count"]
+    default: Any = None
+    choices: Choices | None = None
+    first: Choices | None = None
+    aliases: tuple[str, ...] = ()
+
+
+class Range(NamedTuple):
+    """A slider's last value, and the one it begins with."""
+
+    most: int
+    first: int
+
+
+def begin(pair: ModelPair, *, on: EngineName | None = None, **chosen: Any) -> GenerationSettings:
+    """The settings that a pair begins with; prompt lookup proposes where it has no draft.
+
+    `on`: the engine that pairs on this machine begin with; None: their own.
+    """
+    here = {} if on is None or pair.target.server is not None else {"engine": on, "policy": "constant"}
+    return begun(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
+
+
+_PROMPTS, _REPEATS, _TOKENS = Range(32, 4), Range(12, 6), Range(512, 64)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of experiment. `name` is its command's and its tab's; `tab` the tab's label, `start` its button's.
+
+    `plan(pair, tasks, settings, repeats=…, seed=…, **options)` makes the plan. `begin(pair, **chosen)` makes the
+    settings that the page begins with; `settings` the same in the terminal, None for those of one strategy, as in a
+    comparison. `without` are settings that it varies itself; without `turns`, only the first of a chat is asked.
+    With `compares`, another such benchmark can be given to compare with.
+    `extras` is what can be measured after the rows. `limit` is the terminal's number of prompts. `charts` and
+    `tables` are those of its reports, in the page's order.
+    """
+
+    name: str
+    tab: str
+    title: str
+    explanation: str
+    help: str
+    start: str
+    plan: Callable[..., Plan[Any, Any, Any]]
+    options: tuple[Option, ...] = ()
+    settings: Callable[..., GenerationSettings] | None = None
+    begin: Callable[..., GenerationSettings] = begin
+    turns: bool = True
+    compares: bool = False
+    without: Collection[str] = ()
+    extras: str | None = None
+    prompts: Range = _PROMPTS
+    repeats: Range = _REPEATS
+    tokens: Range = _TOKENS
+    limit: int | None = None
+    charts: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ("table",)
+    why: str = "of every run; more narrow the intervals"

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from specdemo.analysis import metrics, predict
+from specdemo.analysis.estimates import Summary, summarise
 from specdemo.analysis.predict import Prediction
-from specdemo.analysis.speedups import Summary, summarise
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts

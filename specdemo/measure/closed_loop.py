@@ -14,12 +14,11 @@ from itertools import islice, repeat
 from random import Random
 from typing import NamedTuple
 
-from specdemo.engines.base import THOROUGH, Engine, Thoroughness
-from specdemo.engines.batch import Arrival, Batch, BatchEngine
+from specdemo.engines.base import THOROUGH, Arrival, Batch, BatchEngine, Engine, Thoroughness
 from specdemo.errors import SettingsError
 from specdemo.measure.conditions import OtherLoad
 from specdemo.records import Request
-from specdemo.records.trial import Block, Served
+from specdemo.records.run import Block, Served
 
 
 class Prompted(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from specdemo.decoding import fields
 from specdemo.errors import SettingsError
 from specdemo.models.devices import draft_device, properties
-from specdemo.models.origins import Format, Origin, origin
+from specdemo.models.library import Format, Origin, origin
 from specdemo.presentation.wording import is_chat
 from specdemo.records import Model, ModelPair, Request
 from specdemo.settings import GenerationSettings

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from specdemo.analysis import metrics
-from specdemo.analysis.speedups import of_comparison
+from specdemo.analysis.estimates import of_comparison
 from specdemo.errors import FileError
 from specdemo.files import SCHEMA, json_value
 from specdemo.presentation.warnings import warnings

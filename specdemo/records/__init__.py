@@ -15,32 +15,32 @@ from specdemo.records.base import MOST as MOST
 from specdemo.records.base import TICK as TICK
 from specdemo.records.base import Count, Probability, Share
 from specdemo.records.base import Record as Record
-from specdemo.records.costs import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
-from specdemo.records.costs import Costs as Costs
-from specdemo.records.costs import DraftRound as DraftRound
-from specdemo.records.costs import Spread as Spread
-from specdemo.records.costs import StepCosts as StepCosts
-from specdemo.records.pair import HEADS as HEADS
-from specdemo.records.pair import SILENCE_SECONDS as SILENCE_SECONDS
-from specdemo.records.pair import Head as Head
-from specdemo.records.pair import Model as Model
-from specdemo.records.pair import ModelPair as ModelPair
-from specdemo.records.pair import Prompts as Prompts
-from specdemo.records.pair import Server as Server
-from specdemo.records.pair import Servers as Servers
+from specdemo.records.request import HEADS as HEADS
 from specdemo.records.request import MOST_TURNS as MOST_TURNS
+from specdemo.records.request import SILENCE_SECONDS as SILENCE_SECONDS
+from specdemo.records.request import Head as Head
+from specdemo.records.request import Model as Model
+from specdemo.records.request import ModelPair as ModelPair
+from specdemo.records.request import Prompts as Prompts
 from specdemo.records.request import Request as Request
+from specdemo.records.request import Server as Server
+from specdemo.records.request import Servers as Servers
 from specdemo.records.request import Turn as Turn
 from specdemo.records.run import SIDES as SIDES
+from specdemo.records.run import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
 from specdemo.records.run import Alternative as Alternative
+from specdemo.records.run import Costs as Costs
+from specdemo.records.run import DraftRound as DraftRound
 from specdemo.records.run import DraftToken as DraftToken
 from specdemo.records.run import FinishReason as FinishReason
 from specdemo.records.run import Round as Round
 from specdemo.records.run import Run as Run
 from specdemo.records.run import Side as Side
+from specdemo.records.run import Spread as Spread
+from specdemo.records.run import StepCosts as StepCosts
 from specdemo.records.run import Token as Token
+from specdemo.records.run import Trial as Trial
 from specdemo.records.run import Verdict as Verdict
-from specdemo.records.trial import Trial as Trial
 from specdemo.settings import GenerationSettings
 
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "passes", "bursts"]

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import openvino_genai
 
 from specdemo.errors import LoadError, PromptError
+from specdemo.models.checks import check_tokenizers
 from specdemo.models.converted import folder_of
-from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, Request
 from specdemo.runtime.text import check_prompt, messages
 

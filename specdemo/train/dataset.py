@@ -18,8 +18,8 @@ import openvino as ov
 import torch
 from torch import Tensor
 
+from specdemo.train.architecture import PRODUCTS
 from specdemo.train.corpus import ANSWERED, LENGTH, OFFSET, SAMPLED, Corpus, Ids
-from specdemo.train.modules import PRODUCTS
 from specdemo.train.network import Network
 
 LONGEST = 1024  # tokens of a conversation; what is behind them is left out

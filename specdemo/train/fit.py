@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from specdemo.train.modules import products
+from specdemo.train.architecture import products
 
 WARM_UP = 100  # steps; a tenth of all steps where that is less
 CHECKS, PATIENCE = 20, 5  # measurements of the held-out loss, and how many in a row may find no lower one

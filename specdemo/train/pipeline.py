@@ -20,24 +20,24 @@ from specdemo.models.graph import seen_layers
 from specdemo.models.machine import in_units
 from specdemo.models.pairs import pair_of, suited
 from specdemo.records import Costs, Model, ModelPair
-from specdemo.train import export
-from specdemo.train.card import Figures, card
+from specdemo.train import architecture
 from specdemo.train.corpus import Corpus
 from specdemo.train.dataset import Dataset, Labeller, write_labels
 from specdemo.train.evaluate import (
     Evaluation,
+    Figures,
     VocabularyCost,
     best_lookahead,
+    card,
     costs_of,
     evaluate,
     raced,
     step_seconds,
 )
 from specdemo.train.fit import Plan, Point, endless, fit, write_json
-from specdemo.train.network import Ids, Network
+from specdemo.train.network import Ids, Network, Start, from_draft, from_target, initial_weights
 from specdemo.train.objective import DraftLearner, HeadLearner, Learner
 from specdemo.train.request import Request, remember
-from specdemo.train.start import Start, from_draft, from_target, initial_weights
 from specdemo.train.table import count
 from specdemo.train.text import NO_SOURCES, TEXT_SHARE, Sources, write_corpus
 
@@ -165,7 +165,9 @@ class Run:
             seconds = [0.0] * len(sizes)
             if self.request.kind == "draft":
                 starts = [(self.start(some), some) for some in tokens]
-                models = [export.draft_model(start, initial_weights(start), some, most) for start, some in starts]
+                models = [
+                    architecture.draft_model(start, initial_weights(start), some, most) for start, some in starts
+                ]
                 seconds = step_seconds(models, self.threads)
             outside = [1 - float(counts[some].sum() / counts.sum()) for some in tokens]
             file.write_text(json.dumps(list(zip(sizes, outside, seconds, strict=True))), encoding="utf-8")
@@ -250,10 +252,10 @@ class Run:
         """Write a draft's folder."""
         weights = {name: value.detach().float().numpy() for name, value in learner.model.state_dict().items()}
         head, size, start = isinstance(learner, HeadLearner), self.network.shape.vocabulary, learner.trained()
-        model = (export.head_model if head else export.draft_model)(start, weights, vocabulary, size)
+        model = (architecture.head_model if head else architecture.draft_model)(start, weights, vocabulary, size)
         settings = _read(self.folder / "config.json")
-        described = export.config(self.network, settings, len(start.layers), eagle3=head)
-        export.save(out, model, described, self.folder, tokenizer=not head)
+        described = architecture.config(self.network, settings, len(start.layers), eagle3=head)
+        architecture.save(out, model, described, self.folder, tokenizer=not head)
 
     def describe(
         self,

@@ -13,8 +13,7 @@ from specdemo.analysis.metrics import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
-from specdemo.measure.diagnosis import with_counters
-from specdemo.measure.race import LiveSettings
+from specdemo.measure.race import LiveSettings, with_counters
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event

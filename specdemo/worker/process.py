@@ -16,8 +16,7 @@ from specdemo.measure.race import LiveSettings, RaceEvent
 from specdemo.progress import Phase
 from specdemo.records import ModelPair, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.worker.jobs import EngineFactory, Job, Race, serve
-from specdemo.worker.watch import PATIENCE, SILENCE, Watch
+from specdemo.worker.jobs import PATIENCE, SILENCE, EngineFactory, Job, Race, Watch, serve
 
 _POLL_SECONDS = 0.05
 TICK_SECONDS = 1.0

@@ -25,7 +25,7 @@ from time import monotonic, perf_counter, sleep
 from typing import Any, NamedTuple
 
 from specdemo.analysis import metrics
-from specdemo.analysis.speedups import Speedup, of_comparison
+from specdemo.analysis.estimates import Speedup, of_comparison
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.files import json_text

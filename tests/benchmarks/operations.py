@@ -14,12 +14,11 @@ from time import perf_counter
 import numpy as np
 import openvino
 
-from specdemo.models.converted import converted_folder
+from specdemo.models.converted import converted_folder, pass_inputs
 from specdemo.models.devices import device_name, properties
 from specdemo.models.gguf_convert import Forms, convert_gguf
 from specdemo.models.library import resolve
 from specdemo.models.pairs import default_pair, suited
-from specdemo.models.weights import pass_inputs
 
 CONTEXT = 64
 WARM_UP = 5

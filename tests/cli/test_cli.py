@@ -19,7 +19,7 @@ from specdemo.cli import experiments as experiments_module
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
-from specdemo.cli.progress import progress_bar
+from specdemo.cli.terminal import progress_bar
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
@@ -388,7 +388,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
 
 INTERRUPTED = """
 import signal
-from specdemo.cli.progress import interruptible
+from specdemo.cli.terminal import interruptible
 from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_pair
 

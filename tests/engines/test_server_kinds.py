@@ -16,9 +16,9 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.cli.options import check_url
 from specdemo.engines.server import ServedEngine, served_pair
-from specdemo.engines.server.batch import ServedBatch
 from specdemo.engines.server.client import Client, OnEvent, Sending
 from specdemo.engines.server.client import Event as Heard
+from specdemo.engines.server.decoder import ServedBatch
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.measure.closed_loop import Prompted, serve

@@ -19,7 +19,7 @@ import pytest
 from PIL import ImageColor
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis.estimates import Interval
 from specdemo.cli.signals import on_interrupt
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine

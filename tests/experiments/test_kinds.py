@@ -18,13 +18,10 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, SettingsError
 from specdemo.experiments import KINDS, report
 from specdemo.experiments.checkpoint import Checkpoint, EngineFacts
-from specdemo.experiments.kind import Kind, Option
-from specdemo.experiments.plan import run
-from specdemo.experiments.precision import PrecisionPlan
+from specdemo.experiments.plan import Kind, Option, run
 from specdemo.experiments.suites import Task
-from specdemo.experiments.temperature import TemperaturePlan, Temperatures
 from specdemo.experiments.trials import TrialPlan, TrialRow
-from specdemo.experiments.variants import Variants, ratio
+from specdemo.experiments.variants import PrecisionPlan, TemperaturePlan, Temperatures, Variants, ratio
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.intervals import Interval
-from specdemo.engines.batch import Arrival
+from specdemo.analysis.estimates import Interval
+from specdemo.engines.base import Arrival
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, PairError, SettingsError
@@ -43,7 +43,7 @@ from specdemo.experiments.suites import Task
 from specdemo.measure.closed_loop import Prompted, decode_at_once, serve, shuffled
 from specdemo.progress import Progress
 from specdemo.records import Request, Server, Servers
-from specdemo.records.trial import Block
+from specdemo.records.run import Block
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant, EngineName, Plain, Strategy
 from tests.conftest import PROMPTS

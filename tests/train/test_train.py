@@ -31,11 +31,10 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.train import evaluate, fit, pipeline, text
 from specdemo.train.corpus import Conversation, Corpus, Label
 from specdemo.train.dataset import write_labels
-from specdemo.train.network import Network
+from specdemo.train.network import Network, from_draft
 from specdemo.train.pipeline import Run
 from specdemo.train.prompts import Prompt
 from specdemo.train.request import Kind, Request
-from specdemo.train.start import from_draft
 from specdemo.train.text import Sources
 from tests.support import gguf_files
 from tests.support.folders import FIXTURES

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis.estimates import Interval
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.experiments.sweep import Candidate, Point, Sweep, candidates, recommend
 from specdemo.settings import GenerationSettings

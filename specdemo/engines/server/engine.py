@@ -6,12 +6,10 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
-from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
-from specdemo.engines.batch import Batch
+from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness
 from specdemo.engines.server.answers import Dialect
-from specdemo.engines.server.batch import ServedBatch
 from specdemo.engines.server.client import Client, Key
-from specdemo.engines.server.decoder import ServedDecoder
+from specdemo.engines.server.decoder import ServedBatch, ServedDecoder
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI, SGLang
 from specdemo.errors import UsageError

@@ -15,8 +15,7 @@ from specdemo.errors import SpecdemoError
 from specdemo.experiments import KINDS
 from specdemo.experiments.against import reported
 from specdemo.experiments.checkpoint import Checkpoint, Header
-from specdemo.experiments.kind import Kind, Option
-from specdemo.experiments.plan import Result, run, run_with_extras
+from specdemo.experiments.plan import Kind, Option, Result, run, run_with_extras
 from specdemo.experiments.report import Report, write
 from specdemo.models.places import own_cache, writable
 from specdemo.progress import Progress
