@@ -34,8 +34,20 @@ from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
 from specdemo.models.pairs import begun, default_pair, pair_of, suited
-from specdemo.progress import Phase, Progress
-from specdemo.records import Comparison, Costs, Model, ModelPair, Round, Server, Servers, Side, Slice, Turn
+from specdemo.records import (
+    Comparison,
+    Costs,
+    Model,
+    ModelPair,
+    Phase,
+    Progress,
+    Round,
+    Server,
+    Servers,
+    Side,
+    Slice,
+    Turn,
+)
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory, Job, WithEngine, WithLoader, Worker

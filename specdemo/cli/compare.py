@@ -28,8 +28,7 @@ from specdemo.models.checks import compared
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.presentation import schema, share
 from specdemo.presentation.code import FLAVOURS, code
-from specdemo.progress import Phase
-from specdemo.records import Comparison
+from specdemo.records import Comparison, Phase
 from specdemo.settings import GenerationSettings
 
 

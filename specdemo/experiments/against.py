@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from specdemo.analysis.estimates import ENOUGH, LEVEL, Interval
 from specdemo.errors import FileError, quoted
-from specdemo.experiments.bench import Bench
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Line, Report, Table, speedup_lines, times
 from specdemo.experiments.trials import ALL, Cell, TrialRow, cells

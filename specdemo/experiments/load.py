@@ -16,7 +16,8 @@ from specdemo.engines import load_engine
 from specdemo.engines.base import BatchEngine, Engine
 from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
-from specdemo.experiments.load_result import PLAIN, Load, LoadHeader, LoadRow
+from specdemo.experiments.load_points import PLAIN, LoadHeader, LoadRow
+from specdemo.experiments.load_result import Load
 from specdemo.experiments.plan import Kind, Option, Plan, Range, Session, Stop, begin, never
 from specdemo.measure.closed_loop import Prompted, able, decode_at_once, serve, shuffled
 from specdemo.measure.hardware import Loader, measure_memory

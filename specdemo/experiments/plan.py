@@ -24,8 +24,7 @@ from specdemo.experiments.report import Report
 from specdemo.experiments.suites import Task
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import begun
-from specdemo.progress import Progress
-from specdemo.records import Costs, Environment, ModelPair, Record
+from specdemo.records import Costs, Environment, ModelPair, Progress, Record
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 

@@ -25,8 +25,7 @@ import psutil
 
 from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
-from specdemo.progress import Phase
-from specdemo.records import Costs, Request, Side, WarmUp
+from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 

@@ -26,7 +26,6 @@ from specdemo.analysis import metrics
 from specdemo.engines.base import Decoder, Engine, rounds_of
 from specdemo.errors import RunError, ServerError, SpecdemoError
 from specdemo.measure.conditions import WARM_UP_PROMPT, OtherLoad, warm_up
-from specdemo.progress import Phase
 from specdemo.records import (
     SIDES,
     Alternative,
@@ -35,6 +34,7 @@ from specdemo.records import (
     Divergence,
     FinishReason,
     Move,
+    Phase,
     Request,
     Round,
     Run,

@@ -19,8 +19,7 @@ import numpy as np
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SettingsError
 from specdemo.measure.conditions import WARM_UP_PROMPT
-from specdemo.progress import Progress
-from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
+from specdemo.records import TIMED_LOOKAHEAD, Costs, Progress, Spread, StepCosts
 
 MAX_LOOKAHEAD = 16
 SHORTEST = 5

@@ -39,8 +39,7 @@ from specdemo.models.hub_process import (
     storage_of,
 )
 from specdemo.models.places import hub_cache, listed, models_dir, modified, own_cache, writable
-from specdemo.progress import Progress
-from specdemo.records import Model
+from specdemo.records import Model, Progress
 
 
 def download(

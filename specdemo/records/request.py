@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 
 from specdemo.records.base import Count, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import DraftKindName, Plain, ServerKind, Strategy
+from specdemo.strategies import Confidence, DraftKindName, Plain, ServerKind, Strategy
 
+_NO_TOP_K = 2**63 - 1  # in GenAI
 SILENCE_SECONDS = 60.0
 """A server that sends nothing for so long has stopped answering."""
 
@@ -177,3 +178,69 @@ class Request:
     def plain(self) -> Self:
         """The same for the target alone."""
         return replace(self, strategy=Plain())
+
+    # The fields of software that decodes, which the engines send and the lines to copy contain. Every field is given,
+    # even where a value seems to be the default: a model's own generation config may say otherwise.
+
+    @property
+    def reports_probabilities(self) -> bool:
+        """Whether GenAI is asked for the target's probability of each committed token.
+
+        Only where it must compute probabilities anyway, since that takes time: in greedy decoding it applies a
+        confidence threshold only with `logprobs=1`. Without it, the draft's probability counts as unknown and the
+        draft stops after one token, whatever the threshold.
+        """
+        return isinstance(self.strategy, Confidence) and not self.sampling.do_sample
+
+    def genai(self) -> dict[str, Any]:
+        """The fields of OpenVINO GenAI's `GenerationConfig`: those of transformers and a few more."""
+        sampling = self.sampling
+        fields = self.transformers() | {"ignore_eos": self.ignore_eos}
+        if sampling.do_sample:
+            fields |= {"top_k": sampling.top_k or _NO_TOP_K, "rng_seed": sampling.seed}
+        if self.reports_probabilities:
+            fields["logprobs"] = 1
+        return fields | (self.strategy.genai() or {})
+
+    def openai(self, *, beyond: bool = True) -> dict[str, Any]:
+        """The fields of OpenAI's protocol; `beyond`: with those that vLLM, SGLang and OpenVINO Model Server add."""
+        sampling = self.sampling
+        fields: dict[str, Any] = {
+            "max_tokens": self.max_new_tokens,
+            "temperature": sampling.temperature if sampling.do_sample else 0,
+        }
+        if sampling.do_sample:
+            fields |= {"top_p": sampling.top_p, "seed": sampling.seed}
+        if beyond:
+            fields |= {"ignore_eos": self.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
+            fields |= {"top_k": sampling.top_k or -1} if sampling.do_sample else {}
+        return fields
+
+    def llama_cpp(self, window: int) -> dict[str, Any]:
+        """The fields of llama.cpp's server, except how many tokens it is to write.
+
+        `window`: how many of the last tokens a repetition penalty is for. It has no value for "all of them".
+        """
+        sampling = self.sampling
+        return {
+            "temperature": sampling.temperature if sampling.do_sample else 0,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": 0,
+            "seed": sampling.seed,
+            "repeat_penalty": sampling.repetition_penalty,
+            "repeat_last_n": window,
+            "ignore_eos": self.ignore_eos,
+        }
+
+    def transformers(self) -> dict[str, Any]:
+        """The arguments of transformers' `generate()`, except those of assisted decoding. It has no `ignore_eos`."""
+        sampling = self.sampling
+        fields: dict[str, Any] = {
+            "max_new_tokens": self.max_new_tokens,
+            "repetition_penalty": sampling.repetition_penalty,
+            "do_sample": sampling.do_sample,
+        }
+        if sampling.do_sample:
+            fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        return fields

@@ -16,7 +16,7 @@ from specdemo.analysis.parts import by_position, by_thinking, race_of
 from specdemo.analysis.predict import AS_MEASURED, Imagined, predict
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Line, Report, speedup_lines
-from specdemo.experiments.sweep import curves
+from specdemo.experiments.sweep_result import curves
 from specdemo.presentation.charts import (
     accepted_figure,
     base_figure,

@@ -13,8 +13,7 @@ from specdemo.models.download import download, download_source, local_folder
 from specdemo.models.library import add_model, entry_folders, library, same_file
 from specdemo.models.pairs import pair_of, suited
 from specdemo.models.places import models_dir
-from specdemo.progress import Progress
-from specdemo.records import Model, ModelPair
+from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.parts import alert, card_html, cards_html, download_html, notice, offer_html
 from specdemo.ui.session import Visitors

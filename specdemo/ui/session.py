@@ -18,8 +18,7 @@ from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
 from specdemo.presentation.wording import is_chat
-from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, ModelPair, Request, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Turn
 from specdemo.runtime.text import check_prompt
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -32,8 +32,7 @@ from specdemo.measure.race import LiveSettings, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import begun
-from specdemo.progress import Phase
-from specdemo.records import Costs, ModelPair, Turn
+from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.engines import load_engine
-from specdemo.experiments.bench import REPEATS, Bench, BenchPlan
+from specdemo.experiments.bench import REPEATS, BenchPlan
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import Load, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import TrialRow, cell_of

@@ -26,14 +26,13 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, UsageError
 from specdemo.experiments import bench as bench_kind
-from specdemo.experiments.bench import Bench
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import run
-from specdemo.experiments.sweep import Sweep
+from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED
 from specdemo.presentation import schema
-from specdemo.progress import Progress
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Progress
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory

@@ -33,7 +33,7 @@ from specdemo.models.devices import properties
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, Model, ModelPair, Request
 from specdemo.runtime.language_model import LanguageModel, ModelSequence
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import Tokenizer
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain, Source
 

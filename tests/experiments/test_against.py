@@ -12,7 +12,8 @@ from specdemo.cli import main
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.experiments.against import compare, read_bench, with_other
-from specdemo.experiments.bench import KIND, Bench, BenchPlan
+from specdemo.experiments.bench import KIND, BenchPlan
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import run
 from specdemo.experiments.report import to_html, to_markdown, write
 from specdemo.experiments.suites import Task, bundled_tasks, limited

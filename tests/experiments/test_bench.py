@@ -24,18 +24,10 @@ from specdemo.cli.signals import on_interrupt
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
-from specdemo.experiments import bench as report
+from specdemo.experiments import bench_result as report
 from specdemo.experiments import report as files
-from specdemo.experiments.bench import (
-    Bench,
-    BenchPlan,
-    available,
-    charts,
-    conclusion,
-    headline,
-    opening,
-    with_hardware,
-)
+from specdemo.experiments.bench import BenchPlan, available, with_hardware
+from specdemo.experiments.bench_result import Bench, charts, conclusion, headline, opening
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import Task

@@ -21,10 +21,8 @@ from specdemo.experiments import load as load_runs
 from specdemo.experiments import report as files
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.load import LoadPlan
-from specdemo.experiments.load_result import (
-    COLUMNS,
+from specdemo.experiments.load_points import (
     PLAIN,
-    Load,
     LoadRow,
     Percentiles,
     Point,
@@ -32,17 +30,14 @@ from specdemo.experiments.load_result import (
     conclusion,
     crossovers,
     fastest_words,
-    headline,
-    opening,
-    report_of,
     schedule,
 )
+from specdemo.experiments.load_result import COLUMNS, Load, headline, opening, report_of
 from specdemo.experiments.plan import run as load_run
 from specdemo.experiments.plan import run_with_extras
 from specdemo.experiments.suites import Task
 from specdemo.measure.closed_loop import Prompted, decode_at_once, serve, shuffled
-from specdemo.progress import Progress
-from specdemo.records import Request, Server, Servers
+from specdemo.records import Progress, Request, Server, Servers
 from specdemo.records.run import Block
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant, EngineName, Plain, Strategy

@@ -13,21 +13,11 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.errors import PromptError, SettingsError
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import Loaded, run
-from specdemo.experiments.sweep import (
-    FRESH,
-    Candidate,
-    Point,
-    Sweep,
-    SweepPlan,
-    candidates,
-    prompts_as_tasks,
-    recommend,
-    sweep,
-)
+from specdemo.experiments.sweep import FRESH, SweepPlan, candidates, prompts_as_tasks, sweep
+from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import trials
-from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import Costs, ModelPair, Progress, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
 from tests.conftest import PROMPTS

@@ -11,8 +11,7 @@ from specdemo.measure.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
-from specdemo.progress import Phase
-from specdemo.records import Comparison, Request, Round, Slice
+from specdemo.records import Comparison, Phase, Request, Round, Slice
 from specdemo.settings import GenerationSettings
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)

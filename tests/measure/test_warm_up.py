@@ -8,8 +8,7 @@ from specdemo.errors import EngineError
 from specdemo.measure import conditions as module
 from specdemo.measure.conditions import warm_up
 from specdemo.measure.race import race
-from specdemo.progress import Phase
-from specdemo.records import Costs, Request, Side, WarmUp
+from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 
 WARM = Thoroughness(cold_seconds=0)

@@ -19,7 +19,7 @@ from specdemo.models.hub_process import NEEDED
 from specdemo.models.machine import in_units
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.models.places import hub_cache
-from specdemo.progress import Progress
+from specdemo.records import Progress
 from specdemo.ui.registry import Registry
 from specdemo.ui.session import Visitors
 from tests.support.hub import Hub

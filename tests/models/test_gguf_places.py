@@ -19,7 +19,7 @@ from specdemo.models.download import download, download_package, download_source
 from specdemo.models.library import find_model, library
 from specdemo.models.pairs import BUNDLED, beginning, bundled_models, default_pair, suited
 from specdemo.models.places import found_files
-from specdemo.progress import Progress
+from specdemo.records import Progress
 from tests.support import gguf_files, mutants
 from tests.support.hub import COMMIT, Hub
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from specdemo.analysis.estimates import Speedup, of_comparison, of_trials, summarise
 from specdemo.cli.terminal import print_comparison
-from specdemo.experiments.sweep import Candidate, Point
+from specdemo.experiments.sweep_result import Candidate, Point
 from specdemo.presentation import schema
 from specdemo.presentation.feed import feed_of
 from specdemo.presentation.figures import figures

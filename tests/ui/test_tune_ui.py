@@ -23,12 +23,12 @@ from specdemo.experiments.bench import KIND, BenchPlan
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.plan import run_with_extras
 from specdemo.experiments.suites import Task
-from specdemo.experiments.sweep import Sweep, candidates, sweep
+from specdemo.experiments.sweep import candidates, sweep
+from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.hardware import Bound, MemoryUse
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
 from specdemo.presentation import figures
-from specdemo.progress import Phase, Progress
-from specdemo.records import Costs, StepCosts
+from specdemo.records import Costs, Phase, Progress, StepCosts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import EMPTY, KnownCosts, costs_board, prediction_board, result_board
 from specdemo.ui.events import job_updates

@@ -17,8 +17,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.measure.conditions import steady_since
 from specdemo.measure.race import race
-from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, ModelPair, Request, Slice
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import Engines, IfLoaded, WithEngine, Worker, process

@@ -16,7 +16,6 @@ from time import perf_counter
 
 import openvino_genai
 
-from specdemo.decoding.fields import reports_probabilities
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Arrival, Prefilling, RoundCounts
 from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
@@ -134,7 +133,7 @@ class GenAIDecoder:
 
     def _read(self) -> list[Token]:
         assert self._handle is not None
-        output, reported = read(self._handle), reports_probabilities(self._request)
+        output, reported = read(self._handle), self._request.reports_probabilities
         self.finish_reason = output.finish_reason
         return [
             Token(id=id_, text=self._text.push(id_), probability=math.exp(logarithm) if reported else None)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from specdemo.decoding import fields
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.answers import HttpRequest
@@ -73,7 +72,7 @@ class LlamaCpp:
             "prompt": prompt,
             **({"model": self._name} if self._name is not None else {}),
             "n_predict": request.max_new_tokens,
-            **fields.llama_cpp(request, self._context or 64),
+            **request.llama_cpp(self._context or 64),
             "cache_prompt": False,  # else a prefill would not be one
             "stream": True,
             "return_tokens": True,

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from specdemo.decoding import fields
 from specdemo.engines.server.answers import HttpRequest, Part, Proposals, TextReader
 from specdemo.engines.server.client import Client
 from specdemo.records import FinishReason, Model, Request, Round
@@ -96,7 +95,7 @@ class OpenAI:
             self.describe()
         body: dict[str, Any] = {
             "model": self._name,
-            **fields.openai(request, beyond=self._extras.sampling),
+            **request.openai(beyond=self._extras.sampling),
             "stream": True,
             "stream_options": {"include_usage": True},
         }

@@ -29,8 +29,7 @@ from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.runtime.language_model import ModelSequence
-from specdemo.runtime.text import IncrementalText, texts
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import IncrementalText, Tokenizer, texts
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]

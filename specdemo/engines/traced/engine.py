@@ -31,7 +31,7 @@ from specdemo.runtime.language_model import (
     log_probabilities,
     show_states,
 )
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import Tokenizer
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
 

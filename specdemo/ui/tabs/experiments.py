@@ -18,8 +18,7 @@ from specdemo.experiments.checkpoint import Checkpoint, Header
 from specdemo.experiments.plan import Kind, Option, Result, run, run_with_extras
 from specdemo.experiments.report import Report, write
 from specdemo.models.places import own_cache, writable
-from specdemo.progress import Progress
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Progress
 from specdemo.ui.boards import EMPTY, report_board, report_template
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
 from specdemo.ui.parts import alert, notice

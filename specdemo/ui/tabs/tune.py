@@ -9,11 +9,11 @@ import gradio as gr
 from specdemo.analysis.metrics import FORMULAS
 from specdemo.analysis.predict import AS_MEASURED, WHAT_IFS, Imagined
 from specdemo.errors import SpecdemoError
-from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
+from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, candidates, sweep
+from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import contexts_task
 from specdemo.models.pairs import bundled_prompts
-from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Prompts
+from specdemo.records import Costs, ModelPair, Progress, Prompts
 from specdemo.ui.boards import KnownCosts, costs_board, prediction_board, report_template, result_board
 from specdemo.ui.boards import board as board_of
 from specdemo.ui.controls import NAMES, settings_from

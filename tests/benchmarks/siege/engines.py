@@ -20,8 +20,7 @@ from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import bundled_tasks
 from specdemo.models.pairs import bundled_pair
-from specdemo.progress import Phase, Progress
-from specdemo.records import Comparison, ModelPair, Slice
+from specdemo.records import Comparison, ModelPair, Phase, Progress, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import WithEngine, WithLoader, Worker
