@@ -10,6 +10,7 @@ from typing import NoReturn
 from specdemo.cli import compare, doctor, experiments, models, serve, train
 from specdemo.cli.options import Commands
 from specdemo.engines import load_engine
+from specdemo.train import FULL, Effort
 from specdemo.version import __version__
 from specdemo.worker import EngineFactory
 
@@ -23,8 +24,11 @@ TOPICS = {
 }
 
 
-def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
-    """The parser of all commands; options for settings come from the settings types. `load` loads their engines."""
+def build_parser(load: EngineFactory = load_engine, effort: Effort = FULL) -> argparse.ArgumentParser:
+    """The parser of all commands; options for settings come from the settings types.
+
+    `load` loads the engines of commands; `effort` is how much work goes into a training.
+    """
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = _Parser(
         prog=called,
@@ -32,7 +36,7 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
         description="Does speculative decoding pay off here?",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(load_engine=load)
+    parser.set_defaults(load_engine=load, effort=effort)
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for command in (serve, compare, experiments, models, train, doctor):

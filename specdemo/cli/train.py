@@ -148,12 +148,12 @@ def _train(options: argparse.Namespace) -> None:
         seed=options.seed,
     )
     if request.kind == "table":
-        make_table(request, target, out, sources, options.threads or 0, say=_say)
+        make_table(request, target, out, sources, options.threads or 0, say=_say, effort=options.effort)
         return
 
     from specdemo.train.pipeline import Run  # imports PyTorch
 
-    Run(request, target, out, options.threads or 0, say=_say).everything(sources)
+    Run(request, target, out, options.threads or 0, say=_say, effort=options.effort).everything(sources)
     where = f" --models-dir {directory}" if directory is not None else ""
     print(f"Use it as: --target {options.target} --draft {options.out}{where}")
 

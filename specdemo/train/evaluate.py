@@ -29,11 +29,10 @@ from specdemo.train.corpus import Label
 from specdemo.train.dataset import Batch, Dataset
 from specdemo.train.objective import Learner
 from specdemo.train.prompts import filled
-from specdemo.train.request import Request
+from specdemo.train.request import FULL, Effort, Request
 
 LOOKAHEADS = range(1, 9)
 SHOWN = 4
-RACES, TOKENS = 5, 128
 STEPS = 200  # timed steps of a draft
 OPENINGS = ("The sun was", "Once upon a time", "In the beginning", "This is", "It was the first")
 Right = npt.NDArray[np.bool_]
@@ -215,12 +214,13 @@ def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, fl
     return max(speedups.items(), key=lambda item: item[1], default=(4, None))
 
 
-def raced(pair: ModelPair, request: Request, lookahead: int) -> str:
+def raced(pair: ModelPair, request: Request, lookahead: int, effort: Effort = FULL) -> str:
     """A sentence about races at a constant lookahead, under the repetition penalty."""
     random = Random(f"{request.seed} races")
-    prompts = [filled(random, []).text for _ in range(RACES)] if pair.target.chat_template else OPENINGS
+    made = [filled(random, []).text for _ in range(effort.races)] if pair.target.chat_template else []
+    prompts = made or OPENINGS[: effort.races]
     settings = GenerationSettings(
-        num_assistant_tokens=lookahead, max_new_tokens=TOKENS, repetition_penalty=request.penalty
+        num_assistant_tokens=lookahead, max_new_tokens=effort.race_tokens, repetition_penalty=request.penalty
     )
     with closing(load_engine("genai", pair)) as engine:
         found = [one for prompt in prompts for one in race(engine, prompt, settings) if isinstance(one, Comparison)]
@@ -229,7 +229,7 @@ def raced(pair: ModelPair, request: Request, lookahead: int) -> str:
         return ""
     identical = sum(map(metrics.identical, found))
     return (
-        f"Raced on {len(speedups)} prompts, {TOKENS} tokens at most, at lookahead {lookahead}: "
+        f"Raced on {len(speedups)} prompts, {effort.race_tokens} tokens at most, at lookahead {lookahead}: "
         f"median speedup {median(speedups):.2f} ({min(speedups):.2f} to {max(speedups):.2f}), "
         f"output identical in {identical} of {len(found)}, on {found[0].environment.device}."
     )

@@ -37,11 +37,10 @@ from specdemo.train.evaluate import (
 from specdemo.train.fit import Plan, Point, endless, fit, write_json
 from specdemo.train.network import Ids, Network, Start, from_draft, from_target, initial_weights
 from specdemo.train.objective import DraftLearner, HeadLearner, Learner
-from specdemo.train.request import Request, remember
+from specdemo.train.request import FULL, Effort, Request, remember
 from specdemo.train.table import count
 from specdemo.train.text import NO_SOURCES, TEXT_SHARE, Sources, write_corpus
 
-EPOCHS = 6  # passes over a text, where its size is the budget
 BATCH = 1280  # tokens; small, since on a CPU the number of steps is what is scarce
 LEARNING_RATE = 1e-3
 LABELS_SHARE = 0.25  # of the minutes, beside the text's; training, which has the rest, soon overfits a short text
@@ -57,7 +56,9 @@ Say = Callable[[str], None]
 class Run:
     """A run of the stages for one request."""
 
-    def __init__(self, request: Request, target: Model, out: Path, threads: int = 0, say: Say = print) -> None:
+    def __init__(
+        self, request: Request, target: Model, out: Path, threads: int = 0, say: Say = print, effort: Effort = FULL
+    ) -> None:
         """Prepare, or continue; `out` is the draft's folder to be.
 
         Raises:
@@ -65,7 +66,7 @@ class Run:
             ModelError: training does not support the target's architecture.
         """
         self.request, self.target, self.out, self.threads, self.say = request, target, out, threads, say
-        self.folder = folder_of(target)
+        self.effort, self.folder = effort, folder_of(target)
         self.network = Network(self.folder)
         self.network.layer(0)  # which refuses other architectures
         layers = self.network.shape.layers
@@ -97,7 +98,7 @@ class Run:
         Raises:
             SpecdemoError: what a stage raises.
         """
-        corpus = write_corpus(self.request, self.folder, self.work, sources, self.threads, self.say)
+        corpus = write_corpus(self.request, self.folder, self.work, sources, self.threads, self.say, self.effort)
         self.labels(corpus)
         dataset = self.dataset()
         vocabularies = self.vocabularies(dataset)
@@ -112,7 +113,10 @@ class Run:
             write_json(by_text, made / BY_TEXT)
         if self.request.kind == "draft":
             count(corpus, self.network.shape.vocabulary, self.request.hold_out)[0].save(made / TABLE)
-        measured = raced(self._pair(made), self.request, best_lookahead(elsewhere or alike, costs)[0])
+        measured = ""
+        if self.effort.races:
+            lookahead, _ = best_lookahead(elsewhere or alike, costs)
+            measured = raced(self._pair(made), self.request, lookahead, self.effort)
         self.describe(made, dataset, vocabularies, [*by_text[:-1], figures], measured)
         made.rename(self.out)
         self.say(
@@ -180,8 +184,8 @@ class Run:
         """Train, with early figures; a share of the text has that share of the steps or seconds."""
         request = self.request
         learner = self.learner(dataset)
-        costs = self.costs(learner, dataset.vocabulary)
-        steps = EPOCHS * len(dataset.epoch(request.seed, 0, BATCH)) if request.tokens else 0
+        costs = self.costs(learner, dataset.vocabulary) if self.effort.races else None
+        steps = self.effort.epochs * len(dataset.epoch(request.seed, 0, BATCH)) if request.tokens else 0
         seconds = 0 if steps else request.minutes * 60 * (1 - TEXT_SHARE - LABELS_SHARE)
         plan = Plan(
             steps=steps,
@@ -198,7 +202,7 @@ class Run:
             return found
 
         checkpoint = self.work / ("training.pt" if share == 1 else f"training-{share:g}.pt")
-        curve = fit(learner, learner.loss, batches, plan, checkpoint, check, self.say)
+        curve = fit(learner, learner.loss, batches, plan, checkpoint, check, self.say, self.effort.save_seconds)
         return learner, curve, costs
 
     def part(self, dataset: Dataset, share: float) -> Figures:
@@ -268,7 +272,7 @@ class Run:
         """Write the draft's card into its folder; `figures` are those of drafts of ever more text, this one last."""
         request, text = self.request, dataset.corpus
         size = sum(file.stat().st_size for file in made.iterdir())
-        budget = f"{request.minutes:g} minutes" if request.minutes else f"at most {EPOCHS} times the text"
+        budget = f"{request.minutes:g} minutes" if request.minutes else f"at most {self.effort.epochs} times the text"
         also = ", hidden states matched" * request.match_states + ", mistakes replayed" * request.replay
         facts = {
             "target": request.target,
