@@ -245,7 +245,7 @@ def in_limited_child(
             return found
 
 
-class Ended(NamedTuple):
+class ProgramExit(NamedTuple):
     """How a program ended: its exit status, and all that it printed."""
 
     status: int
@@ -261,7 +261,7 @@ def program(
     arguments: Sequence[str],
     stop: Callable[[], bool] = lambda: False,
     environment: Mapping[str, str] | None = None,
-) -> Generator[Ended | None]:
+) -> Generator[ProgramExit | None]:
     """Run another program: None now and then while it runs, then how it ended; `environment` is added to this one's.
 
     `stop` is checked before each wait; once it returns True, this ends. However it ends, the program ends with it.
@@ -281,7 +281,7 @@ def program(
             process.kill()
             process.wait()
         log.seek(0)
-        yield Ended(process.returncode, log.read())
+        yield ProgramExit(process.returncode, log.read())
 
 
 def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:

@@ -293,7 +293,7 @@ class Thinking:
     def __init__(self) -> None:
         self._text = ""
 
-    def hears(self, step: Round) -> bool:
+    def thinks_in(self, step: Round) -> bool:
         """Whether any of this round is thinking."""
         before = self._inside()
         self._text += "".join(token.text for token in step.committed)

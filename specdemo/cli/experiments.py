@@ -171,7 +171,7 @@ def _measure(
     try:
         with interruptible() as stop, progress_bar() as show:
             for progress in run(plan, load, checkpoint=checkpoint, stop=stop):
-                result = progress.found
+                result = progress.result
                 show(progress.doing, progress.done, progress.total, progress.seconds_left)
         assert result is not None, "a run begins with a state"
         if stop():

@@ -14,7 +14,7 @@ from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.measure.hardware import Loader, measure_bound, measure_memory
 from specdemo.models.checks import check_strategy, compared
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import initial_settings
 from specdemo.records import SIDES, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, STRATEGIES, EngineName, strategies, supports
@@ -113,7 +113,7 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
 
 
 def _settings(pair: ModelPair, **chosen: Any) -> GenerationSettings:
-    return begun(pair.target, **{"engine": widest(pair)} | chosen)
+    return initial_settings(pair.target, **{"engine": widest(pair)} | chosen)
 
 
 def _methods(pair: ModelPair) -> list[str]:

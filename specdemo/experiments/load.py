@@ -19,7 +19,7 @@ from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.load_points import PLAIN, LoadHeader, LoadRow
 from specdemo.experiments.load_result import Load
 from specdemo.experiments.plan import Kind, Option, Plan, Range, Session, Stop, begin, never
-from specdemo.measure.closed_loop import Prompted, able, decode_at_once, serve, shuffled
+from specdemo.measure.closed_loop import NamedRequest, able, decode_at_once, serve, shuffled
 from specdemo.measure.hardware import Loader, measure_memory
 from specdemo.models.checks import check_strategy, compared
 from specdemo.records import SIDES, Costs, ModelPair, Request
@@ -207,7 +207,7 @@ class _Server:
 
     def _serve(self, step: Step, request: Request, number: int) -> Block | None:
         names = shuffled(list(self._prompts), f"{self._seed} {step.repeat} {step.level}")
-        requests = (Prompted(name, replace(request, prompt=self._prompts[name])) for name in names)
+        requests = (NamedRequest(name, replace(request, prompt=self._prompts[name])) for name in names)
         with closing(self._engine.batch(request.strategy)) as batch:
             return serve(batch, requests, step.level, number, self._stop, thoroughness=self._engine.thoroughness)
 

@@ -18,7 +18,7 @@ from specdemo.experiments.checkpoint import Header, Row
 from specdemo.presentation.figures import percent
 from specdemo.records import MOST, Record
 from specdemo.records.base import Count
-from specdemo.records.run import Block, Served
+from specdemo.records.run import Block, ServedRequest
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant
 
@@ -188,7 +188,7 @@ def _acceptance_rate(blocks: Sequence[Block]) -> float | None:
     return sum(accepted for accepted, _ in judged) / proposed if proposed and len(judged) == len(blocks) else None
 
 
-def _identical(served: Sequence[Served], alone: dict[str, str]) -> int | None:
+def _identical(served: Sequence[ServedRequest], alone: dict[str, str]) -> int | None:
     if any(request.prompt not in alone for request in served):
         return None
     return sum(request.output == alone[request.prompt] for request in served)

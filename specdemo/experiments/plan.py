@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, c
 
 from specdemo.engines.base import Engine
 from specdemo.errors import FileError
-from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row, Saved
+from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row, SavedRows
 from specdemo.experiments.report import Report
 from specdemo.experiments.suites import Task
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import initial_settings
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
@@ -76,7 +76,7 @@ class Result(Record):
 F = TypeVar("F", bound=Result)
 
 
-class Loaded(NamedTuple):
+class LoadedEngine(NamedTuple):
     """An engine that is loaded already, with its step costs; it stays loaded."""
 
     engine: Engine
@@ -153,13 +153,13 @@ class Plan(ABC, Generic[S, R, F]):
         """The date of a result: of its beginning or, after an interruption, of its going on."""
         return datetime.now(UTC).date().isoformat()
 
-    def saved(self, checkpoint: Checkpoint | None) -> Saved[R]:
+    def saved(self, checkpoint: Checkpoint | None) -> SavedRows[R]:
         """What a checkpoint holds of this experiment.
 
         Raises:
             FileError: it holds a different one, or cannot be read.
         """
-        return Saved({}, []) if checkpoint is None else cast(Saved[R], checkpoint.open(self.header, self.row))
+        return SavedRows({}, []) if checkpoint is None else cast(SavedRows[R], checkpoint.open(self.header, self.row))
 
     def seconds_left(self) -> float | None:
         """How long it still takes, where the plan knows; else what is left follows from the rows so far."""
@@ -178,7 +178,7 @@ def run(
     plan: Plan[S, R, F],
     load: Load | None = None,
     *,
-    loaded: Loaded | None = None,
+    loaded: LoadedEngine | None = None,
     checkpoint: Checkpoint | None = None,
     stop: Stop = never,
 ) -> Iterator[Progress[F]]:
@@ -246,9 +246,9 @@ def run_with_extras(
     last = None
     for last in run(plan, load, checkpoint=checkpoint, stop=stop):
         yield last
-    if last is not None and last.found.complete:
+    if last is not None and last.result.complete:
         yield replace(last, doing="memory and bandwidth", seconds_left=None)
-        yield replace(last, found=plan.extras(last.found, stop))
+        yield replace(last, result=plan.extras(last.result, stop))
 
 
 def check_environment(earlier: Environment, here: Environment) -> None:
@@ -264,7 +264,7 @@ def check_environment(earlier: Environment, here: Environment) -> None:
         )
 
 
-def _opened(plan: Plan[Any, Any, Any], session: Session[Any], load: Load | None, loaded: Loaded | None) -> Any:
+def _opened(plan: Plan[Any, Any, Any], session: Session[Any], load: Load | None, loaded: LoadedEngine | None) -> Any:
     if loaded is not None:
         return nullcontext(loaded.engine)
     assert load is not None, "one of both is given"
@@ -272,7 +272,7 @@ def _opened(plan: Plan[Any, Any, Any], session: Session[Any], load: Load | None,
     return closing(load(session.engine) if same else load(session.engine, session.pair))
 
 
-def _costs(plan: Plan[Any, Any, Any], engine: Engine, loaded: Loaded | None, stop: Stop) -> Costs | None:
+def _costs(plan: Plan[Any, Any, Any], engine: Engine, loaded: LoadedEngine | None, stop: Stop) -> Costs | None:
     if loaded is not None:
         return loaded.costs
     return measure_costs(engine, stop=stop) if plan.calibrates else None
@@ -312,7 +312,7 @@ def begin(pair: ModelPair, *, on: EngineName | None = None, **chosen: Any) -> Ge
     `on`: the engine that pairs on this machine begin with; None: their own.
     """
     here = {} if on is None or pair.target.server is not None else {"engine": on, "policy": "constant"}
-    return begun(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
+    return initial_settings(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
 
 
 _PROMPTS, _REPEATS, _TOKENS = Range(32, 4), Range(12, 6), Range(512, 64)

@@ -16,7 +16,7 @@ from specdemo.analysis.estimates import summarise
 from specdemo.engines.base import Engine
 from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts
-from specdemo.experiments.plan import Loaded, Session, Stop, never, run
+from specdemo.experiments.plan import LoadedEngine, Session, Stop, never, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend, rounded_speedup
 from specdemo.experiments.trials import Group, TrialPlan, TrialRow
@@ -268,4 +268,4 @@ def sweep(
         SpecdemoError: a prompt or the settings cannot be run, or the engine failed.
     """
     plan = SweepPlan(engine.pair, prompts_as_tasks(prompts), settings, tried, seconds, repeats=repeats, seed=seed)
-    yield from run(plan, loaded=Loaded(engine, costs), stop=stop)
+    yield from run(plan, loaded=LoadedEngine(engine, costs), stop=stop)

@@ -45,7 +45,7 @@ def measure_costs(
 ) -> Costs | None:
     """Measure steps after a short text; None if stopped, or if the model's context is too short for it."""
     *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop, bound=bound))
-    return last.found if last is not None else None
+    return last.result if last is not None else None
 
 
 def measure_contexts(

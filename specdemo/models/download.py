@@ -29,9 +29,9 @@ from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
 from specdemo.models.hub_process import (
     NEEDED,
+    FileStart,
     Plan,
     RemoteFile,
-    Started,
     existing,
     fetch,
     partial_of,
@@ -78,7 +78,7 @@ def download(
             if isinstance(message, Plan):
                 plan = message
                 began, before = perf_counter(), sum(each.have for each in plan.files)
-            elif isinstance(message, Started):
+            elif isinstance(message, FileStart):
                 file = message.file.name
             if plan is None:
                 continue

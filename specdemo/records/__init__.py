@@ -61,7 +61,7 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Progress(Generic[F]):
-    """`done` of `total` parts, and what was `found` so far.
+    """`done` of `total` parts, and the `result` so far.
 
     `seconds_left` is an estimate from the parts so far, None before there is one; `doing` names the current part.
     """
@@ -69,7 +69,7 @@ class Progress(Generic[F]):
     done: int
     total: int
     seconds_left: float | None
-    found: F
+    result: F
     doing: str = "measuring"
 
 

@@ -247,7 +247,7 @@ MOST_IN_FLIGHT = 256
 """GenAI's own limit of sequences in a batch."""
 
 
-class Served(Record):
+class ServedRequest(Record):
     """A request that was served: which prompt, how many tokens, and when, in seconds since it was submitted.
 
     `output` is a digest of its tokens' ids, or of its text where ids are not told.
@@ -279,7 +279,7 @@ class Block(Record):
     level: int = Field(ge=1, le=MOST_IN_FLIGHT)
     seconds: Seconds
     tokens: Count
-    served: tuple[Served, ...]
+    served: tuple[ServedRequest, ...]
     accepted: tuple[Count, ...] | None = Field(None, max_length=MOST)
     judged: tuple[Count, Count] | None = None
     batch: Share | None = None

@@ -18,7 +18,7 @@ from specdemo.models.converted import folder_of
 from specdemo.models.folder import inspect_folder
 from specdemo.models.graph import seen_layers
 from specdemo.models.machine import in_units
-from specdemo.models.pairs import pair_of, suited
+from specdemo.models.pairs import initial_runtime, pair_of
 from specdemo.records import Costs, Model, ModelPair
 from specdemo.train import architecture
 from specdemo.train.corpus import Corpus
@@ -249,7 +249,7 @@ class Run:
         return Costs.model_validate_json(file.read_text(encoding="utf-8"))
 
     def _pair(self, draft: Path) -> ModelPair:
-        runtime = suited(self.target).model_copy(update={"inference_num_threads": self.threads})
+        runtime = initial_runtime(self.target).model_copy(update={"inference_num_threads": self.threads})
         return pair_of(self.target, inspect_folder(draft, draft=True), runtime=runtime)
 
     def export(self, learner: Learner, vocabulary: Ids, out: Path) -> None:

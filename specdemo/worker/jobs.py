@@ -31,7 +31,7 @@ from specdemo.measure.conditions import prepare
 from specdemo.measure.race import LiveSettings, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import initial_settings
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
@@ -196,7 +196,7 @@ class WithEngine:
             return
         chosen = {"engine": self.engine} | ({"drafter": "lookup"} if self.pair.draft is None else {})
         with suppress(SettingsError):  # whoever runs it is told
-            yield from prepare(engine, begun(self.pair.target, **chosen), costs, stop)
+            yield from prepare(engine, initial_settings(self.pair.target, **chosen), costs, stop)
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ def test_help_names_the_defaults_of_the_pair(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["specdemo", "compare", "--help"])
     began = GenerationSettings(num_assistant_tokens=7, repetition_penalty=1.1)
-    monkeypatch.setattr("specdemo.cli.options.begun", lambda target: began)
+    monkeypatch.setattr("specdemo.cli.options.initial_settings", lambda target: began)
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     printed = " ".join(capsys.readouterr().out.split())

@@ -36,7 +36,7 @@ def bench(tasks: list[Task] = TASKS, step: float = 0.01, **options: object) -> B
         return engine
 
     plan = BenchPlan(ScriptedEngine().pair, tasks, SETTINGS, METHODS, repeats=1)
-    return list(run(plan, load))[-1].found
+    return list(run(plan, load))[-1].result
 
 
 def test_a_machine_twice_as_fast_is_said_to_be() -> None:

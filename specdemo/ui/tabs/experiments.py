@@ -92,13 +92,13 @@ class ExperimentCallbacks:
         for update in job_updates(self._sessions, visitor, kind.name, job, partial(_shown, report_of=report_of)):
             state = update.state
             yield [update.message, update.board, gr.skip(), *busy]
-        if state is None or not state.found.measured:
+        if state is None or not state.result.measured:
             yield [gr.skip(), gr.skip(), gr.skip(), *idle]
             return
         try:
             with TemporaryDirectory() as folder:
-                paths = write(report_of(state.found), Path(folder) / f"specdemo-{kind.name}.json")
-                if state.found.complete:
+                paths = write(report_of(state.result), Path(folder) / f"specdemo-{kind.name}.json")
+                if state.result.complete:
                     checkpoint.delete()
                 files = gr.update(value=list(map(str, paths)), visible=True)
                 yield [gr.skip(), gr.skip(), files, *idle]  # Gradio copies them before it asks for more
@@ -107,7 +107,7 @@ class ExperimentCallbacks:
 
 
 def _shown(progress: Progress[Any], report_of: Callable[[Result], Report]) -> str:
-    return report_board(report_of(progress.found)) if progress.found.measured else EMPTY
+    return report_board(report_of(progress.result)) if progress.result.measured else EMPTY
 
 
 def given(option: Option, pair: ModelPair, values: Sequence[str]) -> list[Any]:

@@ -67,7 +67,7 @@ class Finder:
         if state is None or state.done < state.total:  # stopped, or failed: the message says so
             yield [gr.skip(), *idle, *unchanged]
             return
-        candidate, sentence = outcome(state.found, shorter)
+        candidate, sentence = outcome(state.result, shorter)
         yield [notice(sentence), *idle, *apply_setting(candidate)]
 
 
