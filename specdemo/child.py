@@ -303,7 +303,7 @@ def _restrict(limits: Limits) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(used.ru_utime + used.ru_stime) + 1 + limits.processor_seconds
     _lower(resource, resource.RLIMIT_CPU, seconds)
-    with suppress(OSError):  # only Linux tells
+    with suppress(OSError):  # only Linux reports it
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         _lower(resource, resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
 

@@ -162,7 +162,7 @@ _TOKENS = 2**32  # token ids are below
 class Match(NamedTuple):
     """Tokens that may follow, since they followed the text's last `size` tokens before; none where nothing did.
 
-    `chances`: that all tokens up to each are right, as far as counts tell; empty where nothing is counted.
+    `chances`: that all tokens up to each are right, estimated from counts; empty where nothing is counted.
     """
 
     size: int
@@ -360,7 +360,7 @@ class SuffixIndex:
 
 
 def _expected(match: Match) -> float:
-    """The tokens that will be accepted, as far as counts tell."""
+    """The tokens that will be accepted, estimated from counts."""
     return sum(match.chances)
 
 

@@ -160,7 +160,7 @@ class Engine(Protocol):
     ) -> list[float] | None:
         """The target's log-probability of each of these tokens, after the prompt and the tokens `before`.
 
-        From one pass over all, or `apart`, from a pass over one each. None where the engine cannot tell.
+        From one pass over all, or `apart`, from a pass over one each. None where the engine cannot say.
         """
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
@@ -193,8 +193,8 @@ class Arrival(NamedTuple):
 
     `number` is that of `Batch.submit`, `at` is on the batch's clock. `tokens` is how many arrived; where that is not
     known before, the last arrival corrects it, in either direction. `output` holds their ids, or their text where ids
-    are not told. `rounds` are the target's passes that this tells of (the prefill is none of them, a plain step is a
-    round with nothing proposed), or None where nothing is known of them. An engine may tell all of them at the end.
+    are not reported. `rounds` are the target's passes that this covers (the prefill is none of them, a plain step is
+    a round with nothing proposed), None where they are unknown. An engine may report all of them at the end.
     """
 
     number: int

@@ -18,7 +18,7 @@ from specdemo.models.folder import files_digest
 from specdemo.records import Costs, Environment, ModelPair, Record, Servers
 from specdemo.settings import GenerationSettings
 
-_DIGITS = 4  # so many addresses share them that guessing does not tell which one is meant
+_DIGITS = 4  # so many addresses share them that guessing does not find the one that is meant
 
 
 class Row(Record):

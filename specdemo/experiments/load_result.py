@@ -215,7 +215,7 @@ def notes(result: Load) -> Iterator[str]:
     yield f"Speedups are shown as {MEDIAN_FORMULA}."
     yield "Outputs are compared with those of plain decoding of one request at a time."
     if any(point.mean_accepted_length is None for point in found if point.method != PLAIN):
-        yield "τ and α are missing where the engine does not tell of rounds."
+        yield "τ and α are missing where the engine does not report rounds."
     for point in found:
         if point.batch is not None and point.batch < _FULL * point.level:
             yield (

@@ -291,7 +291,7 @@ _LAST = 16  # tokens before, on which rounding is measured
 
 
 def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None:
-    """The first divergence of a greedy comparison; None where there is none, or the engine cannot tell.
+    """The first divergence of a greedy comparison; None where there is none, or the engine cannot say.
 
     A failure here must not cost the finished runs.
     """

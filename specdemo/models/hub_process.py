@@ -118,7 +118,7 @@ def _fetch(
     constants.HF_HUB_DISABLE_PROGRESS_BARS = True
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
-    assert info.sha is not None, "the Hub tells the commit of every revision"
+    assert info.sha is not None, "the Hub reports the commit of every revision"
     blobs = storage_of(repository, cache) / "blobs"
     files: list[RemoteFile] = []
     for sibling in info.siblings or ():

@@ -119,7 +119,7 @@ def _content(path: Path) -> bytes:
 
 @lru_cache(maxsize=512)
 def _content_at(path: Path, size: int, modified: int) -> bytes:
-    """What tells a file's content from others, computed again only when it changes."""
+    """An identifier of a file's content, computed again only when it changes."""
     return content_digest(path)
 
 

@@ -39,7 +39,7 @@ class Alternative(Record):
 class Token(Record):
     """A committed token. `probability` is the target's, if the engine reports it.
 
-    `id` is None where a server does not tell it.
+    `id` is None where a server does not report it.
     `entropy` is that of the target's distribution here, in bits; `alternatives` are its likeliest tokens,
     likeliest first, if requested.
     """
@@ -91,7 +91,7 @@ class Round(Record):
 class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
-    Not `passes_known`: a server did not tell which tokens came from one pass, so rounds are what arrived together.
+    Not `passes_known`: a server did not report which tokens came from one pass, so a round is what arrived together.
     A side without any token has no such seconds: see `Run.without`.
     """
 
@@ -112,7 +112,7 @@ class Run(Record):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Ids of the committed tokens: of every one, unless a server did not tell them all."""
+        """Ids of the committed tokens: of every one, unless a server did not report them all."""
         return (*self.prefill.ids, *(id_ for step in self.rounds for id_ in step.ids))
 
     @property
@@ -150,7 +150,7 @@ class StepCosts(Record):
     `passes[i]` is of a target pass over `i + 1` tokens; `draft` of one draft step, the mean of a round with four, and
     `first_draft` of a round with a single one. Both are None where the pair has no draft. `rounds` are
     those with four. `length_change`: how much longer a pass takes if the one before had a different length; None
-    where the engine cannot tell.
+    where the engine does not report it.
     """
 
     context: Count
@@ -213,7 +213,7 @@ class Trial(Record):
 
     `seconds` and `plain_seconds`, the mean of both neighbours, are for the same number of new `tokens`, prefill
     excluded. `draft_seconds` and `verify_seconds` are None where the engine does not report them; `accepted`
-    and `proposed` where it does not report proposals; `rounds` where it does not tell them. `other_load` is the share
+    and `proposed` where it does not report proposals; `rounds` where it reports none. `other_load` is the share
     of the machine's processor time that other processes took meanwhile, None if that is not known. `plain_steps` are
     the seconds of every plain step, of the run before and of the one after; `round_steps` tokens committed, tokens
     proposed (-1 if unknown) and seconds of every speculative round. Both are empty in older files. `thinking` are the
@@ -250,7 +250,7 @@ MOST_IN_FLIGHT = 256
 class ServedRequest(Record):
     """A request that was served: which prompt, how many tokens, and when, in seconds since it was submitted.
 
-    `output` is a digest of its tokens' ids, or of its text where ids are not told.
+    `output` is a digest of its tokens' ids, or of its text where ids are not reported.
     """
 
     prompt: str
@@ -272,8 +272,8 @@ class Block(Record):
     ended by then counts for `tokens` but is not `served`. `accepted[k]` is how many rounds accepted exactly k
     proposals, None where rounds cannot be seen; `judged`: accepted and proposed tokens, over the rounds whose
     proposals were counted. `batch` is the mean number of requests that a target pass advanced, `cache_bytes` the most
-    that the target's KV cache held; None where the engine does not tell. `other_load` is the share of the machine's
-    processor time that other processes took.
+    that the target's KV cache held; None where the engine does not report it. `other_load` is the share of the
+    machine's processor time that other processes took.
     """
 
     level: int = Field(ge=1, le=MOST_IN_FLIGHT)

@@ -65,7 +65,7 @@ class _Vitals:
     @classmethod
     def of(cls, process: psutil.Process, beats: int) -> "_Vitals":
         times, read = process.cpu_times(), 0
-        with suppress(AttributeError, psutil.AccessDenied):  # not every system tells
+        with suppress(AttributeError, psutil.AccessDenied):  # not every system reports it
             read = process.io_counters().read_chars
         return cls(beats=beats, seconds=times.user + times.system, read=read)
 
@@ -85,7 +85,7 @@ class Watch:
         self._patience, self._silence = patience, silence
         self._over = ThreadEvent()
         self._clock = self._alive = self._worked = 0.0
-        self._job: float | None = None  # when a job was last heard of
+        self._job: float | None = None  # when a job last reported
         self.hung = False
         Thread(target=self._watch, name="specdemo watch", daemon=True).start()
 
@@ -94,7 +94,7 @@ class Watch:
         """Whether the process got anywhere within the last seconds."""
         return not self.hung and self._clock - self._alive < self._patience / 2
 
-    def heard(self, *, over: bool = False) -> None:
+    def reported(self, *, over: bool = False) -> None:
         """Note that a job began, reported something, or is over."""
         self._job = None if over else self._clock
 
@@ -195,7 +195,7 @@ class WithEngine:
         if engine.remote or stop():
             return
         chosen = {"engine": self.engine} | ({"drafter": "lookup"} if self.pair.draft is None else {})
-        with suppress(SettingsError):  # whoever runs it is told
+        with suppress(SettingsError):  # running it reports the error
             yield from prepare(engine, initial_settings(self.pair.target, **chosen), costs, stop)
 
 
@@ -274,7 +274,7 @@ def serve(
 
     engines = Engines(factory, stop.is_set, moved)
     if first is not None:
-        with suppress(Exception):  # the job that needs it is told, when loading is retried
+        with suppress(Exception):  # the job that needs it reports the error when loading is retried
             for _, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
                 connection.send(next(phases))
     ready.set()

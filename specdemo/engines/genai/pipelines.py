@@ -89,7 +89,7 @@ class Pipelines:
         return self._draft_model
 
     def target_model(self) -> LanguageModel:
-        """The target outside GenAI, whose logits GenAI does not tell; kept until the next request is decoded."""
+        """The target outside GenAI, whose logits GenAI does not report; kept until the next request is decoded."""
         if self._target_model is None:
             runtime, device = properties(self.pair.runtime, self._device), self._device
             self._target_model = LanguageModel(folder_of(self.pair.target), device, runtime)

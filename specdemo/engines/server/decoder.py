@@ -57,7 +57,7 @@ class ServedDecoder:
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
             yield Prefilling(0, 0)  # the request is under way
-            held: Round | None = None  # so that whoever gets the last round knows that it is the last
+            held: Round | None = None  # so that the finish reason is set before the last round is yielded
             try:
                 for news in self._news(self._reader, events):
                     if isinstance(news, Prefilling):
@@ -86,11 +86,11 @@ class ServedDecoder:
         yield from self._client.understood(reader.end())
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """The server told what it knows with each of them."""
+        """The rounds as they are: a server reports proposals with them, or at the end."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
-        """The whole run, with what the server told at its end."""
+        """The whole run, with what the server reported at its end."""
         if self._reader is None or not run.tokens:
             return run
         rounds = run.prefill, *run.rounds
@@ -105,7 +105,7 @@ class ServedDecoder:
         return False
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """No server tells."""
+        """None: no server reports it."""
         return None
 
 
@@ -164,7 +164,7 @@ class ServedBatch:
         return self._arrived(news.number, flight, flight.reader.on_event(news.event))
 
     def cache_bytes(self) -> int | None:
-        """No server tells."""
+        """None: no server reports it."""
         return None
 
     def close(self) -> None:
@@ -186,15 +186,15 @@ class ServedBatch:
                 found.append(Arrival(number, flight.at, more, text, ()))
         return found
 
-    def _more(self, flight: _Flight, told: int) -> int:
-        """How many tokens arrived with a round that seems to hold `told`; the first one holds at least one."""
+    def _more(self, flight: _Flight, seen: int) -> int:
+        """How many tokens arrived with a round that seems to hold `seen`; the first one holds at least one."""
         if flight.reader.trace_source != "bursts" or not self._letters:
-            return told
+            return seen
         by_length = round(flight.letters * self._tokens / self._letters) - flight.tokens
         return max(by_length, 0 if flight.tokens else 1)
 
     def _ended(self, number: int, flight: _Flight) -> Arrival:
-        """What is known only now: the rounds, and tokens that were not counted as they came."""
+        """The last arrival: the rounds, and tokens that were not counted as they came."""
         del self._flying[number]
         with self._client.understanding():
             finalized = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()

@@ -89,7 +89,7 @@ class ServedEngine:
         yield from ()
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """No server tells what its draft takes."""
+        """None: no server reports what its draft takes."""
         return []
 
     def log_probabilities(
