@@ -11,7 +11,7 @@ returned ends the child. A `SpecdemoError` that the work raises is raised here, 
 the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
 
 `apart` is for what strangers sent: it does one piece of work within limits on memory, processor time and time, two at
-once, and `in_limited_child` waits for it.
+once.
 
 `Child` is the process itself, for one that is given several jobs. `program` runs another program in the same way.
 """
@@ -226,23 +226,6 @@ def apart(
         raise died
     finally:
         _AT_ONCE.release()
-
-
-def in_limited_child(
-    work: Callable[..., T], *arguments: Any, name: str, died: SpecdemoError, limits: Limits = _LIMITS
-) -> T:
-    """What `work(*arguments)` returns in a child within limits.
-
-    Raises:
-        SpecdemoError: as for `apart`.
-    """
-    waiting = apart(work, *arguments, name=name, died=died, limits=limits)
-    while True:
-        try:
-            next(waiting)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 class ProgramExit(NamedTuple):

@@ -24,7 +24,7 @@ from specdemo.files import write_bytes, write_json
 from specdemo.measure.race import race, with_counters
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
-from specdemo.models.checks import compared
+from specdemo.models.checks import with_tokenizers_compared
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.presentation import schema, share
 from specdemo.presentation.code import FLAVOURS, code
@@ -105,5 +105,5 @@ def _compare(options: argparse.Namespace) -> None:
 def _code(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
     settings = raced_settings(options, pair)
-    pair = compared(pair)
+    pair = with_tokenizers_compared(pair)
     print(code(options.to, pair, settings, options.prompt, local=True), end="")

@@ -81,7 +81,7 @@ def compare(here: Bench, there: Bench) -> list[Comparison]:
     return found
 
 
-def reported(found: Result, there: tuple[Bench, str] | None = None) -> Report:
+def report_against(found: Result, there: tuple[Bench, str] | None = None) -> Report:
     """A report; of a benchmark, with a comparison with another one where that and its file's name are given."""
     if there is None or not isinstance(found, Bench):
         return found.report()

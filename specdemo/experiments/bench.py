@@ -13,7 +13,7 @@ from specdemo.experiments.plan import Kind, Option, Range, Stop, never
 from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.measure.hardware import Loader, measure_bound, measure_memory
-from specdemo.models.checks import check_strategy, compared
+from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.pairs import initial_settings
 from specdemo.records import SIDES, ModelPair
 from specdemo.settings import GenerationSettings
@@ -39,7 +39,7 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, Genera
     Raises:
         LoadError: OpenVINO refused a tokenizer.
     """
-    found, pair = {}, compared(pair)
+    found, pair = {}, with_tokenizers_compared(pair)
     for engine in ENGINES:
         common = {name: value for name, value in settings if supports(engine, name)}
         for strategy in strategies(engine, pair.draft_kind):

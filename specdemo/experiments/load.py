@@ -19,9 +19,9 @@ from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.load_points import PLAIN, LoadHeader, LoadRow
 from specdemo.experiments.load_result import Load
 from specdemo.experiments.plan import Kind, Option, Plan, Range, Session, Stop, begin, never
-from specdemo.measure.closed_loop import NamedRequest, able, decode_at_once, serve, shuffled
+from specdemo.measure.closed_loop import NamedRequest, batch_engine, decode_at_once, serve, shuffled
 from specdemo.measure.hardware import Loader, measure_memory
-from specdemo.models.checks import check_strategy, compared
+from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.records import SIDES, Costs, ModelPair, Request
 from specdemo.records.run import MOST_IN_FLIGHT, Block
 from specdemo.settings import GenerationSettings
@@ -102,7 +102,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
             raise SettingsError("Outputs under load are compared, so decoding must be greedy; switch sampling off.")
         if not self.levels or min(self.levels) < 1 or max(self.levels) > MOST_IN_FLIGHT:
             raise SettingsError(f"Concurrent requests are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
-        models = compared(self.pair)
+        models = with_tokenizers_compared(self.pair)
         for each in self.variants.values():
             check_strategy(models, each.engine, each.strategy, each.sampling)
 
@@ -131,7 +131,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
         Raises:
             SettingsError: the engine serves one request at a time.
         """
-        server, warm = _Server(able(engine), self, stop), set[tuple[str, int]]()
+        server, warm = _Server(batch_engine(engine), self, stop), set[tuple[str, int]]()
         for step in steps:
             if (step.method, step.level) not in warm and not server.warm_up(step):
                 return

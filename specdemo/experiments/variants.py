@@ -22,7 +22,7 @@ from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.plan import Kind, Option, Range, begin
 from specdemo.experiments.report import Chart, Line, Report, Table, measured_on, speedup_lines, times
 from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cell_of, problems
-from specdemo.models.checks import check_strategy, compared
+from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.presentation.warnings import doubts_of
 from specdemo.presentation.wording import common_words
 from specdemo.records import ModelPair, Record
@@ -277,7 +277,7 @@ class TemperaturePlan(TrialPlan[Temperatures]):
         Raises:
             PairError, SettingsError: it cannot, or a temperature is out of its range.
         """
-        pair = compared(self.pair)
+        pair = with_tokenizers_compared(self.pair)
         for each in self.variants.values():
             check_strategy(pair, each.engine, each.strategy, each.sampling)
 

@@ -150,11 +150,11 @@ def decode_at_once(engine: Engine, request: Request, level: int) -> None:
         SettingsError: the engine serves one request at a time.
         SpecdemoError: the request cannot be served, or the engine failed.
     """
-    with closing(able(engine).batch(request.strategy)) as batch:
+    with closing(batch_engine(engine).batch(request.strategy)) as batch:
         serve(batch, repeat(NamedRequest("", request)), level, level)
 
 
-def able(engine: Engine) -> BatchEngine:
+def batch_engine(engine: Engine) -> BatchEngine:
     """The engine, as one that serves several requests at once.
 
     Raises:

@@ -84,7 +84,7 @@ class RaceSide:
         self._done: list[Round] = []
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Whether it has a token."""
         return bool(self._done)
 
@@ -197,7 +197,7 @@ def race(
             while (unfinished := [runner for runner in group if not runner.over]) and not stop():
                 ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda runner: runner.clock)
                 yield from ahead.slice(slice_seconds, stop)
-        if not all(runner.begun or runner.over for runner in runners.values()):
+        if not all(runner.started or runner.over for runner in runners.values()):
             return
         _check_any(runners.values())
         other_load = None if engine.remote else load.share()
@@ -261,7 +261,7 @@ def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together:
 
 def _check_any(runners: Collection[RaceSide]) -> None:
     """Raise what went wrong first, if no side has any token."""
-    errors = [runner.error for runner in runners if runner.error is not None and not runner.begun]
+    errors = [runner.error for runner in runners if runner.error is not None and not runner.started]
     if errors and len(errors) == len(runners):
         raise errors[0]
 

@@ -197,7 +197,7 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
         raise SettingsError(reason)
 
 
-def compared(pair: ModelPair) -> ModelPair:
+def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
     """The pair with `translated` set by comparing its tokenizers; as it is while a file of it is not converted yet.
 
     Raises:

@@ -351,7 +351,7 @@ def pair_refusal(
     if type(strategy) not in STRATEGIES.values() or draft is None:
         return None
     if draft == "server" and "server" not in strategy.drafts:
-        return "This server was told how to speculate when it was started; choose policy server."
+        return "This server speculates as it was configured at start-up; choose policy server."
     if not strategy.drafter.model:
         return None
     greedy = DRAFT_KINDS[draft].greedy

@@ -115,7 +115,7 @@ class Dataset:
         self.states: States = stored[: len(stored) // prod(shape) * prod(shape)].reshape(-1, *shape)
         ends = rows[:, OFFSET].astype(np.int64) + rows[:, LENGTH]
         labelled = {index for index in np.flatnonzero(ends <= len(self.states)).tolist() if self._answered(index)}
-        parts = self.corpus.divided(hold_out)
+        parts = self.corpus.split(hold_out)
         self.train, self.held_out, self.elsewhere = ([one for one in part if one in labelled] for part in parts)
 
     def _answered(self, index: int) -> bool:

@@ -28,7 +28,7 @@ from specdemo.train.architecture import products
 from specdemo.train.corpus import Label
 from specdemo.train.dataset import Batch, Dataset
 from specdemo.train.objective import Learner
-from specdemo.train.prompts import filled
+from specdemo.train.prompts import from_pattern
 from specdemo.train.request import FULL, Effort, Request
 
 LOOKAHEADS = range(1, 9)
@@ -89,7 +89,7 @@ def evaluate(
     learner.eval()
     with torch.inference_mode():
         for group in dataset.grouped(dataset.greedy(list(indices))[:answers], tokens):
-            found += predicted(learner, dataset.batch(group), penalty)
+            found += answers_of(learner, dataset.batch(group), penalty)
             labels += [dataset.corpus.label(index) for index in group]
     total = sum(one.right.shape[1] for one in found)
     inside = sum(one.inside for one in found)
@@ -118,7 +118,7 @@ def _grouped(rights: Sequence[Right], names: Sequence[str]) -> Groups:
     return {name: (sum(one.shape[1] for one in some), _agreement(some)) for name, some in groups.items()}
 
 
-def predicted(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
+def answers_of(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
     """Per conversation, whether each token of the answers was predicted at each step of a chain, and the loss."""
     steps = len(LOOKAHEADS)
     with products():
@@ -214,10 +214,10 @@ def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, fl
     return max(speedups.items(), key=lambda item: item[1], default=(4, None))
 
 
-def raced(pair: ModelPair, request: Request, lookahead: int, effort: Effort = FULL) -> str:
+def race_summary(pair: ModelPair, request: Request, lookahead: int, effort: Effort = FULL) -> str:
     """A sentence about races at a constant lookahead, under the repetition penalty."""
     random = Random(f"{request.seed} races")
-    made = [filled(random, []).text for _ in range(effort.races)] if pair.target.chat_template else []
+    made = [from_pattern(random, []).text for _ in range(effort.races)] if pair.target.chat_template else []
     prompts = made or OPENINGS[: effort.races]
     settings = GenerationSettings(
         num_assistant_tokens=lookahead, max_new_tokens=effort.race_tokens, repetition_penalty=request.penalty

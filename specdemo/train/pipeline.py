@@ -31,7 +31,7 @@ from specdemo.train.evaluate import (
     card,
     costs_of,
     evaluate,
-    raced,
+    race_summary,
     step_seconds,
 )
 from specdemo.train.fit import Plan, Point, endless, fit, write_json
@@ -116,7 +116,7 @@ class Run:
         measured = ""
         if self.effort.races:
             lookahead, _ = best_lookahead(elsewhere or alike, costs)
-            measured = raced(self._pair(made), self.request, lookahead, self.effort)
+            measured = race_summary(self._pair(made), self.request, lookahead, self.effort)
         self.describe(made, dataset, vocabularies, [*by_text[:-1], figures], measured)
         made.rename(self.out)
         self.say(

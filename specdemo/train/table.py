@@ -38,7 +38,7 @@ class Predictions(NamedTuple):
 
 def count(corpus: Corpus, vocabulary: int, hold_out: str = "") -> tuple[Table, Predictions, Predictions]:
     """Count the training part; also what the table predicts of held-out prompts, and of the source left out."""
-    parts = corpus.divided(hold_out)
+    parts = corpus.split(hold_out)
     texts = (corpus[index] for index in parts.train)
     table = Table.count(((one.ids, one.answered) for one in texts), vocabulary)
     return table, predictions(table, corpus, parts.held_out), predictions(table, corpus, parts.elsewhere)

@@ -19,7 +19,7 @@ import openvino as ov
 import openvino_genai as genai
 
 from specdemo.train.corpus import Conversation, Corpus, Label, unpacked
-from specdemo.train.prompts import FOLLOW_UPS, Prompt, beginning, filled, kind_of, with_passage
+from specdemo.train.prompts import FOLLOW_UPS, Prompt, beginning, from_pattern, kind_of, with_passage
 from specdemo.train.request import FULL, Effort, Request
 
 QUESTION, TURNS = 96, 3  # tokens at most, and turns of a chat
@@ -169,7 +169,7 @@ class Writer:
         """Tasks about passages, patterns, and questions that the target makes up: various ones only."""
         size, passages = self.answers.batch, [*sources.passages, *texts]
         found = [with_passage(random, passages) for _ in range(round(size * SHARES["passages"]) if passages else 0)]
-        found += [filled(random, texts) for _ in range(round(size * SHARES["patterns"]))]
+        found += [from_pattern(random, texts) for _ in range(round(size * SHARES["patterns"]))]
         begun = [beginning(random) for _ in range(size)]
         heads = [self._encode(self.before + start) for start in begun]
         for start, text in zip(begun, self._questions(heads, random, QUESTION), strict=True):
@@ -177,7 +177,7 @@ class Writer:
             if text and len(found) < size and self.openings[_opening(asked)] < ALIKE:
                 self.openings[_opening(asked)] += 1
                 found.append(Prompt(asked, Label(kind_of(asked), "target")))
-        return found + [filled(random, texts) for _ in range(size - len(found))]
+        return found + [from_pattern(random, texts) for _ in range(size - len(found))]
 
     def _questions(self, heads: Sequence[list[int]], random: Random, tokens: int) -> list[str]:
         """A user's words after each head, sampled at temperature 1; "" where they come to no end."""

@@ -61,7 +61,7 @@ def test_a_table_is_made_without_pytorch(
     written = Corpus(tmp_path / ".counts.training" / "text")
     first = [written.label(index).source for index in range(len(prompts.read_text().splitlines()))]
     assert (first.count("first"), first.count("second")) == (20, 12)  # before anything else
-    elsewhere = predictions(table, written, written.divided("second").elsewhere)
+    elsewhere = predictions(table, written, written.split("second").elsewhere)
     assert f"**{elsewhere.agreement:.1%}**" in card
 
     again = [
@@ -130,11 +130,11 @@ def test_prompts_are_held_out_whole_and_by_source(tmp_path: Path) -> None:
     for start in range(2):  # every prompt twice: answered greedily and sampled
         batch = [Conversation.of([1, number], [5, start], PEOPLE, bool(start)) for number in range(100)]
         corpus.append([*batch, *(Conversation.of([2, number], [6], Label("list", "other")) for number in range(10))])
-    parts = corpus.divided("other")
+    parts = corpus.split("other")
     assert (len(parts.train), len(parts.held_out), len(parts.elsewhere)) == (2 * 91, 2 * 9, 20)
     assert sorted([*parts.train, *parts.held_out, *parts.elsewhere]) == list(range(len(corpus)))
     assert not {corpus[index].digest for index in parts.train} & {corpus[index].digest for index in parts.held_out}
-    assert not corpus.divided().elsewhere
+    assert not corpus.split().elsewhere
 
 
 @pytest.mark.parametrize(

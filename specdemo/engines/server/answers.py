@@ -114,7 +114,7 @@ class TextReader(ABC):
         if count > 0:
             self.trace_source, self._tokens = "passes", self._tokens + count
         ids: Sequence[int | None] = part.ids or [None] * min(max(count, 1), MOST)
-        texts = divided(part.text, len(ids))
+        texts = split_evenly(part.text, len(ids))
         committed = tuple(Token(id=id_, text=text) for id_, text in zip(ids, texts, strict=True))
         proposed = () if self._at == self.began else None  # nothing is proposed before the first token
         yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=proposed)
@@ -128,7 +128,7 @@ class TextReader(ABC):
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """The rounds with as many tokens as the server counted, and with its proposals."""
         if self.trace_source == "bursts" and self.total is not None:
-            rounds = apportioned(rounds, self.total)
+            rounds = apportion(rounds, self.total)
         if self.proposals is None or self.trace_source == "bursts":
             return rounds
         traced = with_proposals(rounds, self.proposals)
@@ -138,13 +138,13 @@ class TextReader(ABC):
         return traced
 
 
-def divided(text: str, count: int) -> list[str]:
+def split_evenly(text: str, count: int) -> list[str]:
     """A text in so many parts of nearly the same length."""
     ends = [len(text) * index // count for index in range(count + 1)]
     return [text[start:end] for start, end in pairwise(ends)]
 
 
-def apportioned(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
+def apportion(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
     """The rounds with `total` tokens, at least one each, in proportion to the length of their text."""
     lengths = [sum(len(token.text) for token in step.committed) for step in rounds]
     spare, length, done, given = max(total - len(rounds), 0), sum(lengths) or 1, 0, 0
@@ -154,7 +154,7 @@ def apportioned(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
         more = spare * done // length - given
         given += more
         text = "".join(token.text for token in step.committed)
-        committed = tuple(Token(id=None, text=part) for part in divided(text, 1 + more))
+        committed = tuple(Token(id=None, text=part) for part in split_evenly(text, 1 + more))
         found.append(step.model_copy(update={"committed": committed}))
     return tuple(found)
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from specdemo.errors import SpecdemoError
 from specdemo.experiments import KINDS
-from specdemo.experiments.against import reported
+from specdemo.experiments.against import report_against
 from specdemo.experiments.checkpoint import Checkpoint, Header
 from specdemo.experiments.plan import Kind, Option, Result, run, run_with_extras
 from specdemo.experiments.report import Report, write
@@ -87,7 +87,7 @@ class ExperimentCallbacks:
         visitor, job = str(request.session_hash), WithLoader(pair, work)
         busy = job_buttons(kind.start, busy=True)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
-        report_of = partial(reported, there=None if there is None else (there, Path(other or "").name))
+        report_of = partial(report_against, there=None if there is None else (there, Path(other or "").name))
         state = None
         for update in job_updates(self._sessions, visitor, kind.name, job, partial(_shown, report_of=report_of)):
             state = update.state
