@@ -63,10 +63,10 @@ class Interval(Record):
 
     def __str__(self) -> str:
         """The estimate, with the interval in parentheses."""
-        return f"{self.middle:.2f}×" + (f" ({self.ends})" if self.known else "")
+        return f"{self.middle:.2f}×" + (f" ({self.ends})" if self.has_interval else "")
 
     @property
-    def known(self) -> bool:
+    def has_interval(self) -> bool:
         """Whether there were enough runs for an interval."""
         return self.low is not None and self.high is not None
 

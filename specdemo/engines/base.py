@@ -77,7 +77,7 @@ class Decoder(Protocol):
 
     @property
     def trace_source(self) -> TraceSource:
-        """How the proposals in this request's rounds are known."""
+        """Where the proposals in this request's rounds come from."""
 
     def rounds(self) -> Generator[Prefilling | Round]:
         """Tokenise and prefill, yielding progress in between; then one round at a time. Call it once.
@@ -182,7 +182,7 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
 
 
 class RoundCounts(NamedTuple):
-    """A round of one request, as far as it is known: how many tokens were proposed, and how many accepted."""
+    """A round of one request: how many tokens were proposed, None if unknown, and how many accepted."""
 
     proposed: int | None
     accepted: int
@@ -191,8 +191,8 @@ class RoundCounts(NamedTuple):
 class Arrival(NamedTuple):
     """What arrived for one request at one moment; its first arrival ends the time to first token.
 
-    `number` is that of `Batch.submit`, `at` is on the batch's clock. `tokens` is how many arrived; where that is not
-    known before, the last arrival corrects it, in either direction. `output` holds their ids, or their text where ids
+    `number` is that of `Batch.submit`, `at` is on the batch's clock. `tokens` is how many arrived; an estimate
+    is corrected by the last arrival, in either direction. `output` holds their ids, or their text where ids
     are not reported. `rounds` are the target's passes that this covers (the prefill is none of them, a plain step is
     a round with nothing proposed), None where they are unknown. An engine may report all of them at the end.
     """
@@ -216,7 +216,7 @@ class Batch(Protocol):
         """Seconds on this batch's clock."""
 
     def submit(self, number: int, request: Request) -> None:
-        """Begin another request, known by this number from now on.
+        """Begin another request; `number` identifies its arrivals.
 
         Raises:
             PromptError: the prompt is empty, or too long for the model.
@@ -231,7 +231,7 @@ class Batch(Protocol):
         """
 
     def cache_bytes(self) -> int | None:
-        """Bytes of the target's KV cache that requests use now; None if that is not known."""
+        """Bytes of the target's KV cache that requests use now; None if unknown."""
 
     def close(self) -> None:
         """Drop what is still in flight. Call it once."""

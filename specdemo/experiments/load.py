@@ -143,14 +143,14 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[LoadRow]) -> Load:
         """The run with these rows."""
-        known = next(iter(facts.values()), None)
+        first = next(iter(facts.values()), None)
         return Load(
             header=self.header,
             variants=self.variants,
             tasks=tuple(self.tasks),
             date=self.today,
             repeats=self.repeats,
-            environment=known.environment if known is not None else None,
+            environment=first.environment if first is not None else None,
             rows=tuple(rows),
         )
 

@@ -85,7 +85,7 @@ class Point(Record):
     from a request's submission until its first and its last token. `per_position[i]`: rounds that accepted at least
     i + 1 drafts / rounds. `batch` is the mean number of requests that a target pass advanced. `speedup` is None for
     plain decoding itself, and until both sides of a repeat are there. `identical` of `requests` outputs are those of
-    plain decoding of one request at a time; None until that is known.
+    plain decoding of one request at a time; None until there is one.
     """
 
     method: str
@@ -252,7 +252,7 @@ def conclusion(found: Sequence[Point]) -> str:
         last = costing[-1]
         assert last.speedup is not None
         parts.append(f"at {last.level} it costs {percent(1 - last.speedup.middle)} of the throughput")
-    known = all(point.speedup is not None and point.speedup.known for point in compared)
+    known = all(point.speedup is not None and point.speedup.has_interval for point in compared)
     text = "; ".join(parts) + "."
     return text[0].upper() + text[1:] if known else f"Too few repeats to be sure: {text}"
 

@@ -255,7 +255,7 @@ def _row(point: Point) -> tuple[str, ...]:
 def _speedup(speedup: Interval | None) -> str:
     if speedup is None:
         return "–"
-    return f"{speedup.middle:.2f}×" + (f" ({speedup.low:.2f}–{speedup.high:.2f})" if speedup.known else "")
+    return f"{speedup.middle:.2f}×" + (f" ({speedup.low:.2f}–{speedup.high:.2f})" if speedup.has_interval else "")
 
 
 def _shares(shares: Sequence[float], proposed: int, columns: int) -> list[str]:

@@ -186,7 +186,7 @@ def whiskers(values: Sequence[Interval], **style: Any) -> dict[str, Any] | None:
 
     Bars of no height would claim that there is no uncertainty.
     """
-    if not values or not all(value.known for value in values):
+    if not values or not all(value.has_interval for value in values):
         return None
     return {
         "type": "data",

@@ -61,7 +61,7 @@ def read_tasks(path: Path) -> list[Task]:
     """The prompts of a file of JSON lines, the later turns of a chat after its first.
 
     Raises:
-        FileError: the file is missing or empty, or a line is none of the known kinds.
+        FileError: the file is missing or empty, or a line is of no supported kind.
     """
     try:
         text = read_bytes(path, MOST_BYTES, "a file of JSON lines").decode("utf-8-sig")

@@ -213,8 +213,8 @@ class SweepPlan(TrialPlan[Sweep]):
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Sweep:
         """The sweep with these rows."""
         points, fresh = self.points(rows), next(iter(self.points(rows, fresh=True)), None)
-        known = next(iter(facts.values()), None)
-        costs = known.costs if known is not None else None
+        first = next(iter(facts.values()), None)
+        costs = first.costs if first is not None else None
         lookaheads = {point.candidate.name for point in points if point.candidate.kind == "lookahead"}
         constant = [
             row.trial
@@ -230,7 +230,7 @@ class SweepPlan(TrialPlan[Sweep]):
             pair=self.pair,
             prompts=tuple(task.prompt for task in self.tasks),
             settings=self.settings,
-            environment=known.environment if known is not None else None,
+            environment=first.environment if first is not None else None,
             costs=costs,
             points=tuple(points),
             acceptance=acceptance,

@@ -90,7 +90,7 @@ class Variants(TrialResult):
         for point in points:
             calls.setdefault(point.cell.speedup.call, []).append(str(point.value))
         best = max(points, key=lambda point: point.cell.speedup.middle)
-        if not best.cell.speedup.known:
+        if not best.cell.speedup.has_interval:
             return f"Too few runs to be sure: {self.axis} {best.value} is fastest so far, {best.cell.speedup}."
         parts = [f"{self.axis.capitalize()} {best.value} is fastest, {best.cell.speedup}"]
         parts += [f"{_CALLS[name]} {listed(calls[name])}" for name in _CALLS if name in calls]
@@ -214,7 +214,7 @@ def words(interval: Interval | None) -> str:
     """A figure with its interval, without a unit."""
     if interval is None:
         return "–"
-    return f"{interval.middle:.2f}" + (f" ({interval.low:.2f}–{interval.high:.2f})" if interval.known else "")
+    return f"{interval.middle:.2f}" + (f" ({interval.low:.2f}–{interval.high:.2f})" if interval.has_interval else "")
 
 
 def listed(names: Sequence[str]) -> str:

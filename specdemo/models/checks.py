@@ -57,7 +57,7 @@ class EngineReport(Record):
 
 
 class PairReport(Record):
-    """What is known of a pair without loading it.
+    """A pair's report, made without loading it.
 
     `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file that is not
     converted yet. `fits`: some engine can run it; `reason`: why not, or what to watch out for. `memory_free` is in
@@ -109,7 +109,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
-    """The models that may draft for a target, by what is known without opening them; the likeliest first.
+    """The models that may draft for a target, judged without opening them; the likeliest first.
 
     Those come first that have as many tokens and are smaller. One with other tokens can still draft through its
     text, and comes later; without a detokenizer it cannot. A head is made for one target's vocabulary.

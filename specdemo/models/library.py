@@ -306,7 +306,7 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
 
     With `local`, by a path on this machine; else without one, for visitors from elsewhere.
     """
-    if model.path is None:  # only its name is known
+    if model.path is None:  # it was read from JSON, which has only its name
         return Origin(model.name)
     source = _source(model)
     if format_ == "transformers":

@@ -46,7 +46,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         **comparison.model_dump(mode="json", include=set(_REST)),
         "summary": {
             "speedup": speedup and speedup.middle,
-            "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.known else None,
+            "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.has_interval else None,
             "call": speedup and speedup.call,
             "tokens_per_round": speedup and speedup.tokens_per_round,
             "plain_steps_per_round": speedup and speedup.plain_steps_per_round,

@@ -44,10 +44,10 @@ from specdemo.records.run import Verdict as Verdict
 from specdemo.settings import GenerationSettings
 
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "passes", "bursts"]
-"""How the proposals of a run are known: recorded as they were made; replayed afterwards by running the drafter
-over the committed text, off the clock; or only by their number. Of a server's: the numbers of proposed and accepted
-tokens that it reported for each round; only how many tokens arrived together; or nothing, where each round is a
-burst of text that arrived at once."""
+"""Where the proposals of a run come from: measured as they were made; replayed afterwards by running the drafter over
+the committed text, off the clock; or only counted. From a server: the numbers of proposed and accepted tokens that it
+reported for each round; only how many tokens arrived together; or nothing, where each round is a burst of text that
+arrived at once."""
 
 NOT_USED = "not used"
 """Stands for a version of OpenVINO where a server decodes."""
@@ -87,7 +87,7 @@ class Phase:
 
 
 class Environment(Record):
-    """What the figures were measured on. `threads` of inference are known for CPUs only.
+    """What the figures were measured on. `threads` are those of inference, on CPUs only.
 
     `dynamic_quantization` is that of the target's activations: "off", or the size of a group, as in "groups of 32".
     """
@@ -107,7 +107,7 @@ class Environment(Record):
 
     @property
     def served(self) -> bool:
-        """Whether servers decoded, of which only the names are known."""
+        """Whether servers decoded, which report only their names."""
         return self.openvino_genai == NOT_USED
 
 
@@ -193,7 +193,7 @@ class Comparison(Record):
     speculative side's token i + 1 given the text before it. It is what an oracle needs to know.
 
     `repeats` are unwatched runs of the same request after the race; `other_load` is the share of the machine's
-    processor time that other processes took during the race, None if that is not known. `failures` say why a side
+    processor time that other processes took during the race, None if unknown. `failures` say why a side
     ended too early, where its server failed.
     """
 

@@ -52,7 +52,7 @@ class Token(Record):
 
 
 class DraftToken(Record):
-    """A proposed token. `id` is None where only the number of proposals is known."""
+    """A proposed token. `id` is None where only the number of proposals was reported."""
 
     id: Count | None
     text: str
@@ -64,8 +64,8 @@ class DraftToken(Record):
 class Round(Record):
     """One cycle: the draft proposes, the target verifies in one pass, tokens are committed.
 
-    `proposed` is None where not even the number of proposals is known. Seconds are of the side's own clock. `source`:
-    what proposed, where the decoding strategy has two sources.
+    `proposed` is None where not even the number of proposals was reported. Seconds are of the side's own clock.
+    `source`: what proposed, where the decoding strategy has two sources.
     """
 
     committed: tuple[Token, ...] = Field(max_length=MOST)
@@ -77,7 +77,7 @@ class Round(Record):
 
     @property
     def ids(self) -> list[int]:
-        """Ids of the committed tokens, without those that are not known."""
+        """Ids of the committed tokens, without those that were not reported."""
         return [token.id for token in self.committed if token.id is not None]
 
     @property
@@ -192,7 +192,7 @@ class Costs(Record):
 
     @property
     def drafted(self) -> tuple[DraftRound, ...]:
-        """Rounds whose verdicts are known."""
+        """Rounds with verdicts."""
         return tuple(step for context in self.contexts[:1] for step in context.rounds if step.probabilities)
 
     @classmethod
@@ -214,7 +214,7 @@ class Trial(Record):
     `seconds` and `plain_seconds`, the mean of both neighbours, are for the same number of new `tokens`, prefill
     excluded. `draft_seconds` and `verify_seconds` are None where the engine does not report them; `accepted`
     and `proposed` where it does not report proposals; `rounds` where it reports none. `other_load` is the share
-    of the machine's processor time that other processes took meanwhile, None if that is not known. `plain_steps` are
+    of the machine's processor time that other processes took meanwhile, None if unknown. `plain_steps` are
     the seconds of every plain step, of the run before and of the one after; `round_steps` tokens committed, tokens
     proposed (-1 if unknown) and seconds of every speculative round. Both are empty in older files. `thinking` are the
     speculative run's tokens up to the end of what the model thinks, the prefill's included.

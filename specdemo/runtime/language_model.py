@@ -190,7 +190,7 @@ class HeadModel:
         """Load a head for a target with so many tokens.
 
         Raises:
-            PairError: it is built in a way that is not known.
+            PairError: its structure is not recognised.
             LoadError: OpenVINO cannot load it on this device.
         """
         self._vocabulary = vocabulary
@@ -207,7 +207,7 @@ class HeadModel:
         given = next((one for one in model.get_parameters() if one.output(0).get_names() == {"hidden_states"}), None)
         ends = layer_ends(model)
         if given is None or not ends:
-            raise PairError("The draft is no EAGLE-3 head that is known; choose another.")
+            raise PairError("The draft is not a supported EAGLE-3 head; choose another.")
         (port,) = given.output(0).get_target_inputs()
         product = port.get_node()
         state = ops.parameter(product.get_output_partial_shape(0), openvino.Type.f32)

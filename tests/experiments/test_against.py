@@ -63,7 +63,7 @@ def test_only_prompts_of_both_are_compared() -> None:
     others = [*TASKS[:2], Task(name="tales 5", task="tales", prompt="Something else")]
     (each, _) = (each for each in compare(bench(), bench(others)) if each.task == ALL)
     assert each.prompts == 2
-    assert not each.speculative.known  # from two runs each
+    assert not each.speculative.has_interval  # from two runs each
     nothing = bench([Task(name="x", task="tales", prompt="Nothing of the kind")])
     report = with_other(bench().report(), bench(), nothing, "other.json")
     assert any(line.startswith("Nothing can be compared with other.json") for line in report.opening)

@@ -141,7 +141,7 @@ class GenAIDecoder:
         ]
 
     def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
-        """What is known of a round's proposals before any replay: with a constant lookahead, their number.
+        """A round's proposals before any replay: with a constant lookahead, their number.
 
         Verdicts describe a chain: of a tree, one path is accepted, and the others are not reported. After an
         end-of-text token it is unknown whether the draft proposed it, so the counts are unknown, too.
@@ -155,11 +155,11 @@ class GenAIDecoder:
     def _counts(self, proposed: int, tokens: Sequence[Token]) -> tuple[DraftToken, ...]:
         accepted = min(len(tokens) - 1, proposed)
         verdicts = verdicts_from_counts(proposed, accepted)
-        known = [
+        accepted_drafts = [
             DraftToken(id=token.id, text=token.text, verdict=verdict)
             for token, verdict in zip(tokens[:accepted], verdicts, strict=False)
         ]
-        return (*known, *(DraftToken(id=None, text="", verdict=verdict) for verdict in verdicts[accepted:]))
+        return (*accepted_drafts, *(DraftToken(id=None, text="", verdict=verdict) for verdict in verdicts[accepted:]))
 
     def _traced(self, step: Round, *, ended: bool) -> Round:
         if self._tracer is None:

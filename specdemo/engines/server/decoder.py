@@ -42,7 +42,7 @@ class ServedDecoder:
 
     @property
     def trace_source(self) -> TraceSource:
-        """How the proposals are known."""
+        """Where the proposals come from."""
         return self._reader.trace_source if self._reader is not None else "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
@@ -97,8 +97,8 @@ class ServedDecoder:
         if run.finish_reason != "failed":  # else its server may not answer once more
             with self._client.understanding():
                 rounds = self._reader.settle(rounds)
-        known = self._reader.trace_source != "bursts"
-        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": known})
+        passes_known = self._reader.trace_source != "bursts"
+        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": passes_known})
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """A request that was sent cannot be changed."""
@@ -198,7 +198,7 @@ class ServedBatch:
         del self._flying[number]
         with self._client.understanding():
             finalized = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()
-        known = flight.reader.trace_source != "bursts"
+        in_passes = flight.reader.trace_source != "bursts"
         rounds = tuple(
             RoundCounts(None if step.proposed is None else len(step.proposed), step.accepted)
             for step in finalized[1:]
@@ -206,4 +206,4 @@ class ServedBatch:
         tokens = sum(len(step.committed) for step in finalized)
         self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
         reason = flight.reader.finish_reason
-        return Arrival(number, flight.at, tokens - flight.tokens, "", rounds if known else None, reason)
+        return Arrival(number, flight.at, tokens - flight.tokens, "", rounds if in_passes else None, reason)

@@ -195,7 +195,7 @@ def dialect(client: Client, server: Server) -> Dialect:
 
 
 def kind_of(client: Client) -> ServerKind:
-    """The kind of a server; "openai" if it is none of those that are known.
+    """The kind of a server; "openai" if it is not recognised.
 
     Raises:
         ServerError: it does not answer, or wants an API key.

@@ -5,7 +5,7 @@
 how many were accepted. A round commits those and one token of the target's own.
 
 Tokens that end within a character send no event; the character's last one does, with the number of tokens by then.
-Those before it have neither an id nor a text. If whole passes remain hidden in that way, only their sums are known.
+Those before it have neither an id nor a text. If whole passes remain hidden in that way, only sums are reported.
 """
 
 from collections import deque
@@ -88,7 +88,7 @@ class LlamaCpp:
 
 @dataclass(frozen=True)
 class _Pass:
-    """A pass of the target: how many tokens it commits, and what was proposed, None if that is not known."""
+    """A pass of the target: how many tokens it commits, and how many were proposed, None if unknown."""
 
     commits: int
     proposed: int | None
@@ -141,8 +141,8 @@ class LlamaCppReader:
         if not number:
             return
         passes = max(last.tokens - 1 - last.accepted - self._passes, number)
-        known = [_between(*pair) for pair in pairwise(self._open)]
-        for one in known if passes == number else _shared(first, last, passes, prefill=self._passes < 0):
+        passed = [_between(*pair) for pair in pairwise(self._open)]
+        for one in passed if passes == number else _shared(first, last, passes, prefill=self._passes < 0):
             if self._tokens:
                 yield self._round(one)
         self._passes += passes
@@ -164,7 +164,7 @@ def _between(before: "_Counts", after: "_Counts") -> _Pass:
 
 
 def _shared(before: "_Counts", after: "_Counts", passes: int, *, prefill: bool) -> Iterator[_Pass]:
-    """Several passes, of which only the sums are known; the first one takes all the time if it is the prefill."""
+    """Several passes, of which only the sums were reported; the first one takes all the time if it is the prefill."""
     accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
     alike = accepted == 0 and proposed % passes == 0
     seconds = max(after.at - before.at, TICK)
@@ -197,6 +197,6 @@ class _Counts:
 
 
 def _drafted(committed: list[Token], index: int, verdict: Verdict) -> DraftToken:
-    """A proposal: an accepted one is what was committed; of the others only the number is known."""
-    known = committed[index] if verdict is Verdict.ACCEPTED and index < len(committed) else Token(id=None, text="")
-    return DraftToken(id=known.id, text=known.text, verdict=verdict)
+    """A proposal: an accepted one is what was committed; of the others only the number was reported."""
+    token = committed[index] if verdict is Verdict.ACCEPTED and index < len(committed) else Token(id=None, text="")
+    return DraftToken(id=token.id, text=token.text, verdict=verdict)
