@@ -44,6 +44,8 @@ class Thoroughness:
     """Repetitions of a warm-up in a row that are hardly faster, before a side is steady."""
     cold_seconds: float = 1.5
     """What a warm-up takes at least, on each side's own clock, where the engine has not raced yet."""
+    warm_seconds: float = 60
+    """How long a side that was steady counts as warm."""
     repeats: int = 20
     """Repeats of a race at most, where their number is not given; more hardly narrow the interval."""
     visits: int = 6

@@ -41,16 +41,22 @@ from specdemo.models.hub_process import (
 from specdemo.models.places import hub_cache, listed, models_dir, modified, own_cache, writable
 from specdemo.records import Model, Progress
 
+_LIMITS = Limits()
+
 
 def download(
-    repository: str, *, revision: str | None = None, stop: Callable[[], bool] = lambda: False
+    repository: str,
+    *,
+    revision: str | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    limits: Limits = _LIMITS,
 ) -> Generator[Progress[Path | None], None, None]:
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
     A name such as ORGANISATION/MODEL:FILE.gguf stands for that file, and progress ends with the file.
 
     `stop` is checked five times a second. Once it returns True, the download ends, and what was fetched stays for the
-    next attempt; so it does when the caller goes away or the connection is lost.
+    next attempt; so it does when the caller goes away or the connection is lost. The model is read within `limits`.
 
     Raises:
         FetchError: the model could not be fetched; the message says why and what to do.
@@ -84,7 +90,7 @@ def download(
                 continue
             total, seconds = sum(each.size for each in plan.files), perf_counter() - began
             if isinstance(message, Path):
-                for _ in _inspected_apart(message):
+                for _ in _inspected_apart(message, limits):
                     yield Progress(total, total, 0, None, file)
                 yield Progress(total, total, 0, message, file)
                 return
@@ -93,10 +99,7 @@ def download(
             yield Progress(done, total, left, None, file)
 
 
-_LIMITS = Limits()
-
-
-def _inspected_apart(place: Path) -> Generator[None, None, Model]:
+def _inspected_apart(place: Path, limits: Limits) -> Generator[None, None, Model]:
     """Read what was just downloaded in a process of its own, within limits; yields while it does.
 
     Whoever wrote it may have meant to fill the memory or the time of whoever reads it. What is refused is not kept,
@@ -107,7 +110,7 @@ def _inspected_apart(place: Path) -> Generator[None, None, Model]:
     """
     died = ModelError(f"{place.name!r} could not be read within limits and was deleted; choose another model.")
     mapped = place.stat().st_size if place.is_file() else 0
-    limits = _LIMITS._replace(memory=_LIMITS.memory + mapped)
+    limits = limits._replace(memory=limits.memory + mapped)
     try:
         return (yield from apart(inspect_model, place, name="specdemo inspection", died=died, limits=limits))
     except ModelError as error:

@@ -39,12 +39,13 @@ class Worker:
         grace_seconds: float = _GRACE,
         patience: float = PATIENCE,
         silence: float = SILENCE,
+        tick_seconds: float = TICK_SECONDS,
     ) -> None:
         """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once.
 
         A child that stays silent for `grace_seconds` after a Stop is ended, and so is one that hangs: see `watch`.
         """
-        self._patience, self._silence = patience, silence
+        self._patience, self._silence, self._tick = patience, silence, tick_seconds
         self._factory = load
         self._first = first
         self._grace = grace_seconds
@@ -84,7 +85,7 @@ class Worker:
         """
         cancelled = cancelled or ThreadEvent()
         with self._in_line():
-            while not self._busy.acquire(timeout=TICK_SECONDS):
+            while not self._busy.acquire(timeout=self._tick):
                 yield None
         yield from self._do(job, cancelled, cancelled.is_set)
 
@@ -193,7 +194,7 @@ class Worker:
                 else:
                     phase = message
                 yield message
-            elif now - ticked >= TICK_SECONDS:
+            elif now - ticked >= self._tick:
                 ticked = now
                 yield replace(phase, seconds=now - began) if phase is not None else None
             if not unwanted():

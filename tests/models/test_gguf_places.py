@@ -12,7 +12,6 @@ import pytest
 from specdemo.child import Limits
 from specdemo.cli import main
 from specdemo.errors import FetchError, GGUFError, MissingError, ModelError, NetworkError
-from specdemo.models import download as downloads
 from specdemo.models import pairs
 from specdemo.models.catalogue import Entry, Source, find
 from specdemo.models.download import download, download_package, download_source, local_folder
@@ -184,12 +183,9 @@ def test_a_download_that_is_refused_is_not_kept_nor_repeated(hub: Hub, home: Pat
     assert last(download(f"{NAME}:tiny.gguf")).result is not None
 
 
-def test_a_download_that_cannot_be_read_within_limits_is_not_kept(
-    hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(downloads, "_LIMITS", Limits(seconds=-1.0))
+def test_a_download_that_cannot_be_read_within_limits_is_not_kept(hub: Hub, home: Path) -> None:
     with pytest.raises(ModelError, match=r"'tiny.gguf' could not be read within limits and was deleted"):
-        list(download(f"{NAME}:tiny.gguf"))
+        list(download(f"{NAME}:tiny.gguf", limits=Limits(seconds=-1.0)))
     assert not [path for path in (home / "hub").rglob("tiny.gguf") if path.exists()]
 
 
