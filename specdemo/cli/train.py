@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdemo.cli.options import Commands, add_models_dir, positive
-from specdemo.cli.progress import show_conversion
+from specdemo.cli.terminal import show_conversion
 from specdemo.errors import UsageError
 from specdemo.files import ASSETS
 from specdemo.models.converted import folder_of
@@ -148,12 +148,12 @@ def _train(options: argparse.Namespace) -> None:
         seed=options.seed,
     )
     if request.kind == "table":
-        make_table(request, target, out, sources, options.threads or 0, say=_say)
+        make_table(request, target, out, sources, options.threads or 0, say=_say, effort=options.effort)
         return
 
     from specdemo.train.pipeline import Run  # imports PyTorch
 
-    Run(request, target, out, options.threads or 0, say=_say).everything(sources)
+    Run(request, target, out, options.threads or 0, say=_say, effort=options.effort).everything(sources)
     where = f" --models-dir {directory}" if directory is not None else ""
     print(f"Use it as: --target {options.target} --draft {options.out}{where}")
 

@@ -25,8 +25,7 @@ import psutil
 
 from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
-from specdemo.progress import Phase
-from specdemo.records import Costs, Request, Side, WarmUp
+from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
@@ -70,7 +69,6 @@ _MOST_REPETITIONS = 500  # a server may answer at once and with nothing
 
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
 """No word occurs twice, so prompt lookup finds little."""
-WARM_SECONDS = 60.0  # for so long a side that was steady stays warm
 
 steady_since = WeakKeyDictionary[Engine, dict[Strategy, float]]()
 """Of engines that have raced: when each strategy was last steady."""
@@ -143,7 +141,9 @@ def warm_up(
     least = 0.0 if engine in steady_since else thorough.cold_seconds
     before, now = steady_since.setdefault(engine, {}), monotonic()
     sides = {
-        side: _Side(request, thorough, least, warm=now < before.get(request.strategy, -math.inf) + WARM_SECONDS)
+        side: _Side(
+            request, thorough, least, warm=now < before.get(request.strategy, -math.inf) + thorough.warm_seconds
+        )
         for side, request in requests.items()
     }
     while unfinished := [one for one in sides.values() if not one.finished]:

@@ -1,6 +1,11 @@
-"""Whether a pair can run here, and with which engine, before anything heavy is loaded."""
+"""Whether a pair can run here, and with which engine, before anything heavy is loaded.
+
+Two tokenizers are compared by every token of their vocabularies, or by examples where one cannot be listed. GenAI
+reads a vocabulary from the detokenizer, and some drafts are published without one, since only the target needs it.
+"""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache, lru_cache
 
 import openvino_genai
@@ -10,7 +15,6 @@ from specdemo.models.catalogue import catalogue
 from specdemo.models.converted import is_converted, tokenizer_folder
 from specdemo.models.machine import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
-from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request
 from specdemo.settings import Sampling
 from specdemo.strategies import DRAFT_KINDS, LOCAL, EngineName, Plain, Strategy, Tree, pair_refusal
@@ -53,7 +57,7 @@ class EngineReport(Record):
 
 
 class PairReport(Record):
-    """What is known of a pair without loading it.
+    """A pair's report, made without loading it.
 
     `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file that is not
     converted yet. `fits`: some engine can run it; `reason`: why not, or what to watch out for. `memory_free` is in
@@ -105,7 +109,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
-    """The models that may draft for a target, by what is known without opening them; the likeliest first.
+    """The models that may draft for a target, judged without opening them; the likeliest first.
 
     Those come first that have as many tokens and are smaller. One with other tokens can still draft through its
     text, and comes later; without a detokenizer it cannot. A head is made for one target's vocabulary.
@@ -193,7 +197,7 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
         raise SettingsError(reason)
 
 
-def compared(pair: ModelPair) -> ModelPair:
+def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
     """The pair with `translated` set by comparing its tokenizers; as it is while a file of it is not converted yet.
 
     Raises:
@@ -252,3 +256,56 @@ def _tokenizer(model: Model) -> openvino_genai.Tokenizer:
         return openvino_genai.Tokenizer(tokenizer_folder(model))
     except RuntimeError as error:
         raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
+
+
+_EXAMPLES = (
+    "The quick brown fox can't jump over 13 lazy dogs -- or 3.14159, can it?",
+    "def f(x):\n    return {'a': [x, x ** 2]}  # Größe, 日本語, русский, 🙂\n\n\tEnd.",
+    "http://example.org/path?query=UPPER&lower=mixedCase_snake_case-kebab-case",
+)
+
+
+def vocabulary_of(tokenizer: openvino_genai.Tokenizer) -> dict[bytes, int] | None:
+    """Every token's bytes and id; None where there is no detokenizer."""
+    with suppress(RuntimeError):
+        vocabulary: dict[bytes, int] = tokenizer.get_vocab()
+        return vocabulary
+    return None
+
+
+def check_tokenizers(target: openvino_genai.Tokenizer, draft: openvino_genai.Tokenizer) -> None:
+    """Check that a draft can propose ids that mean the same to the target.
+
+    Raises:
+        PairError: it cannot.
+    """
+    ours, theirs = vocabulary_of(target), vocabulary_of(draft)
+    if ours is not None and theirs is not None:
+        check_vocabularies(ours, theirs)
+        return
+    for text in _EXAMPLES:
+        if target.encode(text).input_ids.data.tolist() != draft.encode(text).input_ids.data.tolist():
+            raise PairError(
+                "Target and draft encode an example differently, and one has no detokenizer to translate with; "
+                "choose a draft of the target's family."
+            )
+
+
+def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
+    """Check that target and draft mean the same token by every id they share, and share nearly all.
+
+    A model may know a few added tokens that its partner lacks; an id that stands for two texts makes every
+    proposal meaningless.
+
+    Raises:
+        PairError: the tokenizers differ.
+    """
+    by_id = {id_: text for text, id_ in target.items()}
+    clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
+    if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
+        return
+    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens versus {len(draft)}"
+    raise PairError(
+        f"Target and draft have different tokenizers ({detail}); "
+        "choose a draft of the target's family, or the traced engine."
+    )

@@ -47,7 +47,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     """Describe the model in a folder. A draft may lack a detokenizer, since only the target generates text.
 
-    Without `config.json` the context length is not known, and the vocabulary is the network's number of logits.
+    Without `config.json` the context length is unknown, and the vocabulary is the network's number of logits.
     A head needs no tokenizer at all: it uses its target's.
 
     Raises:

@@ -107,7 +107,7 @@ class Feed:
                 "proposed": None if step.proposed is None else len(step.proposed),
                 "accepted": step.accepted,
                 "alpha": alpha[index],
-                "thinking": self._thinks[lap.side].hears(step),
+                "thinking": self._thinks[lap.side].thinks_in(step),
                 "html": round_html(
                     step,
                     side=lap.side,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from specdemo.analysis import metrics
+from specdemo.analysis.estimates import Speedup, of_comparison
 from specdemo.analysis.predict import ceiling
-from specdemo.analysis.speedups import Speedup, of_comparison
 from specdemo.presentation.explain import agreement, divergence_reason
 from specdemo.presentation.figures import percent
 from specdemo.presentation.warnings import warnings

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from specdemo.analysis import metrics
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis.estimates import Interval, Summary, of_comparison
 from specdemo.analysis.metrics import loop
 from specdemo.analysis.predict import predict
-from specdemo.analysis.speedups import Summary, of_comparison
 from specdemo.presentation.figures import percent
 from specdemo.records import Comparison, Costs, Verdict
 

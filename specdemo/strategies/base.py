@@ -175,7 +175,7 @@ class Strategy:
 
     Class attributes:
         name: its short name, such as "both auto".
-        what: what messages call it: the setting that tells it from others, unless it says otherwise.
+        what: what messages call it: the setting that distinguishes it from others, unless it says otherwise.
         drafter, policy: the values of the two settings that choose it.
         switch: a third setting that chooses it where it is above 0, if any.
         engines: those that can decode this way, the preferred one first.
@@ -351,7 +351,7 @@ def pair_refusal(
     if type(strategy) not in STRATEGIES.values() or draft is None:
         return None
     if draft == "server" and "server" not in strategy.drafts:
-        return "This server was told how to speculate when it was started; choose policy server."
+        return "This server speculates as it was configured at start-up; choose policy server."
     if not strategy.drafter.model:
         return None
     greedy = DRAFT_KINDS[draft].greedy

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
 from specdemo.errors import SettingsError, SpecdemoError
-from specdemo.models.pairs import begun, bundled_prompts
+from specdemo.models.pairs import bundled_prompts, initial_settings
 from specdemo.presentation.share import PAGE
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
@@ -71,7 +71,7 @@ def serve(
     # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load, WithEngine(begun(pair.target).engine, initial_pair(pair)))
+    worker = Worker(load, WithEngine(initial_settings(pair.target).engine, initial_pair(pair)))
     try:
         with visitors_files():
             page = build_page(

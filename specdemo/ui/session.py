@@ -13,14 +13,12 @@ from specdemo.analysis.metrics import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
-from specdemo.measure.diagnosis import with_counters
-from specdemo.measure.race import LiveSettings
+from specdemo.measure.race import LiveSettings, with_counters
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
 from specdemo.presentation.wording import is_chat
-from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, ModelPair, Request, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Turn
 from specdemo.runtime.text import check_prompt
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

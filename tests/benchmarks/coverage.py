@@ -25,14 +25,14 @@ from time import monotonic, perf_counter, sleep
 from typing import Any, NamedTuple
 
 from specdemo.analysis import metrics
-from specdemo.analysis.speedups import Speedup, of_comparison
+from specdemo.analysis.estimates import Speedup, of_comparison
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.files import json_text
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import begun, bundled_pair, default_pair
+from specdemo.models.pairs import bundled_pair, default_pair, initial_settings
 from specdemo.presentation import schema
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
@@ -201,7 +201,8 @@ def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespa
     engine = load_engine(engine_name, loaded)  # type: ignore[arg-type]
     shared = {"engine": engine_name, "max_new_tokens": arguments.tokens, "ignore_eos": True}
     variants = {
-        name: (prompt, begun(loaded.target, **shared | chosen)) for name, (prompt, chosen) in SETTINGS[pair].items()
+        name: (prompt, initial_settings(loaded.target, **shared | chosen))
+        for name, (prompt, chosen) in SETTINGS[pair].items()
     }
     try:
         for number in range(1, arguments.races + 1):

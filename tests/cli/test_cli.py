@@ -19,21 +19,20 @@ from specdemo.cli import experiments as experiments_module
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
-from specdemo.cli.progress import progress_bar
+from specdemo.cli.terminal import progress_bar
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, UsageError
 from specdemo.experiments import bench as bench_kind
-from specdemo.experiments.bench import Bench
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import run
-from specdemo.experiments.sweep import Sweep
+from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED
 from specdemo.presentation import schema
-from specdemo.progress import Progress
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Progress
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory
@@ -240,7 +239,7 @@ def test_help_names_the_defaults_of_the_pair(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["specdemo", "compare", "--help"])
     began = GenerationSettings(num_assistant_tokens=7, repetition_penalty=1.1)
-    monkeypatch.setattr("specdemo.cli.options.begun", lambda target: began)
+    monkeypatch.setattr("specdemo.cli.options.initial_settings", lambda target: began)
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     printed = " ".join(capsys.readouterr().out.split())
@@ -388,7 +387,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
 
 INTERRUPTED = """
 import signal
-from specdemo.cli.progress import interruptible
+from specdemo.cli.terminal import interruptible
 from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_pair
 

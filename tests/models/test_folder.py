@@ -7,7 +7,7 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.errors import DeviceError, FolderError, PairError
-from specdemo.models.checks import drafts_for
+from specdemo.models.checks import check_vocabularies, drafts_for
 from specdemo.models.devices import check_devices
 from specdemo.models.folder import REQUIRED, inspect_folder
 from specdemo.models.pairs import (
@@ -16,7 +16,6 @@ from specdemo.models.pairs import (
     bundled_pair,
     pair_of,
 )
-from specdemo.models.vocabulary import check_vocabularies
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 from tests.support.folders import pair_from_folders

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.analysis import metrics
+from specdemo.analysis.estimates import of_comparison, summarise
 from specdemo.analysis.metrics import Loop, loop
 from specdemo.analysis.predict import ceiling
-from specdemo.analysis.speedups import of_comparison, summarise
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.conditions import OtherLoad

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis.estimates import Interval
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.experiments.sweep import Candidate, Point, Sweep, candidates, recommend
+from specdemo.experiments.sweep import candidates
+from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend
 from specdemo.settings import GenerationSettings
 from specdemo.ui.tabs.find import outcome, with_present
 

@@ -17,11 +17,10 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
 from specdemo.measure.conditions import steady_since
 from specdemo.measure.race import race
-from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, ModelPair, Request, Slice
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.worker import Engines, IfLoaded, WithEngine, Worker, process
+from specdemo.worker import Engines, IfLoaded, WithEngine, Worker
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
@@ -59,15 +58,12 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
     return engine
 
 
-@pytest.fixture(autouse=True)
-def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be told sooner that there is no news."""
-    monkeypatch.setattr(process, "TICK_SECONDS", 0.1)
+TICK = 0.1  # seconds between reports that there is no news
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    worker = Worker(load)
+    worker = Worker(load, tick_seconds=TICK)
     yield worker
     worker.close()
 
@@ -187,7 +183,7 @@ def slow_start(engines: Engines) -> Iterator[Phase]:
 
 
 def test_whoever_comes_early_hears_what_the_first_job_does() -> None:
-    worker = Worker(load, slow_start)
+    worker = Worker(load, slow_start, tick_seconds=TICK)
     assert phases(worker, PAIR)[:2] == ["loading", "converting"]
     worker.close()
 
@@ -216,7 +212,7 @@ def test_leaving_while_a_pair_loads_breaks_the_load_off(worker: Worker) -> None:
 
 
 def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
-    worker = Worker(load, grace_seconds=0.5)
+    worker = Worker(load, grace_seconds=0.5, tick_seconds=TICK)
     cancelled = Event()
     with pytest.raises(EngineError, match="did not stop and its process was ended; run again"):  # noqa: PT012
         for phase in worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)), cancelled):
@@ -227,7 +223,7 @@ def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
 
 
 def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() -> None:
-    worker = Worker(load, grace_seconds=2)
+    worker = Worker(load, grace_seconds=2, tick_seconds=TICK)
     hung = worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)))
     assert isinstance(hung, Generator)
     while (phase := next(hung)).name == "loading" or not phase.seconds:
@@ -254,7 +250,7 @@ def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) 
 
 @pytest.fixture
 def impatient() -> Iterator[Worker]:
-    worker = Worker(load, patience=2, silence=3)
+    worker = Worker(load, patience=2, silence=3, tick_seconds=TICK)
     compare(worker)
     yield worker
     worker.close()

@@ -8,10 +8,8 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import islice
 
-from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
-from specdemo.engines.batch import Batch
-from specdemo.engines.genai.batch import GenAIBatch
-from specdemo.engines.genai.decoder import GenAIDecoder, request_ids
+from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness, rounds_of
+from specdemo.engines.genai.decoder import GenAIBatch, GenAIDecoder, request_ids
 from specdemo.engines.genai.pipelines import (
     Output,
     Pipelines,

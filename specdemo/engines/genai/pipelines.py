@@ -11,7 +11,6 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from specdemo.decoding import fields
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.converted import folder_of
@@ -19,7 +18,7 @@ from specdemo.models.devices import check_devices, check_head_device, draft_devi
 from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.runtime.language_model import LanguageModel
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import Tokenizer
 from specdemo.strategies import Lookup, Plain, Strategy
 
 Kind = Literal["plain", "model", "lookup"]
@@ -38,7 +37,7 @@ def generation_config(
 ) -> openvino_genai.GenerationConfig:
     """The request for the pipeline of its kind; end-of-text tokens are the model's own."""
     config = pipeline.get_config()
-    for name, value in fields.genai(request).items():
+    for name, value in request.genai().items():
         setattr(config, name, value)
     return config
 
@@ -90,7 +89,7 @@ class Pipelines:
         return self._draft_model
 
     def target_model(self) -> LanguageModel:
-        """The target outside GenAI, whose logits GenAI does not tell; kept until the next request is decoded."""
+        """The target outside GenAI, whose logits GenAI does not report; kept until the next request is decoded."""
         if self._target_model is None:
             runtime, device = properties(self.pair.runtime, self._device), self._device
             self._target_model = LanguageModel(folder_of(self.pair.target), device, runtime)

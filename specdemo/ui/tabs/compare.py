@@ -14,9 +14,9 @@ from markupsafe import Markup
 from pydantic import Field, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
-from specdemo.experiments.sweep import Candidate
+from specdemo.experiments.sweep_result import Candidate
 from specdemo.files import is_text
-from specdemo.models.checks import compared
+from specdemo.models.checks import with_tokenizers_compared
 from specdemo.models.pairs import bundled_prompts
 from specdemo.presentation.charts import race_figures
 from specdemo.presentation.code import FLAVOURS, code
@@ -120,7 +120,7 @@ class CompareCallbacks:
         """The settings as lines of code; updates of message and lines."""
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            lines = code(flavour, compared(pair), settings, prompt, local=self._local)
+            lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
         except SpecdemoError as error:
             return [alert(error), ""]
         return [code_html(lines), lines]

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from specdemo.errors import SpecdemoError
-from specdemo.experiments.sweep import Candidate, Sweep, candidates, sweep, within_error
+from specdemo.experiments.sweep import candidates, sweep
+from specdemo.experiments.sweep_result import Candidate, Sweep, within_error
 from specdemo.presentation.figures import percent
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
@@ -66,7 +67,7 @@ class Finder:
         if state is None or state.done < state.total:  # stopped, or failed: the message says so
             yield [gr.skip(), *idle, *unchanged]
             return
-        candidate, sentence = outcome(state.found, shorter)
+        candidate, sentence = outcome(state.result, shorter)
         yield [notice(sentence), *idle, *apply_setting(candidate)]
 
 

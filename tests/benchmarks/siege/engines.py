@@ -20,8 +20,7 @@ from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import bundled_tasks
 from specdemo.models.pairs import bundled_pair
-from specdemo.progress import Phase, Progress
-from specdemo.records import Comparison, ModelPair, Slice
+from specdemo.records import Comparison, ModelPair, Phase, Progress, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import WithEngine, WithLoader, Worker
@@ -122,13 +121,13 @@ def _rows(worker: Worker, work: Callable[..., Any], *, kill: bool) -> tuple[int,
     try:
         for progress in worker.run(WithLoader(_PAIR, work)):
             if isinstance(progress, Progress):
-                seen = len(progress.found.rows)
+                seen = len(progress.result.rows)
                 before = seen if before is None else before
                 if kill and seen >= before + _AFTER:
                     os.kill(worker.process_id, signal.SIGKILL)
     except EngineError:
         return seen, False
-    return seen, progress.found.complete
+    return seen, progress.result.complete
 
 
 def growth(runs: int, switches: int) -> Tally:
