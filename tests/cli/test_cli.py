@@ -37,6 +37,7 @@ from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory
 from tests.conftest import PROMPTS
+from tests.support.hurried import load_briefly
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -344,7 +345,7 @@ def test_terminal_settings_are_the_page_settings() -> None:
 @pytest.mark.openvino
 def test_a_sweep_is_one_json_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--lookaheads 2,4-5 --thresholds none --repeats 1 --max-new-tokens 8 --json -"
-    assert main(["sweep", PROMPTS[0], *options.split()]) == 0
+    assert main(["sweep", PROMPTS[0], *options.split()], load=load_briefly) == 0
     result = Sweep.model_validate_json(capsys.readouterr().out)
     assert [point.candidate.name for point in result.points] == ["lookahead 2", "lookahead 4", "lookahead 5"]
     assert result.recommendation.sentence
@@ -380,7 +381,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
     before = signal.getsignal(signal.SIGINT)
     out = tmp_path / "out.json"
     options = ["--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8", "--json"]
-    assert main(["sweep", PROMPTS[0], *options, str(out)]) == 130
+    assert main(["sweep", PROMPTS[0], *options, str(out)], load=load_briefly) == 130
     assert len(Sweep.model_validate_json(out.read_text()).points) == 1
     assert signal.getsignal(signal.SIGINT) is before
 

@@ -24,6 +24,7 @@ from specdemo.measure.step_costs import contexts_task, measure_costs
 from specdemo.models.pairs import initial_settings
 from specdemo.records import Comparison, Request, Server, Servers
 from tests.support import gguf_files
+from tests.support.hurried import load_briefly
 from tests.support.llama import started
 
 PROMPT = "Once upon a time"
@@ -140,7 +141,7 @@ def test_the_terminal(
     assert speculative is not None
     monkeypatch.setenv("SPECDEMO_PLAIN_URL", plain.url)
     chosen = ["--max-new-tokens", "8", "--ignore-eos", "--repeats", "0", "--json", "-"]
-    assert main(["compare", PROMPT, "--url", speculative.url, *chosen]) == 0
+    assert main(["compare", PROMPT, "--url", speculative.url, *chosen], load=load_briefly) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["trace_source"] == "reported"
     assert told["summary"]["identical"]

@@ -19,6 +19,7 @@ from specdemo.models.pairs import (
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 from tests.support.folders import pair_from_folders
+from tests.support.hurried import load_briefly
 
 
 @pytest.fixture
@@ -73,7 +74,8 @@ def test_a_pair_without_configurations_runs(engine: str, tmp_path: Path, capfd: 
         shutil.copytree(BUNDLED / role, tmp_path / role)
         (tmp_path / role / "config.json").unlink()
     names = ["--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"), "--engine", engine]
-    assert main(["compare", "Once upon a time", *names, "--max-new-tokens", "16", "--json", "-"]) == 0
+    options = [*names, "--max-new-tokens", "16", "--json", "-"]
+    assert main(["compare", "Once upon a time", *options], load=load_briefly) == 0
     assert len(json.loads(capfd.readouterr().out)["speculative"]["token_ids"]) == 16
 
 

@@ -30,6 +30,7 @@ from specdemo.records import Model
 from specdemo.runtime.language_model import LanguageModel
 from specdemo.settings import RuntimeSettings, WeightsForm
 from tests.support import gguf_files
+from tests.support.hurried import load_briefly
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 KINDS = ("Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0", "F16")
@@ -211,7 +212,7 @@ def test_a_damaged_record_counts_as_none(file: Path, cache: Path) -> None:
 @pytest.mark.openvino
 def test_the_terminal_takes_a_form(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--drafter", "lookup", "--max-new-tokens", "8", "--ignore-eos", "--json", "-", "--weights", "int8"]
-    assert main(["compare", "Hi", "--target", str(file), *options]) == 0
+    assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
     written = json.loads(capfd.readouterr().out)
     assert written["pair"]["runtime"]["weights"] == "int8"
     assert converted_folder(file, "int8") is not None

@@ -19,6 +19,7 @@ from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_prompts, default_pair, default_settings, initial_runtime
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
+from tests.support.hurried import load_briefly
 
 FILE = local_folder(find("smollm2").target)
 pytestmark = [
@@ -55,7 +56,7 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
 
 def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--target", "SmolLM2-135M-Instruct", "--drafter", "lookup", "--max-new-tokens", "16", "--json", "-"]
-    assert main(["compare", PROMPT, *options]) == 0
+    assert main(["compare", PROMPT, *options], load=load_briefly) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["pair"]["target"]["name"] == "SmolLM2-135M-Instruct"
     assert told["pair"]["runtime"]["dynamic_quantization"] == "off"
