@@ -11,7 +11,7 @@ returned ends the child. A `SpecdemoError` that the work raises is raised here, 
 the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
 
 `apart` is for what strangers sent: it does one piece of work within limits on memory, processor time and time, two at
-once, and `in_limited_child` waits for it.
+once, and `finished` waits for it.
 
 `Child` is the process itself, for one that is given several jobs. `program` runs another program in the same way.
 """
@@ -228,18 +228,11 @@ def apart(
         _AT_ONCE.release()
 
 
-def in_limited_child(
-    work: Callable[..., T], *arguments: Any, name: str, died: SpecdemoError, limits: Limits = _LIMITS
-) -> T:
-    """What `work(*arguments)` returns in a child within limits.
-
-    Raises:
-        SpecdemoError: as for `apart`.
-    """
-    waiting = apart(work, *arguments, name=name, died=died, limits=limits)
+def finished(work: Generator[Any, None, T]) -> T:
+    """Wait for what such work returns."""
     while True:
         try:
-            next(waiting)
+            next(work)
         except StopIteration as end:
             found: T = end.value
             return found

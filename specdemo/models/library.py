@@ -9,13 +9,14 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
+from specdemo.child import finished
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
 from specdemo.files import is_text
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.discovery import found_files, gguf_files, listed
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import content_digest, inspect_folder
-from specdemo.models.gguf import inspect_gguf, inspect_model, is_gguf
+from specdemo.models.gguf import inspect_gguf, inspect_model, inspected_apart, is_gguf
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import MODELS_VARIABLE, link_or_copy, models_dir, writable
 from specdemo.records import Model, Record
@@ -113,7 +114,7 @@ def _content_at(path: Path, size: int, modified: int) -> bytes:
     return content_digest(path)
 
 
-def resolve(name: str, directory: Path | None = None) -> Model:
+def resolve(name: str | Path, directory: Path | None = None) -> Model:
     """The model that is meant: that of a file or folder, if it is one or looks like a path, else that of this name.
 
     Raises:
@@ -121,7 +122,7 @@ def resolve(name: str, directory: Path | None = None) -> Model:
         GGUFError: the file is not a GGUF file, or an unsupported one.
         UnknownNameError: there is neither.
     """
-    path = Path(name)
+    path, name = Path(name), str(name)
     if path.is_file():
         if path.suffix.lower() != ".gguf" and not is_gguf(path):
             raise FolderError(f"{path.name!r} is not a model; give a GGUF file or an OpenVINO folder.")
@@ -146,7 +147,7 @@ def add_model(place: str, directory: Path | None = None) -> Model:
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
     path = path.resolve()
-    _ = resolve(str(path))
+    _check(path)
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
@@ -163,13 +164,23 @@ def keep_model(file: Path, directory: Path | None = None) -> Path:
         ModelError: it is no model that can be used.
         UsageError: another model has its name there.
     """
-    _ = resolve(str(file))
+    _check(file)
     kept = models_dir(directory) / file.name
     if not kept.exists():
         file.replace(kept)
     elif content_digest(kept) != content_digest(file):
         raise _another(file)
     return kept
+
+
+def _check(place: Path) -> None:
+    """Check, in a process of its own, that a file or folder is a model that can be used.
+
+    Raises:
+        ModelError: it is none.
+    """
+    died = ModelError(f"{quoted(place.name)} cannot be read within limits of memory and time; choose another model.")
+    finished(inspected_apart(place, died, read=resolve))
 
 
 def _another(file: Path) -> UsageError:

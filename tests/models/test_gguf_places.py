@@ -12,8 +12,7 @@ import pytest
 from specdemo.child import Limits
 from specdemo.cli import main
 from specdemo.errors import FetchError, GGUFError, MissingError, ModelError, NetworkError
-from specdemo.models import download as downloads
-from specdemo.models import pairs
+from specdemo.models import gguf, pairs
 from specdemo.models.catalogue import Entry, Source, find
 from specdemo.models.discovery import found_files
 from specdemo.models.download import download, download_source, local_folder
@@ -188,7 +187,7 @@ def test_a_download_that_is_refused_is_not_kept_nor_repeated(hub: Hub, home: Pat
 def test_a_download_that_cannot_be_read_within_limits_is_not_kept(
     hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "_LIMITS", Limits(seconds=-1.0))
+    monkeypatch.setattr(gguf, "_LIMITS", Limits(seconds=-1.0))
     with pytest.raises(ModelError, match=r"'tiny.gguf' could not be read within limits and was deleted"):
         list(download(f"{NAME}:tiny.gguf"))
     assert not [path for path in (home / "hub").rglob("tiny.gguf") if path.exists()]
