@@ -68,8 +68,6 @@ def serve(
     `sessions`: how many visitors' state is kept; tests choose both.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
-    os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     worker = Worker(load, WithEngine(begun(pair.target).engine, initial_pair(pair)))
     try:

@@ -70,12 +70,13 @@ def _unread(http: httpx.Client, event: dict[str, Any], values: dict[int, Any]) -
 
 
 def _long_names(http: httpx.Client, number: int) -> Tally:
-    """Names of sessions and events of any length and type, and texts beyond their limit."""
+    """Names of sessions and events of any length and type, and texts and values beyond their limits."""
     bodies: tuple[dict[str, Any], ...] = (
         {"fn_index": 1, "data": [], "session_hash": "a" * 2**19},
         {"fn_index": 1, "data": [_EMOJI], "session_hash": uuid4().hex},
         {"fn_index": 1, "data": [], "session_hash": ["a"]},
         {"fn_index": 1, "data": [[]] * 100_000, "session_hash": uuid4().hex},
+        {"fn_index": 1, "data": [], "session_hash": uuid4().hex, "event_data": [[]] * 250_000},
     )
     return _outcome(http.post(f"{API}/queue/join", json=bodies[number % len(bodies)]))
 
