@@ -11,7 +11,7 @@ returned ends the child. A `SpecdemoError` that the work raises is raised here, 
 the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
 
 `apart` is for what strangers sent: it does one piece of work within limits on memory, processor time and time, two at
-once.
+once, and `finished` waits for it.
 
 `Child` is the process itself, for one that is given several jobs. `program` runs another program in the same way.
 """
@@ -226,6 +226,16 @@ def apart(
         raise died
     finally:
         _AT_ONCE.release()
+
+
+def finished(work: Generator[Any, None, T]) -> T:
+    """Wait for what such work returns."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 class ProgramExit(NamedTuple):

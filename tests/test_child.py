@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from specdemo.child import Limits, apart, follow
+from specdemo.child import Limits, apart, finished, follow
 from specdemo.errors import FetchError, NetworkError
 
 DIED = NetworkError("It ended; try again.")
@@ -127,12 +127,7 @@ def waits() -> int:
 
 
 def limited(work: Callable[..., int], *arguments: object, **limits: Any) -> int:
-    waiting = apart(work, *arguments, name="limited", died=DIED, limits=Limits(**limits))
-    while True:
-        try:
-            next(waiting)
-        except StopIteration as end:
-            return int(end.value)
+    return finished(apart(work, *arguments, name="limited", died=DIED, limits=Limits(**limits)))
 
 
 def test_work_within_its_limits_returns_or_raises_what_it_should() -> None:

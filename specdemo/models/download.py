@@ -20,13 +20,13 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from time import perf_counter
 
-from specdemo.child import Limits, apart, follow, last_line, program
+from specdemo.child import Limits, follow, last_line, program
 from specdemo.errors import ConversionError, FetchError, ModelError, NetworkError, quoted
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Source
 from specdemo.models.converted import file_digest
 from specdemo.models.folder import inspect_folder
-from specdemo.models.gguf import inspect_model
+from specdemo.models.gguf import LIMITS, inspect_model, inspected_apart
 from specdemo.models.hub_process import (
     NEEDED,
     FileStart,
@@ -41,15 +41,13 @@ from specdemo.models.hub_process import (
 from specdemo.models.places import hub_cache, listed, models_dir, modified, own_cache, writable
 from specdemo.records import Model, Progress
 
-_LIMITS = Limits()
-
 
 def download(
     repository: str,
     *,
     revision: str | None = None,
     stop: Callable[[], bool] = lambda: False,
-    limits: Limits = _LIMITS,
+    limits: Limits = LIMITS,
 ) -> Generator[Progress[Path | None], None, None]:
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
@@ -102,17 +100,14 @@ def download(
 def _inspected_apart(place: Path, limits: Limits) -> Generator[None, None, Model]:
     """Read what was just downloaded in a process of its own, within limits; yields while it does.
 
-    Whoever wrote it may have meant to fill the memory or the time of whoever reads it. What is refused is not kept,
-    and not downloaded again.
+    What is refused is not kept, and not downloaded again.
 
     Raises:
         ModelError: it cannot be used.
     """
     died = ModelError(f"{place.name!r} could not be read within limits and was deleted; choose another model.")
-    mapped = place.stat().st_size if place.is_file() else 0
-    limits = limits._replace(memory=limits.memory + mapped)
     try:
-        return (yield from apart(inspect_model, place, name="specdemo inspection", died=died, limits=limits))
+        return (yield from inspected_apart(place, died, limits=limits))
     except ModelError as error:
         if place.is_file():
             quarantine(place, str(error))

@@ -11,13 +11,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from specdemo.child import finished
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
 from specdemo.files import ASSETS, is_text
 from specdemo.models.catalogue import Entry, Source, catalogue
 from specdemo.models.converted import awaits_conversion, folder_of
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import content_digest, inspect_folder
-from specdemo.models.gguf import inspect_gguf, inspect_model, is_gguf
+from specdemo.models.gguf import inspect_gguf, inspect_model, inspected_apart, is_gguf
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import (
     MODELS_VARIABLE,
@@ -123,7 +124,7 @@ def _content_at(path: Path, size: int, modified: int) -> bytes:
     return content_digest(path)
 
 
-def resolve(name: str, directory: Path | None = None) -> Model:
+def resolve(name: str | Path, directory: Path | None = None) -> Model:
     """The model that is meant: that of a file or folder, if it is one or looks like a path, else that of this name.
 
     Raises:
@@ -131,7 +132,7 @@ def resolve(name: str, directory: Path | None = None) -> Model:
         GGUFError: the file is not a GGUF file, or an unsupported one.
         UnknownNameError: there is neither.
     """
-    path = Path(name)
+    path, name = Path(name), str(name)
     if path.is_file():
         if path.suffix.lower() != ".gguf" and not is_gguf(path):
             raise FolderError(f"{path.name!r} is not a model; give a GGUF file or an OpenVINO folder.")
@@ -156,7 +157,7 @@ def add_model(place: str, directory: Path | None = None) -> Model:
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
     path = path.resolve()
-    _ = resolve(str(path))
+    _check(path)
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
@@ -173,13 +174,23 @@ def keep_model(file: Path, directory: Path | None = None) -> Path:
         ModelError: it is no model that can be used.
         UsageError: another model has its name there.
     """
-    _ = resolve(str(file))
+    _check(file)
     kept = models_dir(directory) / file.name
     if not kept.exists():
         file.replace(kept)
     elif content_digest(kept) != content_digest(file):
         raise _another(file)
     return kept
+
+
+def _check(place: Path) -> None:
+    """Check, in a process of its own, that a file or folder is a model that can be used.
+
+    Raises:
+        ModelError: it is none.
+    """
+    died = ModelError(f"{quoted(place.name)} cannot be read within limits of memory and time; choose another model.")
+    finished(inspected_apart(place, died, read=resolve))
 
 
 def _another(file: Path) -> UsageError:

@@ -111,6 +111,8 @@ UNREAD_BYTES = 64 * 2**20
 UNREAD_SECONDS = 60.0
 """Messages that nobody fetches for so long are dropped, and whatever makes more of them ends."""
 MAILBOXES = 1000
+EVENTS_BYTES = 128 * 2**20
+"""What all events carry that wait or are being handled; one carries at most some 6 MB."""
 STATE_BYTES = 256 * 2**20
 """All chats, pairs and finished runs together."""
 

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdemo.files import json_value
-from specdemo.ui.gradio_inside import form_boundary, has_messages, signed_in, under_way
+from specdemo.ui.gradio_inside import form_boundary, has_messages, queue_is_full, signed_in, under_way
 from specdemo.ui.limits import Addresses
 from specdemo.ui.uploads import FILE_BYTES, UPLOADS, FolderUsage, UploadLimits
 
@@ -40,7 +40,7 @@ NAME_CHARACTERS = 64
 _FORM_BYTES = 2**12  # what a form adds to its file
 _QUERY_CHARACTERS = 4096
 _EVENTS = 12  # of one session, waiting or being handled
-_VALUES = 20_000  # of an event, at any depth
+_VALUES = 20_000  # of an event, at any depth; Gradio takes some microseconds for each, while everyone waits
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _OWN = ("same-origin", "none")
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -394,6 +394,7 @@ def _unfit(scope: Scope, body: bytes) -> Refusal | None:
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
             return Refusal(400, "A session has a name of at most 64 letters and digits; reload the page.")
     characters, values = _extent(value for name, value in event.items() if name != "event_data")
+    values += _extent([event.get("event_data")])[1]
     if characters > TEXT_CHARACTERS:
         return Refusal(
             413,
@@ -402,8 +403,11 @@ def _unfit(scope: Scope, body: bytes) -> Refusal | None:
         )
     if values > _VALUES:
         return Refusal(413, f"The request has {values:,} values; send at most {_VALUES:,}.")
-    if scope["path"].startswith(_JOINS) and under_way(scope, session) >= _EVENTS:
-        return Refusal(429, "This page has too much under way; wait until some of it is done.")
+    if scope["path"].startswith(_JOINS):
+        if under_way(scope, session) >= _EVENTS:
+            return Refusal(429, "This page has too much under way; wait until some of it is done.")
+        if queue_is_full(scope):
+            return Refusal(503, "Too much is waiting already; try again in a minute.")
     return None
 
 

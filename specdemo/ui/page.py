@@ -35,7 +35,7 @@ from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
-from specdemo.ui.uploads import AGE, FILE_BYTES, drop_route, visitors_files
+from specdemo.ui.uploads import AGE, FILE_BYTES, Drops, visitors_files
 from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, WithEngine, Worker
 
@@ -68,8 +68,6 @@ def serve(
     `sessions`: how many visitors' state is kept; tests choose both.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
-    os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
     worker = Worker(load, WithEngine(initial_settings(pair.target).engine, initial_pair(pair)))
     try:
@@ -109,7 +107,7 @@ def launch_options(
         Route("/readyz", readyz),
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
-        *([drop_route(models_dir)] if only_here(host, allowed_hosts) else []),
+        *([Drops(models_dir).route] if only_here(host, allowed_hosts) else []),
     ]
     return {
         "app_kwargs": {

@@ -20,7 +20,7 @@ from time import monotonic, time
 from typing import Any, NamedTuple, TypeVar
 
 import psutil
-from anyio import open_file
+from anyio import CapacityLimiter, open_file
 from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -148,11 +148,9 @@ def visitors_files(age: float = AGE, every: float = _EVERY) -> Iterator[Path]:
             delete_older(folder, 2 * age)
 
     parent = Path(before or gettempdir())
-    delete_abandoned(parent)
-    prefix = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
-    with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        os.environ[_FOLDER] = name
+    delete_abandoned(parent, _PREFIX)
+    with own_folder(parent, _PREFIX) as folder:
+        os.environ[_FOLDER] = str(folder)
         cleaner = Thread(target=clean, daemon=True)
         cleaner.start()
         try:
@@ -179,9 +177,17 @@ def delete_older(folder: Path, age: float) -> None:
                 path.unlink()
 
 
-def delete_abandoned(parent: Path) -> None:
+@contextmanager
+def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A folder there while this lasts; its name tells `delete_abandoned` whose it is. `prefix` ends in a dash."""
+    name = f"{prefix}{os.getpid()}-{_start_time(os.getpid())}-"
+    with TemporaryDirectory(prefix=name, dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def delete_abandoned(parent: Path, prefix: str) -> None:
     """Delete the folders there of servers that run no more; each is named for its process and when that started."""
-    for folder in parent.glob(f"{_PREFIX}*-*-*"):
+    for folder in parent.glob(f"{prefix}*-*-*"):
         _, process, started, *_ = folder.name.split("-")
         if process.isdecimal() and _start_time(int(process)) != started and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)  # what is somebody else's stays
@@ -257,26 +263,41 @@ def usage_of(folder: Path) -> Usage:
     return Usage(total, count)
 
 
-def drop_route(directory: Path | None, free_bytes: int = FREE_BYTES) -> Route:
-    """The address that takes such a file, written into the user's models directory if it is a model.
+DROPPED = ".dropped-"  # hidden, so that nobody lists a file before it is whole
+_DROPS = 4
 
-    It answers with the path that the file has there, or with a sentence that says why it is refused. So many
-    `free_bytes` stay free.
+
+class Drops:
+    """Model files dropped on the page, which go into the user's models directory if they are models.
+
+    `PUT /model/NAME` answers with the path that the file has there, or with a sentence that says why it is refused.
     """
 
-    async def dropped(request: Request) -> Response:
+    def __init__(self, directory: Path | None = None, free_bytes: int = FREE_BYTES) -> None:
+        """So many `free_bytes` stay free, whatever arrives at once. What a killed server left is deleted."""
+        self._directory = directory
+        self._free_bytes = free_bytes
+        self._coming: dict[Path, int] = {}  # bytes of each file under way that are not on the disk yet
+        # one after the other, so that neither takes the other's name, and in no thread that answers requests
+        self._keeper = CapacityLimiter(1)
+        delete_abandoned(models_dir(directory), DROPPED)
+
+    @property
+    def route(self) -> Route:
+        """The address that takes a file."""
+        return Route("/model/{name}", self._dropped, methods=["PUT"])
+
+    async def _dropped(self, request: Request) -> Response:
         try:
-            folder = await run_sync(writable, models_dir(directory), "Models")
+            folder = await run_sync(writable, models_dir(self._directory), "Models")
             size = int(request.headers.get("content-length", "0"))
-            if shutil.disk_usage(folder).free < size + free_bytes:
-                raise UsageError(f"There is no room for this file in {folder}; free some, or give the file's path.")
-            # hidden, so that nobody lists it before it is whole
-            with TemporaryDirectory(prefix=".dropped-", dir=folder) as place:
-                file = Path(place, request.path_params["name"])
+            with own_folder(folder, DROPPED) as place, self._room(place, size):
+                file = place / request.path_params["name"]
                 async with await open_file(file, "wb") as part:
                     async for piece in request.stream():
                         await part.write(piece)
-                kept = await run_sync(keep_model, file, directory)
+                        self._coming[place] -= len(piece)
+                kept = await run_sync(keep_model, file, self._directory, limiter=self._keeper)
         except SpecdemoError as error:
             return _refused(str(error))
         except OSError as error:
@@ -285,7 +306,22 @@ def drop_route(directory: Path | None, free_bytes: int = FREE_BYTES) -> Route:
             return _refused("The page was left.")
         return JSONResponse({"path": str(kept)})
 
-    return Route("/model/{name}", dropped, methods=["PUT"])
+    @contextmanager
+    def _room(self, place: Path, size: int) -> Iterator[None]:
+        """While a file of this size arrives in a place.
+
+        Raises:
+            UsageError: it does not fit beside the others that arrive, or they are many.
+        """
+        if len(self._coming) >= _DROPS:
+            raise UsageError("Other files are being copied; wait until they are here, then drop this one again.")
+        if shutil.disk_usage(place).free < sum(self._coming.values()) + size + self._free_bytes:
+            raise UsageError(f"There is no room for this file in {place.parent}; free some, or give the file's path.")
+        self._coming[place] = size
+        try:
+            yield
+        finally:
+            del self._coming[place]
 
 
 def _refused(sentence: str) -> Response:
