@@ -132,7 +132,7 @@ def test_a_figure_that_is_too_noisy_says_what_would_settle_it() -> None:
     noisy = estimated(*[0.8, 0.95, 1.3] * 3)
     assert noisy.sentence.startswith("Anything from 0.80× to 1.30× fits what was measured.")
     disturbed = estimated(*[0.8, 0.95, 1.3] * 3, other_load=0.91)
-    assert disturbed.sentence.endswith("Close other programs and run again for a firmer result.")
+    assert disturbed.sentence.endswith("Close other programs and run again.")
     assert disturbed.chip == "disturbed: other programs used 91 % of the processor"
     assert disturbed.doubt in disturbed.why
 
