@@ -37,7 +37,7 @@ from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.uploads import AGE, FILE_BYTES, drop_route, visitors_files
 from specdemo.ui.views import StyleLayers, head, script, theme
-from specdemo.worker import EngineFactory, WithEngine, Worker
+from specdemo.worker import EngineFactory, Prepare, Worker
 
 SESSIONS = 500
 """Visitors whose state is kept, the latest ones, within `limits.STATE_BYTES`."""
@@ -71,7 +71,7 @@ def serve(
     # else Gradio keeps 10,000 events, and makes a table of all of them after each, beside the engine's clocks
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load, WithEngine(begun(pair.target).engine, initial_pair(pair)))
+    worker = Worker(load, Prepare(begun(pair.target).engine, initial_pair(pair)))
     try:
         with visitors_files():
             page = build_page(
