@@ -356,6 +356,6 @@ export class Race {
 
   /** The first rounds of the run, one step after the other. */
   slowly() {
-    this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative);
+    this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative + (this.chat ? "\n" : ""));
   }
 }

@@ -172,7 +172,7 @@ def test_what_disturbs_a_measurement_is_named() -> None:
     assert kinds(repeated(2.0, other_load=0.3)) == ["other load"]
     costs = Costs(plain_step=1, draft_step=None, verify=(1.0, 0.98, 0.9, 1.2))
     (doubt,) = warnings(comparison.model_copy(update={"costs": costs}))
-    assert doubt.reason.startswith("v(3) = 0.90 is below 1")
+    assert doubt.reason.startswith("A pass over 3 tokens seemed to take 0.90 of one")
     unsteady = {"speculative": WarmUp(rounds=9, seconds=3, steady=False)}
     assert kinds(comparison.model_copy(update={"warm_up": unsteady})) == ["still warming up"]
 
