@@ -210,7 +210,7 @@ export class Race {
       this.root.dataset.state = "playing";
       this.root.dataset.tone = "";
     }
-    this.root.dataset.live = String(player.live && !player.complete);
+    this.root.dataset.live = String(player.factor === null || (player.live && !player.complete));
     this.say(this.pace(player));
     for (const name of SIDES) {
       const rounds = player.take(name);
@@ -270,7 +270,7 @@ export class Race {
       const count = finished ? `${tokens} tokens` : `${tokens} of ${player.limit}`;
       this.bar(side, player.limit ? tokens / player.limit : 0, tokens ? `${count} · ${duration(ms)}` : "", finished);
     }
-    if (player.sequential && player.live) return; // they do not run side by side
+    if (player.factor === null || (player.sequential && player.live)) return; // they do not run side by side yet, or at all
     const lead = this.lead ?? at.speculative.tokens - at.plain.tokens;
     if (at.plain.finished || at.speculative.finished) this.lead = lead;
     const sign = lead > 0 ? "+" : "−";
@@ -306,6 +306,7 @@ export class Race {
 
   /** @param {Player} player */
   pace(player) {
+    if (player.factor === null) return "";
     if (player.live && !player.complete && this.served) return "Live, one slice behind: each side as its server's answer arrives.";
     if (player.live && !player.complete) return "Live, one slice behind: the sides take turns on this machine, and each clock counts only its own time.";
     if (player.factor === 1) return "Played in real time, each side on its own clock.";
@@ -355,6 +356,6 @@ export class Race {
 
   /** The first rounds of the run, one step after the other. */
   slowly() {
-    this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative);
+    this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative + (this.chat ? "\n" : ""));
   }
 }

@@ -104,9 +104,7 @@ def _penalty(text: str) -> float:
 
 
 def _train(options: argparse.Namespace) -> None:
-    if options.kind != "table":
-        check_installed()
-    elif options.curve or options.replay or options.match_states:
+    if options.kind == "table" and (options.curve or options.replay or options.match_states):
         raise UsageError(
             "A table is counted, not trained; leave --curve, --replay and --match-states out, or choose --kind draft."
         )
@@ -128,6 +126,8 @@ def _train(options: argparse.Namespace) -> None:
     target = resolve(options.target, directory)
     begin = resolve(options.begin, directory) if options.begin else None
     check_target(target)
+    if options.kind != "table":
+        check_installed()
     show_conversion(convert_models([target]))
 
     tokens = options.tokens or 0

@@ -78,9 +78,10 @@ def measure_contexts(
             return
         seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
         try:
-            change = None if index or late() else _length_change(engine, text, late)  # it hardly depends on the text
-            rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
-            first = [] if late() else [step.seconds for step in engine.draft_rounds(text, 1)]
+            # it hardly depends on the text
+            change = None if index or late() else _length_change(engine, text, lambda: late() or stop())
+            rounds = [] if stop() else engine.draft_rounds(text, TIMED_LOOKAHEAD)
+            first = [] if late() or stop() else [step.seconds for step in engine.draft_rounds(text, 1)]
             for done, tokens in enumerate(visits_in_order(visits, late)):
                 if stop():
                     return

@@ -295,7 +295,7 @@ class FileKind(NamedTuple):
 
 FILE_KINDS = {
     "html": FileKind("one HTML file that replays the race offline", "text/html", replay),
-    "gif": FileKind("the race as a moving picture", "image/gif", moving_picture),
+    "gif": FileKind("the race as an animation", "image/gif", moving_picture),
     "png": FileKind("a picture of the verdict", "image/png", verdict_picture),
 }
 

@@ -220,7 +220,7 @@ def _doubtful(speedup: Speedup) -> str:
 def _settling(comparison: Comparison, speedup: Speedup) -> str:
     """What would make the figure firmer."""
     if any(caution.kind == "other load" for caution in warnings(comparison)):
-        return "Close other programs and run again for a firmer result."
+        return "Close other programs and run again."
     if metrics.common_tokens(comparison) < 64:
         return "Allow a longer answer for a firmer result."
     return "Run again for a firmer result."

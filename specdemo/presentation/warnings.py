@@ -244,6 +244,6 @@ def _of_costs(costs: Costs) -> Iterator[Caution]:
     if least < _BELOW:
         yield Caution(
             "v(n) below 1",
-            f"v({tokens}) = {least:.2f} is below 1, but a pass over {tokens} tokens cannot take less time than one "
-            "over a single token. Something else slowed the machine down while step costs were measured.",
+            f"A pass over {tokens} tokens seemed to take {least:.2f} of one over a single token: v({tokens}) below "
+            "1, which cannot be. Something else slowed the machine down while step costs were measured.",
         )

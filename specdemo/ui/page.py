@@ -37,7 +37,7 @@ from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
 from specdemo.ui.uploads import AGE, FILE_BYTES, Drops, visitors_files
 from specdemo.ui.views import StyleLayers, head, script, theme
-from specdemo.worker import EngineFactory, WithEngine, Worker
+from specdemo.worker import EngineFactory, Prepare, Worker
 
 SESSIONS = 500
 """Visitors whose state is kept, the latest ones, within `limits.STATE_BYTES`."""
@@ -69,7 +69,7 @@ def serve(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load, WithEngine(initial_settings(pair.target).engine, initial_pair(pair)))
+    worker = Worker(load, Prepare(initial_settings(pair.target).engine, initial_pair(pair)))
     try:
         with visitors_files():
             page = build_page(

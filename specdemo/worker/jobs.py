@@ -174,29 +174,53 @@ class Engines:
 class WithEngine:
     """Work with a pair in one engine: `work(engine, stop=…, costs=…)`.
 
-    Without any, the pair is loaded and made warm, so that a race with its initial settings begins at once. Work that
-    does not need step costs is not kept waiting for them.
+    Work that does not need step costs is not kept waiting for them.
     """
 
     engine: EngineName
     pair: ModelPair
-    work: Callable[..., Iterator[Any]] | None = None
+    work: Callable[..., Iterator[Any]]
     calibrate: bool = True
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Load and calibrate whatever is not ready yet, then work."""
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate)
-        if self.work is None:
-            yield from self._prepare(engine, engines.stop, costs)
-        elif not engines.stop():
+        if not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
 
-    def _prepare(self, engine: Engine, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Phase]:
-        if engine.remote or stop():
-            return
+
+@dataclass(frozen=True)
+class Prepare:
+    """Make a pair ready for a race with these settings, so that it begins at once; without any, its initial ones.
+
+    Loaded and warm come first, then its step costs, which most races do without.
+    """
+
+    engine: EngineName
+    pair: ModelPair
+    settings: GenerationSettings | None = None
+
+    def __call__(self, engines: Engines) -> Iterator[Any]:
+        """Load, warm up and calibrate whatever is not ready yet."""
+        settings = self.settings or self._initial()
+        first = settings is not None and needs_costs(settings)
+        engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
+        if not engine.remote and settings is not None and not engines.stop():
+            yield from prepare(engine, settings, costs, engines.stop)
+        if not first and not engines.stop():
+            yield from engines.using(self.engine, self.pair)
+
+    def _initial(self) -> GenerationSettings | None:
         chosen = {"engine": self.engine} | ({"drafter": "lookup"} if self.pair.draft is None else {})
         with suppress(SettingsError):  # running it reports the error
-            yield from prepare(engine, initial_settings(self.pair.target, **chosen), costs, stop)
+            return initial_settings(self.pair.target, **chosen)
+        return None
+
+
+def needs_costs(settings: GenerationSettings) -> bool:
+    """Whether the strategy depends on what steps cost."""
+    strategy = settings.strategy
+    return strategy.needs_costs or strategy.fixed_lookahead is None
 
 
 @dataclass(frozen=True)
@@ -210,10 +234,8 @@ class Race:
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Load whatever is not ready yet, measure step costs where the strategy depends on them, then race."""
-        strategy = self.settings.strategy
-        varying = strategy.needs_costs or strategy.fixed_lookahead is None
         work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
-        yield from WithEngine(self.settings.engine, self.pair, work, calibrate=varying)(engines)
+        yield from WithEngine(self.settings.engine, self.pair, work, calibrate=needs_costs(self.settings))(engines)
 
 
 @dataclass(frozen=True)
@@ -238,16 +260,14 @@ class WithLoader:
 
 @dataclass(frozen=True)
 class IfLoaded:
-    """Work with a pair in one engine, as `WithEngine`, but only if both are loaded already."""
+    """A job with a pair in one engine, but only if both are loaded already."""
 
-    engine: EngineName
-    pair: ModelPair
-    work: Callable[..., Iterator[Any]]
+    job: WithEngine | Prepare
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Work, or do nothing."""
-        if engines.has(self.engine, self.pair):
-            yield from WithEngine(self.engine, self.pair, self.work)(engines)
+        if engines.has(self.job.engine, self.job.pair):
+            yield from self.job(engines)
 
 
 def converting(pair: ModelPair) -> Iterator[Phase]:
@@ -275,8 +295,11 @@ def serve(
     engines = Engines(factory, stop.is_set, moved)
     if first is not None:
         with suppress(Exception):  # the job that needs it reports the error when loading is retried
-            for _, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
+            for name, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
                 connection.send(next(phases))
+                if name == "calibrating":  # whoever waits may do without
+                    engines.stop = lambda: stop.is_set() or connection.poll()
+        engines.stop = stop.is_set
     ready.set()
     while True:
         send_all(connection, _guarded(connection.recv(), engines))

@@ -92,6 +92,8 @@ class Worker:
     def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """As `run`, but only if no other job is being done, and no longer than until another one waits.
 
+        What it loads is loaded to the end, though: whoever waits probably needs it.
+
         Raises:
             SpecdemoError: what the job raised, or the child died, or had to be ended.
         """
@@ -124,7 +126,7 @@ class Worker:
             self._current = cancelled
             self._watch.reported()
             self._child.send(job)
-            messages = self._messages(unwanted)
+            messages = self._messages(cancelled, unwanted)
             try:
                 for message in messages:  # noqa: UP028 (`yield from` would close them, too)
                     yield message
@@ -172,7 +174,7 @@ class Worker:
         self._first = None  # a restarted child loads what its first job needs
         self._watch = Watch(self._child.process_id, pulse, self._child.kill, self._patience, self._silence)
 
-    def _messages(self, unwanted: Callable[[], bool]) -> Iterator[Any]:
+    def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Whatever the child sends until its job is done; once a second without news, the phase again, or None."""
         phase: Phase | None = None if self._ready.is_set() else Phase("loading")
         began = ticked = reported = monotonic()
@@ -202,7 +204,7 @@ class Worker:
             self._stop.set()
             cancelled_at = cancelled_at or now
             if phase is not None and phase.name in ("converting", "loading"):
-                if now - cancelled_at > _LOADING_GRACE:
+                if cancelled.is_set() and now - cancelled_at > _LOADING_GRACE:
                     self._child.end()
                     return
             elif now - max(cancelled_at, reported) > self._grace:

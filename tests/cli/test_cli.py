@@ -613,7 +613,9 @@ def test_training_without_pytorch_says_how_to_get_it(
     models = tmp_path / "models"
     assert main(["train-draft", "--target", "story-pair/target", "--out", "made", "--models-dir", str(models)]) == 2
     assert "train-requirements.txt" in capsys.readouterr().err
-    assert not models.exists()
+    assert not list(models.iterdir())
+    assert main(["train-draft", "--target", "nope", "--out", "made"]) == 2
+    assert capsys.readouterr().err.startswith("specdemo: Unknown model 'nope'")  # which comes first
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,11 @@ from specdemo.ui.boards import EMPTY, KnownCosts, costs_board, prediction_board,
 from specdemo.ui.events import job_updates
 from specdemo.ui.tabs.experiments import ExperimentCallbacks
 from specdemo.ui.tabs.tune import after_sweep, reset_for
-from specdemo.worker import WithEngine
+from specdemo.worker import Prepare
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)
-JOB = WithEngine("traced", ENGINE.pair)
+JOB = Prepare("traced", ENGINE.pair)
 
 
 def swept() -> list[Progress[Sweep]]:
@@ -231,7 +231,7 @@ class Sessions:
     def __init__(self, *progress: object, error: EngineError | None = None) -> None:
         self._progress, self._error = progress, error
 
-    def measure(self, visitor: str, what: str, job: WithEngine) -> Iterator[object]:
+    def measure(self, visitor: str, what: str, job: Prepare) -> Iterator[object]:
         yield from self._progress
         if self._error is not None:
             raise self._error

@@ -91,6 +91,14 @@ class CompareCallbacks:
         with suppress(SettingsError):
             self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
 
+    def prepare(self, known: bool, pair: ModelPair, *values: Any) -> None:
+        """Somebody reads, and may run these settings next."""
+        if known:
+            with suppress(SettingsError):
+                settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+                # a page that others reach does not let one of them take away what another has loaded
+                self._sessions.prepare(pair, settings, load=self._local)
+
     def repeat(
         self, request: gr.Request, known: bool, pair: ModelPair, finished: FinishedRun | None
     ) -> Iterator[list[Any]]:
@@ -290,7 +298,7 @@ class CompareTab(NamedTuple):
     run: gr.Button
     """Disabled until the page is restored, so that nobody runs a different pair than the link's."""
     go_on: Callable[[Any], Any]
-    """Takes an event, after which the chat that the browser kept goes on."""
+    """Takes an event, after which the chat that the browser kept goes on, and the engine gets ready."""
 
 
 class FindButtons(NamedTuple):
@@ -340,12 +348,16 @@ def compare_tab(
         race,
         find,
         run.run,
-        lambda after: after.then(restore_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE),
+        lambda after: after.then(restore_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE).then(
+            callbacks.prepare, [known, pair, *controls.values()], **PRIVATE
+        ),
     )
     _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat, kept)
     run.stop.click(stop, **PRIVATE)
     moved = [controls[name].change for name in AT_HAND]
     gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
+    reading = [prompt.focus, *(controls[name].change for name in DECODING)]
+    gr.on(reading, callbacks.prepare, [known, pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
     fresh = chat.anew.click(new_chat, outputs=[*chat, kept], **PRIVATE)
     fresh.then(None, kept, js=script("settings.js", "keepChat"))
     pair.change(restore_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE)

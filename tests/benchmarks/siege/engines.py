@@ -23,7 +23,7 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, ModelPair, Phase, Progress, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.worker import WithEngine, WithLoader, Worker
+from specdemo.worker import Prepare, WithLoader, Worker
 from tests.benchmarks.siege.tally import Tally
 
 MOMENTS = ("loading", "calibrating", "warming up", "prefilling", "racing")
@@ -143,7 +143,7 @@ def growth(runs: int, switches: int) -> Tally:
         tally.growth = _grown(sizes)
         sizes = []
         for number in range(switches):
-            list(worker.run(WithEngine("genai", pairs[(number + 1) % 2])))
+            list(worker.run(Prepare("genai", pairs[(number + 1) % 2])))
             tally.answered += 1
             if number % 2:
                 sizes.append(_memory(worker))  # of the same pair each time
