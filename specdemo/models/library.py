@@ -14,7 +14,7 @@ from specdemo.files import is_text
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.discovery import found_files, gguf_files, listed
 from specdemo.models.download import cached_folders, local_folder
-from specdemo.models.folder import content_digest, inspect_folder
+from specdemo.models.folder import content_digest, inspect_folder, own_head
 from specdemo.models.gguf import inspect_gguf, inspect_model, is_gguf
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import MODELS_VARIABLE, link_or_copy, models_dir, writable
@@ -72,12 +72,14 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
 
 
 def _places(models: Iterable[Model]) -> Iterator[Model]:
-    """The first model of each place."""
+    """The first model of each place, and the head beside it, if it is in parts."""
     seen = set()
     for model in models:
         if model.path is None or model.path not in seen:
             seen.add(model.path)
             yield model
+            if model.in_parts:
+                yield own_head(model)
 
 
 def _one_of_each(models: Iterable[Model]) -> tuple[list[Model], list[Copy]]:
