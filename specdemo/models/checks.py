@@ -31,9 +31,18 @@ _LINEAR_THRESHOLD = (
     "GenAI speculates for a target with linear attention with a constant lookahead; choose policy constant."
 )
 _MTP = (
-    "It is a multi-token-prediction head, which GenAI runs only in pipelines that cannot be stepped (an export in "
-    "parts; for Gemma 4, one without continuous batching); choose a draft model or an EAGLE-3 head."
+    "A multi-token-prediction head drafts for the model that it was exported with, in the same folder; choose that "
+    "as the target."
 )
+_GEMMA4_MTP = (
+    "GenAI runs Gemma 4's multi-token-prediction head only without continuous batching, in a pipeline that cannot be "
+    "stepped; choose a draft model or an EAGLE-3 head."
+)
+_IN_PARTS = (
+    "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
+    "choose the genai engine and that head as the draft."
+)
+_IN_PARTS_LOOKUP = "GenAI has no prompt lookup for a model that is exported in parts; choose drafter model."
 _SERVED = "This model is on a server; choose the served engine."
 _NOT_SERVED = "The served engine decodes only what servers have; choose the genai engine."
 
@@ -95,7 +104,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     engines = []
     for name in LOCAL:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
-        refusal = _cannot(name, draft, difference)
+        refusal = _cannot(name, target, draft, difference)
         remark = refusal or _translated(difference) or _unread(unread) or _too_large(needed, free)
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
     return PairReport(
@@ -116,6 +125,8 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
     """
 
     def able(model: Model) -> bool:
+        if target.in_parts or model.head == "mtp":
+            return target.in_parts and model.head == "mtp" and model.path == target.path
         return model != target and (model.vocabulary == target.vocabulary or (model.detokenizer and not model.head))
 
     def unlikely(model: Model) -> tuple[bool, bool]:
@@ -131,6 +142,8 @@ def is_recommended(draft: Model, target: Model) -> bool:
     A head is made for one target, which only the catalogue knows.
     """
     if (draft.name, target.name) in _paired():
+        return True
+    if draft.head == "mtp" and draft.path == target.path:
         return True
     if draft.head or draft.vocabulary != target.vocabulary or draft.architecture != target.architecture:
         return False
@@ -159,7 +172,7 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     """
     if (pair.target.server is not None) != (engine == "served"):
         raise PairError(_SERVED if engine != "served" else _NOT_SERVED)
-    refusal = _cannot(engine, pair.draft, _TRANSLATED if pair.translated else None)
+    refusal = _cannot(engine, pair.target, pair.draft, _TRANSLATED if pair.translated else None)
     if refusal is not None:
         raise PairError(refusal)
     if pair.head == "dflash" and pair.runtime.enable_prefix_caching:
@@ -187,6 +200,8 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
             raise SettingsError(_LINEAR_CACHE)
         if strategy.fixed_lookahead is None:
             raise SettingsError(_LINEAR_THRESHOLD)
+    if pair.target.in_parts and not isinstance(strategy, Plain) and not strategy.drafter.model:
+        raise SettingsError(_IN_PARTS_LOOKUP)
     if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
@@ -218,9 +233,13 @@ def _difference(target: Model, draft: Model) -> str | None:
     return None
 
 
-def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
-    if draft is not None and draft.head == "mtp":
+def _cannot(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
+    if draft is not None and draft.head == "gemma4_mtp":
+        return _GEMMA4_MTP
+    if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
         return _MTP
+    if target.in_parts and engine != "served" and (engine != "genai" or draft is None or draft.head != "mtp"):
+        return _IN_PARTS
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
         return _DFLASH
     if draft is None or difference is None:

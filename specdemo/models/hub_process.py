@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 from specdemo.errors import AccessError, DiskError, FetchError, MissingError, ModelError, NetworkError, quoted
 from specdemo.models.machine import in_units
 
-WEIGHTS = "openvino_model.bin"
+WEIGHTS = ("openvino_model.bin", "openvino_language_model.bin")  # the second of an export in parts
 NEEDED = (
     "config.json",
     "generation_config.json",
@@ -134,7 +134,7 @@ def _fetch(
     if not any(file.name == gguf or (gguf is None and file.name.endswith(WEIGHTS)) for file in files):
         raise _nothing(repository, gguf, [sibling.rfilename for sibling in info.siblings or ()])
     # Weights come last: a snapshot that has them is complete.
-    files.sort(key=lambda file: (file.name == WEIGHTS, file.size))
+    files.sort(key=lambda file: (file.name in WEIGHTS, file.size))
     plan = Plan(info.sha, tuple(files), blobs)
     _check_disk(plan, cache, free)
     yield plan

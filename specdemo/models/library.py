@@ -17,7 +17,7 @@ from specdemo.files import ASSETS, is_text
 from specdemo.models.catalogue import Entry, Source, catalogue
 from specdemo.models.converted import awaits_conversion, folder_of
 from specdemo.models.download import cached_folders, local_folder
-from specdemo.models.folder import content_digest, inspect_folder
+from specdemo.models.folder import content_digest, inspect_folder, own_head
 from specdemo.models.gguf import inspect_gguf, inspect_model, inspected_apart, is_gguf
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import (
@@ -83,12 +83,14 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
 
 
 def _places(models: Iterable[Model]) -> Iterator[Model]:
-    """The first model of each place."""
+    """The first model of each place, and the head beside it, if it is in parts."""
     seen = set()
     for model in models:
         if model.path is None or model.path not in seen:
             seen.add(model.path)
             yield model
+            if model.in_parts:
+                yield own_head(model)
 
 
 def _one_of_each(models: Iterable[Model]) -> tuple[list[Model], list[Copy]]:

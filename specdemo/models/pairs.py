@@ -11,7 +11,7 @@ from specdemo.files import ASSETS
 from specdemo.models.catalogue import Defaults, Source, catalogue, find
 from specdemo.models.converted import conversions, file_digest, is_converted
 from specdemo.models.download import local_folder
-from specdemo.models.folder import inspect_folder
+from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
 from specdemo.records import HEADS, Model, ModelPair, Prompts
@@ -111,12 +111,14 @@ def bundled_prompts(kind: Prompts) -> list[str]:
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
-    """A pair of two models, or a target alone for prompt lookup.
+    """A pair of two models, or a target alone for prompt lookup; a target in parts drafts with its own head.
 
     Raises:
         FolderError, PairError: what `check_target` raises.
     """
     check_target(target)
+    if target.in_parts and (draft is None or draft.path == target.path):
+        draft = own_head(target)
     if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
     models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]

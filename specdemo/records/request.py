@@ -38,14 +38,15 @@ Prompts = Literal["chat", "base"]
 """What a target is given: questions and requests, or the beginning of a text to continue."""
 
 
-Head = Literal["eagle3", "dflash", "mtp"]
-"""What reads the target's hidden states to draft: an EAGLE-3 head, a DFlash draft, a multi-token-prediction head."""
+Head = Literal["eagle3", "dflash", "mtp", "gemma4_mtp"]
+"""What reads the target's hidden states to draft. Gemma 4's multi-token-prediction head also reads its KV cache."""
 
 
 HEADS: dict[Head, str] = {
     "eagle3": "an EAGLE-3 head",
     "dflash": "a DFlash draft",
     "mtp": "a multi-token-prediction head",
+    "gemma4_mtp": "Gemma 4's multi-token-prediction head",
 }
 """What they are called in a sentence."""
 
@@ -56,8 +57,9 @@ class Model(Record):
     `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
     propose but not write; `head`: it is a head, which drafts from the target's hidden states, is not a
     model in its own right, and may lack some of the target's tokens. `server`: what serves it, if it is not loaded
-    here. `linear_attention`: some layers keep a state in place of a KV cache. `form`: in which form the weights of a
-    GGUF file are loaded. None means unknown when the record was written.
+    here. `linear_attention`: some layers keep a state in place of a KV cache. `in_parts`: its network takes
+    embeddings, which another one makes of tokens, and its own multi-token-prediction head lies beside it. `form`: in
+    which form the weights of a GGUF file are loaded. None means unknown when the record was written.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Model(Record):
     detokenizer: bool = True
     head: Head | None = None
     linear_attention: bool = False
+    in_parts: bool = False
     server: ServerKind | None = None
     form: Weights = "auto"
     path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine

@@ -183,6 +183,20 @@ class Tokenizer:
         """Text of ids; bytes that form no character become U+FFFD."""
         return str(self._tokenizer.decode(list(ids))) if ids else ""
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of these ids, special tokens included, for software that takes texts only.
+
+        Raises:
+            PromptError: the text means other ids: a special token was typed, or the ids form no text.
+        """
+        text = str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        if self.encode(text) != list(ids):
+            raise PromptError(
+                "This prompt holds a special token as text, which GenAI cannot tell from a real one where a model is "
+                "exported in parts; take it out."
+            )
+        return text
+
     def check_fits(self, draft: "Tokenizer") -> None:
         """Check that the proposals of a draft with that tokenizer mean the same here.
 

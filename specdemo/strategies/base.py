@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
 EngineName = Literal["genai", "traced", "served"]
-DraftKindName = Literal["model", "translated", "eagle3", "dflash", "mtp", "server", "request"]
+DraftKindName = Literal["model", "translated", "eagle3", "dflash", "mtp", "gemma4_mtp", "server", "request"]
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
 """Servers whose answers are understood; "openai" is any other that speaks OpenAI's protocol."""
 
@@ -120,7 +120,13 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             ("genai",),
             greedy="A DFlash draft works in greedy decoding only; switch sampling off.",
         ),
-        DraftKind("mtp", "a multi-token-prediction head, which no engine here can load", ()),
+        DraftKind(
+            "mtp",
+            "a multi-token-prediction head, one layer that continues the target's own hidden states",
+            ("genai",),
+            greedy="A multi-token-prediction head works in greedy decoding only; switch sampling off.",
+        ),
+        DraftKind("gemma4_mtp", "Gemma 4's multi-token-prediction head, which no engine here can load", ()),
         DraftKind("server", "that of a server that speculates as configured at its start", ("served",)),
         DraftKind("request", "that of a server that is asked in each request how to speculate", ("served",)),
     )
@@ -335,6 +341,9 @@ def refusal(strategy: Strategy, engine: EngineName, *, sampling: bool = False, k
     return strategy.contradiction()
 
 
+_CONSTANT_ONLY: dict[DraftKindName, str] = {"dflash": "A DFlash draft", "mtp": "A multi-token-prediction head"}
+
+
 def pair_refusal(
     strategy: Strategy,
     draft: DraftKindName | None,
@@ -359,8 +368,9 @@ def pair_refusal(
         return greedy
     if (unfit := strategy.unfit(draft)) is not None:
         return unfit
-    if draft == "dflash" and not strategy.proposes(draft, engine):
-        return "A DFlash draft proposes a constant number of tokens in the genai engine; choose policy constant."
+    if draft in _CONSTANT_ONLY and not strategy.proposes(draft, engine):
+        what = _CONSTANT_ONLY[draft]
+        return f"{what} proposes a constant number of tokens in the genai engine; choose policy constant."
     if not strategy.proposes(draft, engine):
         return (
             f"With an EAGLE-3 head the {engine} engine does not support a confidence threshold; "

@@ -19,7 +19,7 @@ from specdemo.strategies.base import (
 )
 
 _ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3", "request")
-_CONSTANT = (*_ANY, "dflash")
+_CONSTANT = (*_ANY, "dflash", "mtp")
 _NEVER_BELOW = 1e-30  # GenAI takes a threshold of 0 for "no threshold set"
 _ASSISTANT_TOKENS = 20  # where transformers' assistant stops, if nothing else says so
 _HEURISTIC = Policy("heuristic", "Heuristic")

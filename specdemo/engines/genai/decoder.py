@@ -58,13 +58,13 @@ class GenAIDecoder:
     def rounds(self) -> Generator[Prefilling | Round]:
         """Tokenise, prefill, in parts if the prompt is long, and decode."""
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
-        if self._kind == "model" and self._pipelines.pair.eagle3 and len(self._prompt) < 2:
-            raise PromptError("An EAGLE-3 head needs a prompt of at least two tokens; enter a longer one.")
+        if self._kind == "model" and self._pipelines.pair.head in ("eagle3", "mtp") and len(self._prompt) < 2:
+            raise PromptError("Such a head needs a prompt of at least two tokens; enter a longer one.")
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
-        self._pipeline = self._pipelines.get(self._kind)
+        self._pipeline, prompt = self._pipelines.get(self._kind), self._pipelines.prompt(self._prompt)
         try:
             config = generation_config(self._pipeline, self._request)
-            self._handle = self._pipeline.add_request(next(request_ids), as_tensor(self._prompt), config)
+            self._handle = self._pipeline.add_request(next(request_ids), prompt, config)
         except RuntimeError as error:
             raise self._failure() from error
         try:

@@ -39,6 +39,7 @@ def generation_config(
     config = pipeline.get_config()
     for name, value in request.genai().items():
         setattr(config, name, value)
+    config.apply_chat_template = False  # the prompt has it already; GenAI applies it to texts only
     return config
 
 
@@ -76,6 +77,26 @@ class Pipelines:
                 del self._loaded[other]
             self._loaded[kind] = self._build(kind)
         return self._loaded[kind]
+
+    def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
+        """A prompt as this target's pipelines take it: its ids, or, where they take embeddings, its text.
+
+        Raises:
+            PromptError: GenAI would read the text differently.
+        """
+        return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
+
+    def generate(self, kind: Kind, request: Request) -> tuple[Any, str | None]:
+        """GenAI's result of the whole answer at once, which has counters; and its text, where it has no ids.
+
+        Raises:
+            PromptError: the prompt cannot be used.
+            RuntimeError: GenAI failed; the pipeline must be discarded.
+        """
+        pipeline = self.get(kind)
+        prompt, config = self.prompt(self.tokenizer.encode_prompt(request)), generation_config(pipeline, request)
+        result = pipeline.generate([prompt], [config])[0]
+        return result, result.m_generation_ids[0] if isinstance(prompt, str) else None
 
     def discard(self, kind: Kind) -> None:
         """Drop a pipeline that failed; it is rebuilt when next needed."""
@@ -121,6 +142,10 @@ class Pipelines:
                 raise PairError(
                     f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}; "
                     "choose the target it was trained for, which must have at least ten layers."
+                ) from error
+            if kind == "model" and self.pair.head == "mtp":
+                raise PairError(
+                    f"GenAI cannot load the multi-token-prediction head of {target.name!r}; export the model again."
                 ) from error
             if kind == "model" and self.pair.head == "dflash":
                 raise PairError(
