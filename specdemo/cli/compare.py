@@ -26,7 +26,7 @@ from specdemo.measure.diagnosis import with_counters
 from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
-from specdemo.models.checks import compared
+from specdemo.models.checks import check_strategy, compared
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.presentation import schema, share
 from specdemo.presentation.code import FLAVOURS, code
@@ -77,6 +77,7 @@ def _compare(options: argparse.Namespace) -> None:
     check_json(options.json)
     for name in share.FILE_KINDS:
         check_file(getattr(options, name))
+    check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     show_conversion(convert_pair(pair))
     with announced("loading"):
         engine = options.load_engine(settings.engine, pair)

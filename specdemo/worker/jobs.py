@@ -17,6 +17,7 @@ from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.measure.conditions import prepare
 from specdemo.measure.race import LiveSettings, race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.models.checks import check_strategy
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import begun
 from specdemo.progress import Phase
@@ -114,6 +115,7 @@ class Race:
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Load whatever is not ready yet, measure step costs where the strategy depends on them, then race."""
         strategy = self.settings.strategy
+        check_strategy(self.pair, self.settings.engine, strategy, self.settings.sampling)  # loading takes long
         varying = strategy.needs_costs or strategy.fixed_lookahead is None
         work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
         yield from WithEngine(self.settings.engine, self.pair, work, calibrate=varying)(engines)
