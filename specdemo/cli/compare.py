@@ -24,7 +24,7 @@ from specdemo.files import write_bytes, write_json
 from specdemo.measure.race import race, with_counters
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
-from specdemo.models.checks import with_tokenizers_compared
+from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.presentation import schema, share
 from specdemo.presentation.code import FLAVOURS, code
@@ -74,6 +74,7 @@ def _compare(options: argparse.Namespace) -> None:
     check_json(options.json)
     for name in share.FILE_KINDS:
         check_file(getattr(options, name))
+    check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     show_conversion(convert_pair(pair))
     with announced("loading"):
         engine = options.load_engine(settings.engine, pair)

@@ -68,8 +68,10 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
     draft, notes = None, list[str]()
     if request.strategy.drafter.model:
         model = _draft(pair)
-        # transformers has no such heads
-        formats = () if pair.eagle3 and flavour == "transformers" else software.draft
+        eagle = (
+            pair.eagle3 and flavour != "transformers"
+        )  # transformers has no heads, and nothing else has other ones
+        formats = software.draft if pair.head is None or eagle or flavour in ("genai", "ovms") else ()
         draft = _found(model, formats, local)
         if draft is None:
             request = replace(request, strategy=Lookup(settings.max_ngram_size, settings.num_assistant_tokens))
@@ -115,7 +117,8 @@ def _genai(copy: _Copy) -> Iterator[str]:
     source = "prompt_lookup=True"
     if copy.draft is not None:
         source = f"draft_model=ov_genai.draft_model({copy.draft.path!r}, {draft_device(runtime)!r}{theirs})"
-    yield "pipeline = ov_genai.LLMPipeline("
+    pipeline = "VLMPipeline" if copy.pair.target.in_parts else "LLMPipeline"
+    yield f"pipeline = ov_genai.{pipeline}("
     yield f"    {copy.target.path!r}, {runtime.device!r}, scheduler_config=scheduler{given},"
     yield f"    {source},"
     yield ")"
@@ -124,13 +127,15 @@ def _genai(copy: _Copy) -> Iterator[str]:
         why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
         yield f"config.{name} = {value!r}{why}"
     yield f"prompt = {copy.request.prompt!r}"
-    if copy.chat:
+    if copy.chat and copy.pair.target.in_parts:  # GenAI takes no chat here
+        yield "config.apply_chat_template = True"
+    elif copy.chat:
         yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
         if not copy.request.enable_thinking:
             yield 'prompt.set_extra_context({"enable_thinking": False})'
     else:
         yield "config.apply_chat_template = False"
-    yield "print(pipeline.generate(prompt, config))"
+    yield f"print(pipeline.generate(prompt, {'generation_config=' if copy.pair.target.in_parts else ''}config))"
 
 
 def _ovms(copy: _Copy) -> Iterator[str]:

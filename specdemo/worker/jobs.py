@@ -30,6 +30,7 @@ from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.measure.conditions import prepare
 from specdemo.measure.race import LiveSettings, race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.models.checks import check_strategy
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import initial_settings
 from specdemo.records import Costs, ModelPair, Phase, Turn
@@ -234,6 +235,8 @@ class Race:
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Load whatever is not ready yet, measure step costs where the strategy depends on them, then race."""
+        chosen = self.settings
+        check_strategy(self.pair, chosen.engine, chosen.strategy, chosen.sampling)  # before loading, which takes long
         work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
         yield from WithEngine(self.settings.engine, self.pair, work, calibrate=needs_costs(self.settings))(engines)
 

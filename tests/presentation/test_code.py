@@ -61,6 +61,21 @@ def test_the_lines_for_genai_write_what_the_engine_writes(
     assert capfd.readouterr().out == expected + "\n"
 
 
+@pytest.mark.openvino
+def test_the_lines_for_a_model_in_parts_write_what_the_engine_writes(capfd: pytest.CaptureFixture[str]) -> None:
+    runtime = RuntimeSettings.checked(precision="f32", model_cache=False)
+    pair = pair_of(inspect_folder(FIXTURES / "mtp"), runtime=runtime)
+    settings = GenerationSettings(num_assistant_tokens=3, max_new_tokens=16, ignore_eos=True)
+    engine = GenAIEngine(pair)
+    expected = run_alone(engine.decoder(Request.of("abc def ghi", settings))).text
+    engine.close()
+    lines = code("genai", pair, settings, "abc def ghi", local=True)
+    capfd.readouterr()
+    exec(lines, {})
+    assert capfd.readouterr().out == expected + "\n"
+    assert "--draft_source_model" in code("ovms", pair, settings, "abc", local=True)
+
+
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_python_compiles_and_commands_keep_their_words(flavour: str) -> None:
     lines = written(flavour, num_assistant_tokens=7)
