@@ -311,6 +311,29 @@ def test_an_address_may_do_so_much_in_a_minute(monkeypatch: pytest.MonkeyPatch) 
     assert client("http://lab", "0.0.0.0", address="10.0.0.8").post(JOIN, json={}).text == "done"
 
 
+def test_an_address_has_so_much_waiting_at_once() -> None:
+    def waiting(host: str) -> SimpleNamespace:
+        return SimpleNamespace(request=SimpleNamespace(client=SimpleNamespace(host=host)))
+
+    for address, neighbour, other in (
+        ("10.0.0.7", "10.0.0.7", "10.0.0.8"),
+        ("2001:db8::1", "2001:db8::2", "2001:db9::1"),
+    ):
+        page = client("http://lab", "0.0.0.0", address=address)
+        events = cast(Any, page.app).get_blocks()._queue.event_ids_to_events
+        events.update({str(number): waiting(neighbour) for number in range(OPEN - 1)}, other=waiting(other))
+        assert page.post(JOIN, json={}).text == "done"
+        events["last"] = waiting(address)
+        refused = page.post(JOIN, json={})
+        assert (refused.status_code, "from your address" in refused.text) == (429, True)
+        assert page.post("/gradio_api/cancel", json={}).text == "done"
+    here = client("http://lab", "0.0.0.0", address="127.0.0.1")
+    cast(Any, here.app).get_blocks()._queue.event_ids_to_events.update(
+        {str(number): waiting("127.0.0.1") for number in range(OPEN)}
+    )
+    assert here.post(JOIN, json={}).text == "done"
+
+
 def test_sign_ins_are_limited_sooner() -> None:
     page = client("http://lab", "0.0.0.0", address="2001:db8::1")
     assert [page.post("/login").status_code for _ in range(SIGN_INS + 1)] == [200] * SIGN_INS + [429]
