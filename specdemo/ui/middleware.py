@@ -10,11 +10,13 @@
 - Address: how much one address does at once and in a minute.
 """
 
+import gc
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any, NamedTuple
@@ -373,6 +375,16 @@ class Readable:
                 await refusal.response(scope, receive, send)
 
 
+@contextmanager
+def _no_search_for_garbage() -> Iterator[None]:
+    """While many objects are made that last no longer: Python would look at all that it holds, again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 async def _body(receive: Receive) -> bytes | None:
     """The body of a request; None if whoever sends it has gone."""
     parts = []
@@ -397,6 +409,11 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 def _unfit(scope: Scope, body: bytes) -> Refusal | None:
     """Why an event is refused."""
+    with _no_search_for_garbage():
+        return _unfit_event(scope, body)
+
+
+def _unfit_event(scope: Scope, body: bytes) -> Refusal | None:
     try:
         event = json_value(body)
     except ValueError:

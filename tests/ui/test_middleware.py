@@ -1,5 +1,7 @@
 """Who may ask the page for what."""
 
+import gc
+import json
 import os
 import subprocess
 import sys
@@ -284,6 +286,23 @@ def test_before_signing_in_only_what_that_needs_is_open() -> None:
 def test_an_event_has_names_texts_and_values_within_limits(event: Any, status: int) -> None:
     answered = client("http://localhost").post(JOIN, json=event)
     assert (answered.status_code, len(answered.text) < 200) == (status, True)
+
+
+def test_a_large_event_is_refused_without_a_search_for_garbage() -> None:
+    """Of which each would look at all objects of the server, and everyone would wait."""
+    searches = []
+
+    def searched(phase: str, info: dict[str, int]) -> None:
+        searches.append(info["generation"])
+
+    body, page = json.dumps({"event_data": [[]] * 200_000}, separators=(",", ":")), client("http://localhost")
+    gc.callbacks.append(searched)
+    try:
+        assert page.post(JOIN, content=body).status_code == 413
+    finally:
+        gc.callbacks.remove(searched)
+    assert len(searches) < 50
+    assert gc.isenabled()
 
 
 def test_a_body_that_is_no_json_is_refused() -> None:
