@@ -246,6 +246,13 @@ def under_way(scope: Scope, session: str | None) -> int:
     return len(scope["app"].get_blocks()._queue.pending_event_ids_session.get(session, ()))
 
 
+def under_way_from(scope: Scope, address: str) -> int:
+    """How many events of an address, as `limited` names it, wait or are being handled."""
+    events = list(scope["app"].get_blocks()._queue.event_ids_to_events.values())
+    hosts = [event.request.client.host for event in events if event.request.client is not None]
+    return [limits.limited(host) for host in hosts].count(address)
+
+
 def queue_is_full(scope: Scope) -> bool:
     """Whether the events that wait or are being handled take as much as they may."""
     events = scope["app"].get_blocks()._queue.event_ids_to_events

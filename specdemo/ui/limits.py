@@ -19,7 +19,8 @@ from time import monotonic
 from typing import Any
 
 OPEN = 60
-"""Requests of one address under way at once; a browser has six, and many browsers may share an address."""
+"""Requests of one address under way at once, and as many events that wait or are being handled; a browser has six
+connections, and many browsers may share an address."""
 A_MINUTE = 600
 """Requests of one address that change something, in a minute; so many may come at once."""
 SIGN_INS = 20
@@ -63,7 +64,7 @@ class Addresses:
 
     def too_much(self, host: str | None, *, changes: bool, sign_in: bool) -> bool:
         """Whether a request of this address is one too many; it counts unless it is."""
-        name = _limited(host)
+        name = limited(host)
         if name is None:
             return False
         one = self._of(name)
@@ -74,7 +75,7 @@ class Addresses:
     @contextmanager
     def busy(self, host: str | None) -> Iterator[None]:
         """While a request of this address is under way."""
-        name = _limited(host)
+        name = limited(host)
         if name is None:
             yield
             return
@@ -93,7 +94,7 @@ class Addresses:
         return one
 
 
-def _limited(host: str | None) -> str | None:
+def limited(host: str | None) -> str | None:
     """The name to count an address under, None if it has no limits; a network of IPv6 is one."""
     try:
         address = ip_address(host or "")

@@ -10,11 +10,13 @@
 - Address: how much one address does at once and in a minute.
 """
 
+import gc
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any, NamedTuple
@@ -27,8 +29,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdemo.files import json_value
-from specdemo.ui.gradio_inside import form_boundary, has_messages, queue_is_full, signed_in, under_way
-from specdemo.ui.limits import Addresses
+from specdemo.ui.gradio_inside import (
+    form_boundary,
+    has_messages,
+    queue_is_full,
+    signed_in,
+    under_way,
+    under_way_from,
+)
+from specdemo.ui.limits import OPEN, Addresses, limited
 from specdemo.ui.uploads import FILE_BYTES, UPLOADS, FolderUsage, UploadLimits
 
 BODY_BYTES = 2**20
@@ -211,11 +220,18 @@ class Checks:
         body = await _body(receive)
         if body is None:
             return
-        refusal = _unfit(scope, body)
+        refusal = _unfit(scope, body) or self._crowded(scope)
         if refusal is not None:
             await refusal.response(scope, receive, send)
             return
         await self._app(scope, _again(body, receive), send)
+
+    def _crowded(self, scope: Scope) -> Refusal | None:
+        """Why an event must not wait beside others of its address."""
+        address = limited(_client(scope)) if self._addresses is not None else None
+        if address is None or not scope["path"].startswith(_JOINS) or under_way_from(scope, address) < OPEN:
+            return None
+        return Refusal(429, "Too much from your address is waiting already; try again in a minute.")
 
     async def _upload(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Have the application take one file."""
@@ -359,6 +375,16 @@ class Readable:
                 await refusal.response(scope, receive, send)
 
 
+@contextmanager
+def _no_search_for_garbage() -> Iterator[None]:
+    """While many objects are made that last no longer: Python would look at all that it holds, again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 async def _body(receive: Receive) -> bytes | None:
     """The body of a request; None if whoever sends it has gone."""
     parts = []
@@ -383,6 +409,11 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 def _unfit(scope: Scope, body: bytes) -> Refusal | None:
     """Why an event is refused."""
+    with _no_search_for_garbage():
+        return _unfit_event(scope, body)
+
+
+def _unfit_event(scope: Scope, body: bytes) -> Refusal | None:
     try:
         event = json_value(body)
     except ValueError:

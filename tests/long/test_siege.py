@@ -12,7 +12,8 @@ from tests.support.browser import App
 
 
 def test_the_app_withstands_a_short_siege(capfd: pytest.CaptureFixture[str]) -> None:
-    few = {"clients": 4, "requests": 60, "floods": 12, "files": 120, "headers": 300, "servers": 36, "kills": 1}
+    # servers of all kinds have tests of their own; each further flood draws a picture for 20 s
+    few = {"clients": 4, "requests": 60, "floods": 8, "files": 120, "headers": 300, "servers": 6, "kills": 1}
     few |= {"stops": 1, "dropped": 1, "storage": 2, "runs": 0, "switches": 0}
     code = main([f"--{name}={count}" for name, count in few.items()])
     found = json.loads(capfd.readouterr().out.splitlines()[-1])

@@ -1,5 +1,7 @@
 """Who may ask the page for what."""
 
+import gc
+import json
 import os
 import subprocess
 import sys
@@ -286,6 +288,23 @@ def test_an_event_has_names_texts_and_values_within_limits(event: Any, status: i
     assert (answered.status_code, len(answered.text) < 200) == (status, True)
 
 
+def test_a_large_event_is_refused_without_a_search_for_garbage() -> None:
+    """Of which each would look at all objects of the server, and everyone would wait."""
+    searches = []
+
+    def searched(phase: str, info: dict[str, int]) -> None:
+        searches.append(info["generation"])
+
+    body, page = json.dumps({"event_data": [[]] * 200_000}, separators=(",", ":")), client("http://localhost")
+    gc.callbacks.append(searched)
+    try:
+        assert page.post(JOIN, content=body).status_code == 413
+    finally:
+        gc.callbacks.remove(searched)
+    assert len(searches) < 50
+    assert gc.isenabled()
+
+
 def test_a_body_that_is_no_json_is_refused() -> None:
     for body in (b"", b"{", b"[" * 50_000, b'{"a": "\xff"}', b'{"a": "\\ud800"}'):
         assert client("http://localhost").post(JOIN, content=body).status_code == 400
@@ -309,6 +328,29 @@ def test_an_address_may_do_so_much_in_a_minute(monkeypatch: pytest.MonkeyPatch) 
     assert "wait a minute" in answers[-1].text
     assert elsewhere.get("/").text == "done", "reading goes on"
     assert client("http://lab", "0.0.0.0", address="10.0.0.8").post(JOIN, json={}).text == "done"
+
+
+def test_an_address_has_so_much_waiting_at_once() -> None:
+    def waiting(host: str) -> SimpleNamespace:
+        return SimpleNamespace(request=SimpleNamespace(client=SimpleNamespace(host=host)))
+
+    for address, neighbour, other in (
+        ("10.0.0.7", "10.0.0.7", "10.0.0.8"),
+        ("2001:db8::1", "2001:db8::2", "2001:db9::1"),
+    ):
+        page = client("http://lab", "0.0.0.0", address=address)
+        events = cast(Any, page.app).get_blocks()._queue.event_ids_to_events
+        events.update({str(number): waiting(neighbour) for number in range(OPEN - 1)}, other=waiting(other))
+        assert page.post(JOIN, json={}).text == "done"
+        events["last"] = waiting(address)
+        refused = page.post(JOIN, json={})
+        assert (refused.status_code, "from your address" in refused.text) == (429, True)
+        assert page.post("/gradio_api/cancel", json={}).text == "done"
+    here = client("http://lab", "0.0.0.0", address="127.0.0.1")
+    cast(Any, here.app).get_blocks()._queue.event_ids_to_events.update(
+        {str(number): waiting("127.0.0.1") for number in range(OPEN)}
+    )
+    assert here.post(JOIN, json={}).text == "done"
 
 
 def test_sign_ins_are_limited_sooner() -> None:

@@ -130,7 +130,7 @@ def _dropped(http: httpx.Client, number: int, headers: list[bytes]) -> Tally:
             connection.sendall(head.encode() + content)
             if number % 5 == 0:
                 return Tally(tried=1, refused=1)
-            explained = b"There is no room" in b"".join(iter(partial(connection.recv, 2**16), b""))
+            explained = b'{"refused":"' in b"".join(iter(partial(connection.recv, 2**16), b""))
         return Tally(tried=1, refused=explained, unexplained=not explained)
     if number % 5 == 2:
         foreign = http.put(path, content=content, headers={"Origin": "https://evil.example"})
