@@ -163,6 +163,7 @@ export class Race {
       this.find(`.pane.${side} h2`).textContent = name[0].toUpperCase() + name.slice(1);
       for (const place of [`.track.${side} span`, `.key.${side}`]) this.find(place).textContent = name;
     }
+    this.root.classList.toggle("overlaid", this.names !== null);
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
     this.root.dataset.tone = "";
@@ -328,6 +329,7 @@ export class Race {
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
     this.find(".doubt").textContent = this.find(".doubt").title = result.doubt ?? "";
     this.find(".grounds").innerHTML = result.why ?? ""; // escaped by the server
+    this.find(".why").hidden = !result.why;
     this.find(".agreement").textContent = result.agreement && `${result.identical ? "✓" : "≠"} ${result.agreement}`;
     this.find(".agreement").dataset.identical = String(result.identical);
     this.find(".made-by").textContent = result.made_by;

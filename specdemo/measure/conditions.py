@@ -67,6 +67,7 @@ def _server_time() -> float:
 _LEAST_ROUNDS = 4  # of a repetition, or what its seconds allow
 _GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
+_MOST_AGAIN = 1.0  # of a side that was steady before: its kernels are compiled, and a busy machine is never steady
 _MOST_REPETITIONS = 500  # a server may answer at once and with nothing
 
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
@@ -136,7 +137,8 @@ class _Side:
     def _judge(self, seconds: float) -> None:
         self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
         self.best = min(self.best, seconds)
-        enough = self.spent >= _MOST_SECONDS or self.repetitions >= _MOST_REPETITIONS
+        most = _MOST_SECONDS if self.before is None else _MOST_AGAIN
+        enough = self.spent >= most or self.repetitions >= _MOST_REPETITIONS
         self.finished = (self.steady and self.spent >= self.least_seconds) or enough
 
     @property

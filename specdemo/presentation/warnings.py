@@ -244,6 +244,6 @@ def _of_costs(costs: Costs) -> Iterator[Caution]:
     if least < _BELOW:
         yield Caution(
             "v(n) below 1",
-            f"A pass over {tokens} tokens seemed to take {least:.2f} of one over a single token: v({tokens}) below "
-            "1, which cannot be. Something else slowed the machine down while step costs were measured.",
+            f"A pass over {tokens} tokens seemed to take {least:.2f} of one over a single token. A v({tokens}) below "
+            "1 cannot be: something else slowed the machine down while step costs were measured.",
         )

@@ -38,4 +38,7 @@ test("panes, bars and keys of two prompts with equal settings carry the prompts"
   for (const place of [".pane h2", ".track > span", ".charts .key:is(.plain, .speculative)"]) {
     assert.deepEqual([...document.querySelectorAll(place)].map(({ textContent }) => textContent), ["“Say”", "“Tell”"], place);
   }
+  assert.equal(view.find(".headline").textContent, "1.50×"); // of both
+  assert.equal(view.find(".agreement").textContent, ""); // answers to different prompts
+  assert.equal(view.find(".why").hidden, true);
 });

@@ -1,5 +1,7 @@
 """The search for the best setting of the prompt at hand: what it concludes, without a page."""
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,11 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.experiments.sweep import candidates
 from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend
 from specdemo.settings import GenerationSettings
-from specdemo.ui.tabs.find import outcome, with_present
+from specdemo.ui.controls import start_values
+from specdemo.ui.session import with_chat_cache
+from specdemo.ui.tabs.compare import QUICK
+from specdemo.ui.tabs.find import Finder, outcome, with_present
+from specdemo.worker import Job, WithEngine
 
 NOW = GenerationSettings(num_assistant_tokens=2)
 
@@ -83,3 +89,24 @@ def test_the_present_setting_is_among_those_tried(changes: dict[str, Any], name:
     before = candidates(ScriptedEngine().pair, settings, (2, 3), ())
     added = [candidate.name for candidate in with_present(before, settings) if candidate not in before]
     assert added == ([] if name is None else [name])
+
+
+class Asked:
+    """Stands for the sessions, and remembers what was to be measured."""
+
+    jobs: list[WithEngine]
+
+    def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
+        assert isinstance(job, WithEngine)
+        self.jobs = [job]
+        yield from ()
+
+
+def test_it_searches_with_the_pair_that_a_run_has_loaded() -> None:
+    pair, asked = ScriptedEngine().pair, Asked()
+    chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
+    values = start_values(chat).values()
+    request: Any = SimpleNamespace(session_hash="visitor")
+    list(Finder(asked).find(request, True, chat, "Say", QUICK, *values))  # type: ignore[arg-type]
+    assert asked.jobs[0].pair == with_chat_cache(chat, GenerationSettings())
+    assert asked.jobs[0].pair.runtime.enable_prefix_caching

@@ -15,7 +15,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
 from specdemo.ui.parts import alert, notice
-from specdemo.ui.session import Sessions
+from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
 from specdemo.worker import WithEngine
 
@@ -58,7 +58,8 @@ class Finder:
         yield [notice(f"{takes}. Waiting for the machine …"), *busy, *unchanged]
         repeats = 1 if seconds else _REPEATS
         work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=repeats, seconds=seconds)
-        job, visitor = WithEngine(settings.engine, pair, work), str(request.session_hash)
+        # as a run loads it, so that neither this nor the next run has to load it again
+        job, visitor = WithEngine(settings.engine, with_chat_cache(pair, settings), work), str(request.session_hash)
         state = None
         updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
         for update in updates:
