@@ -172,11 +172,16 @@ class Sessions:
         pair = with_chat_cache(pair, before.settings)
         if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another one since
             return
-        job = IfLoaded(WithEngine(before.settings.engine, pair, partial(_repeat_race, comparison=before)))
+        engine = before.settings.engine
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
-            for progress in self._worker.run_idle(job, cancelled):
-                last = progress if isinstance(progress, Comparison) else last
-                yield None
+            # step costs last: a part of them cannot be stopped, and whoever runs again soon would wait for it
+            for work, calibrate in ((_repeat_race, False), (_with_costs, True)):
+                job = IfLoaded(WithEngine(engine, pair, partial(work, comparison=last), calibrate=calibrate))
+                for progress in self._worker.run_idle(job, cancelled):
+                    last = progress if isinstance(progress, Comparison) else last
+                    yield None
+                if cancelled.is_set():
+                    break
         if last is not before:
             line = end_event(finished.run, finished.events, last)
             yield line, FinishedRun.of(finished.run, finished.events + 1, last)
@@ -229,16 +234,23 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
 def _repeat_race(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
 ) -> Iterator[Comparison]:
-    """Repeat a race, with the step costs that may have been measured only now; last, what the engine counts."""
-    if comparison.costs is None and costs is not None:
-        comparison = comparison.model_copy(update={"costs": costs})
-        yield comparison
-    last = comparison
-    for last in repeats(engine, comparison, stop=stop):
+    """Repeat a race, with the step costs if they were measured meanwhile; last, what the engine counts."""
+    begin = last = next(_with_costs(engine, stop=stop, costs=costs, comparison=comparison), comparison)
+    if begin is not comparison:
+        yield begin
+    for last in repeats(engine, begin, stop=stop):
         yield last
     more = with_counters(engine, last, stop)
     if more.counters is not None:
         yield more
+
+
+def _with_costs(
+    engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
+) -> Iterator[Comparison]:
+    """The race with the step costs that may have been measured only after it."""
+    if comparison.costs is None and costs is not None:
+        yield comparison.model_copy(update={"costs": costs})
 
 
 def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:

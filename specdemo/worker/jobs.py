@@ -194,7 +194,8 @@ class WithEngine:
 class Prepare:
     """Make a pair ready for a race with these settings, so that it begins at once; without any, its initial ones.
 
-    Loaded and warm come first, then its step costs, which most races do without.
+    Loaded and warm come first. Without settings, step costs follow, which most races do without: whoever comes
+    meanwhile may have to wait for one of their parts.
     """
 
     engine: EngineName
@@ -208,7 +209,7 @@ class Prepare:
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
         if not engine.remote and settings is not None and not engines.stop():
             yield from prepare(engine, settings, costs, engines.stop)
-        if not first and not engines.stop():
+        if self.settings is None and not first and not engines.stop():
             yield from engines.using(self.engine, self.pair)
 
     def _initial(self) -> GenerationSettings | None:

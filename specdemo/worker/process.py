@@ -98,7 +98,7 @@ class Worker:
             SpecdemoError: what the job raised, or the child died, or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
-        if self._busy.acquire(blocking=False):
+        if not self._waiting and self._busy.acquire(blocking=False):
             yield from self._do(job, cancelled, lambda: cancelled.is_set() or self._waiting > 0)
 
     @contextmanager
