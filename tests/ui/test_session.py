@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+from specdemo.engines.scripted import ScriptedEngine
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ui.session import Sessions
+from specdemo.ui.session import Sessions, initial_pair
 from specdemo.worker import WithEngine
 
 
@@ -45,3 +46,15 @@ def test_an_empty_prompt_leaves_the_earlier_run_on_the_page() -> None:
     assert update.feed is None
     assert "The prompt is empty" in update.message
     assert worker.pairs == []
+
+
+def test_pairs_that_genai_speculates_for_without_prefix_caching_are_loaded_without_it() -> None:
+    pair = ScriptedEngine().pair
+    chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
+    linear = chat.model_copy(update={"target": chat.target.model_copy(update={"linear_attention": True})})
+    assert chat.draft is not None
+    heads = [
+        chat.model_copy(update={"draft": chat.draft.model_copy(update={"head": head})}) for head in ("dflash", "mtp")
+    ]
+    kept = [initial_pair(each).runtime.enable_prefix_caching for each in (chat, linear, *heads)]
+    assert kept == [True, False, False, False]
