@@ -266,9 +266,9 @@ def initial_pair(pair: ModelPair) -> ModelPair:
 def with_prefix_cache(pair: ModelPair) -> ModelPair:
     """The pair with prefix caching, so that a chat's next turn reads only what is new, on both sides.
 
-    A server has its own, or none.
+    A server has its own, or none. GenAI speculates without it for some targets and drafts.
     """
-    if pair.servers is not None:
+    if pair.servers is not None or pair.target.linear_attention or pair.head in ("dflash", "mtp"):
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})

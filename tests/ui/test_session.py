@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import LoadError
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
-from specdemo.ui.session import Sessions
+from specdemo.ui.session import Sessions, initial_pair
 from specdemo.worker import IfLoaded, Prepare, WithEngine
 
 
@@ -63,3 +64,15 @@ def test_an_engine_gets_ready_for_whoever_reads_and_its_failures_wait_for_the_ru
         sessions.prepare(bundled_pair(), settings, load=load)
     job = Prepare("genai", bundled_pair(), settings)
     assert worker.idle == [job, IfLoaded(job)]
+
+
+def test_pairs_that_genai_speculates_for_without_prefix_caching_are_loaded_without_it() -> None:
+    pair = ScriptedEngine().pair
+    chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
+    linear = chat.model_copy(update={"target": chat.target.model_copy(update={"linear_attention": True})})
+    assert chat.draft is not None
+    heads = [
+        chat.model_copy(update={"draft": chat.draft.model_copy(update={"head": head})}) for head in ("dflash", "mtp")
+    ]
+    kept = [initial_pair(each).runtime.enable_prefix_caching for each in (chat, linear, *heads)]
+    assert kept == [True, False, False, False]
