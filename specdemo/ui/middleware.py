@@ -433,7 +433,7 @@ def _unfit_event(scope: Scope, body: bytes) -> Refusal | None:
             "or start a new chat.",
         )
     if values > _VALUES:
-        return Refusal(413, f"The request has {values:,} values; send at most {_VALUES:,}.")
+        return Refusal(413, f"The request has more than {_VALUES:,} values; send fewer.")
     if scope["path"].startswith(_JOINS):
         if under_way(scope, session) >= _EVENTS:
             return Refusal(429, "This page has too much under way; wait until some of it is done.")
@@ -443,10 +443,10 @@ def _unfit_event(scope: Scope, body: bytes) -> Refusal | None:
 
 
 def _extent(values: Iterable[Any]) -> tuple[int, int]:
-    """How many characters there are in values and all that they hold, and how many values."""
+    """How many characters there are in values and in all that they hold, and how many values, up to too many."""
     characters = count = 0
     left = list(values)
-    while left:
+    while left and count <= _VALUES:
         value = left.pop()
         count += 1
         if isinstance(value, str):
