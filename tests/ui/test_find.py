@@ -8,7 +8,7 @@ from specdemo.analysis.intervals import Interval
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.experiments.sweep import Candidate, Point, Sweep, candidates, recommend
 from specdemo.settings import GenerationSettings
-from specdemo.ui.tabs.find import outcome, with_present
+from specdemo.ui.tabs.find import outcome, with_current
 
 NOW = GenerationSettings(num_assistant_tokens=2)
 
@@ -80,5 +80,5 @@ def test_what_is_set_and_said(found: Sweep, lookahead: int | None, words: str) -
 def test_the_present_setting_is_among_those_tried(changes: dict[str, Any], name: str | None) -> None:
     settings = GenerationSettings(**changes)
     before = candidates(ScriptedEngine().pair, settings, (2, 3), ())
-    added = [candidate.name for candidate in with_present(before, settings) if candidate not in before]
+    added = [candidate.name for candidate in with_current(before, settings) if candidate not in before]
     assert added == ([] if name is None else [name])

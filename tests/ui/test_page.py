@@ -96,7 +96,7 @@ def assert_explained(page: Page) -> None:
     """Tokens explain themselves to mouse and keyboard."""
     tip = page.locator(".tip")
     page.hover(".pane.speculative .text .token.rejected")
-    expect(tip).to_contain_text("rejected draft")
+    expect(tip).to_contain_text("rejected proposal")
     expect(tip).to_contain_text("4 proposed")
     page.mouse.move(0, 0)
     expect(tip).to_be_hidden()

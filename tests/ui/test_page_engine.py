@@ -165,7 +165,7 @@ def assert_fetched_and_used(page: Page, hub: Hub) -> None:
     expect(bar).to_have_js_property("value", sum(sizes.values()) - sizes[WEIGHTS] + first)
     expect(page.locator("#download")).to_contain_text(re.compile(r"Qwen3-8B-int4-ov: \d+ kB of \d+ kB"))
     page.click("#cancel-download")
-    expect(page.locator("#download")).to_contain_text("Stopped. What was downloaded is kept")
+    expect(page.locator("#download")).to_contain_text("Stopped. Downloaded files are kept")
     expect(page.locator("#cancel-download")).to_be_hidden()
     expect(fetch).to_have_text("Download 5.5 GB")
     hub.stall_after.clear()
