@@ -84,7 +84,7 @@ test("this tab's run comes back, whatever another has run since", async () => {
 test("two runs compared are labelled by what differs", () => {
   const events = (run, prompt, words) => [
     { run, at: 0, kind: "start", prompt, max_new_tokens: 8 },
-    { kind: "lap", side: "speculative" },
+    { kind: "slice", side: "speculative" },
     { kind: "end", headline: "1.2× faster", made_by: "x", words, figures: "", record: '{"speculative": {"token_ids": [1, 2]}}' },
   ];
   const names = (first, second) => Object.values(overlaid([first, second])[0].names);
