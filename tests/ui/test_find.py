@@ -51,7 +51,7 @@ def swept(*points: Point, fresh: Point | None) -> Sweep:
             swept(point(2, 1.5), point(6, 1.8), fresh=point(6, 1.8, 0.1)),
             6,
             "Set: lookahead 6 reached 1.80× (95 % interval 1.70–1.90) in 2 fresh runs. Before, lookahead 2 reached "
-            "1.50× in 2 runs, so decoding is about 20 % faster than with it.",
+            "1.50× in 2 runs, so decoding is now about 20 % faster.",
         ),
         (
             swept(point(2, 1.75), point(6, 1.8), fresh=point(6, 1.8, 0.1)),

@@ -119,7 +119,7 @@ def test_step_costs_and_what_they_let_one_expect() -> None:
     assert shown["html"]["change"] == ""  # it costs nothing in a scripted engine
     told = contexts[0].model_copy(update={"length_change": 0.25 * measured_.costs.plain_step})
     shown = json.loads(costs_board(pair_costs(contexts=(told,)), 0.8))
-    assert "(25 % of a plain step) if the one before it had a different length" in shown["html"]["change"]
+    assert "(25 % of a plain step) if its query length differs" in shown["html"]["change"]
 
 
 def test_step_costs_are_told_with_quartiles_for_each_length_of_text() -> None:
