@@ -1,4 +1,4 @@
-"""What may be said of a comparison, from how many runs, and what is doubted about it."""
+"""Conclusions of a comparison, the runs they need, and warnings."""
 
 import math
 from statistics import median
@@ -82,7 +82,7 @@ def test_what_was_stopped_is_not_repeated_and_repeats_can_be_stopped() -> None:
 
 
 def estimated(*speedups: float, **changes: Any) -> Conclusion:
-    """The conclusion from repeats of earlier versions, which are totals only, so that their median is quoted."""
+    """The conclusion from repeats of earlier versions, which have totals only; it quotes their median."""
     return verdict(repeated(*speedups, **changes))
 
 

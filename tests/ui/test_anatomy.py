@@ -98,7 +98,7 @@ def test_a_file_is_shown_as_the_run_was() -> None:
 
 
 SAVED = schema.to_json(compared())
-"""What Share writes as JSON."""
+"""The JSON that Share writes."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The search for the best setting of the prompt at hand: what it concludes, without a page."""
+"""The conclusions of the search for the current prompt's best setting, without a page."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Boards of sweeps, step costs and benchmarks, and how a job's progress is shown, without a browser."""
+"""Boards of sweeps, step costs and benchmarks, and a job's progress, without a browser."""
 
 import json
 import os
@@ -117,8 +117,8 @@ def test_step_costs_and_what_they_let_one_expect() -> None:
     assert "Predicted, not measured" in shown["html"]["expectation"]
     assert f"{ENGINE.pair.name} · traced engine" in shown["html"]["caption"]
     assert shown["html"]["change"] == ""  # it costs nothing in a scripted engine
-    told = contexts[0].model_copy(update={"length_change": 0.25 * measured_.costs.plain_step})
-    shown = json.loads(costs_board(pair_costs(contexts=(told,)), 0.8))
+    changed = contexts[0].model_copy(update={"length_change": 0.25 * measured_.costs.plain_step})
+    shown = json.loads(costs_board(pair_costs(contexts=(changed,)), 0.8))
     assert "(25 % of a plain step) if its query length differs" in shown["html"]["change"]
 
 
@@ -197,12 +197,13 @@ def test_the_terminal_tells_what_steps_cost_and_explains_predictions_only_where_
     sweep_ = swept()[-1].found
     step, drafted = costs().plain_step, costs().draft_step
     assert drafted is not None
-    told = printed(sweep_)
+    shown = printed(sweep_)
     assert (
-        f"plain step {step * 1000:.2f} ms, draft step {drafted * 1000:.2f} ms, c = {drafted / step:.2f}, v(2)" in told
+        f"plain step {step * 1000:.2f} ms, draft step {drafted * 1000:.2f} ms, c = {drafted / step:.2f}, v(2)"
+        in shown
     )
-    assert f"v(17) = {costs().verify[16] / step:.2f}" in told
-    assert "Predicted: τ / (γc + v(γ+1))" in told
+    assert f"v(17) = {costs().verify[16] / step:.2f}" in shown
+    assert "Predicted: τ / (γc + v(γ+1))" in shown
     assert "Predicted" not in printed(sweep_.model_copy(update={"prediction": None}))
     assert "Step costs" not in printed(sweep_.model_copy(update={"costs": None}))
 
@@ -226,7 +227,7 @@ def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
 
 
 class Sessions:
-    """Yields given progress, then perhaps fails."""
+    """Sessions that yield this progress, then perhaps fail."""
 
     def __init__(self, *progress: object, error: EngineError | None = None) -> None:
         self._progress, self._error = progress, error

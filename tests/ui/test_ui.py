@@ -1,4 +1,4 @@
-"""What the page is made of, without a browser."""
+"""Parts of the page, without a browser."""
 
 import json
 from pathlib import Path
