@@ -214,7 +214,7 @@ def _noise(speedup: Speedup) -> str:
         return f"The measured {speedup.middle:.2f}× is impossible: something else slowed one side down."
     if speedup.low is None or speedup.high is None:
         return "There are too few runs to tell."
-    return f"Anything from {speedup.low:.2f}× to {speedup.high:.2f}× fits what was measured."
+    return f"Anything from {speedup.low:.2f}× to {speedup.high:.2f}× fits the measurements."
 
 
 def _settling(comparison: Comparison, speedup: Speedup) -> str:

@@ -245,7 +245,7 @@ def _read(saved: str) -> tuple[dict[str, str], SpecdemoError | None]:
     try:
         return _SAVED.validate_json(saved or "{}"), None
     except ValidationError:
-        return {}, SettingsError("This browser's saved settings are damaged, so the page begins with its defaults.")
+        return {}, SettingsError("This browser's saved values cannot be read, so the page begins with its defaults.")
 
 
 def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:

@@ -130,7 +130,7 @@ def test_the_sentence_and_the_bars_follow_from_the_headline_s_number() -> None:
 
 def test_a_figure_that_is_too_noisy_says_what_would_settle_it() -> None:
     noisy = estimated(*[0.8, 0.95, 1.3] * 3)
-    assert noisy.sentence.startswith("Anything from 0.80× to 1.30× fits what was measured.")
+    assert noisy.sentence.startswith("Anything from 0.80× to 1.30× fits the measurements.")
     disturbed = estimated(*[0.8, 0.95, 1.3] * 3, other_load=0.91)
     assert disturbed.sentence.endswith("Close other programs and run again for a firmer result.")
     assert disturbed.chip == "disturbed: other programs used 91 % of the processor"
