@@ -15,7 +15,7 @@ import numpy as np
 import openvino
 from openvino import opset13 as opset
 
-from specdemo.models import convert
+from specdemo.models import download
 
 WEIGHTS = ("fp32", "fp16", "int8")
 SMALL = 10_000  # numbers: the norms' weights, which are not worth it
@@ -25,7 +25,7 @@ def export(source: Path, destination: Path, weights: str, *options: str) -> None
     """Export one model with tokenizer and detokenizer, in place of what was there."""
     shutil.rmtree(destination, ignore_errors=True)
     destination.parent.mkdir(parents=True, exist_ok=True)
-    convert.export(source, destination, weights, *options)
+    download.export(source, destination, weights, *options)
     if weights == "fp32":
         halve(destination)
     size = sum(file.stat().st_size for file in destination.iterdir())

@@ -11,7 +11,7 @@ returned ends the child. A `SpecdemoError` that the work raises is raised here, 
 the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
 
 `apart` is for what strangers sent: it does one piece of work within limits on memory, processor time and time, two at
-once, and `in_limited_child` waits for it.
+once, and `finished` waits for it.
 
 `Child` is the process itself, for one that is given several jobs. `program` runs another program in the same way.
 """
@@ -228,24 +228,17 @@ def apart(
         _AT_ONCE.release()
 
 
-def in_limited_child(
-    work: Callable[..., T], *arguments: Any, name: str, died: SpecdemoError, limits: Limits = _LIMITS
-) -> T:
-    """What `work(*arguments)` returns in a child within limits.
-
-    Raises:
-        SpecdemoError: as for `apart`.
-    """
-    waiting = apart(work, *arguments, name=name, died=died, limits=limits)
+def finished(work: Generator[Any, None, T]) -> T:
+    """Wait for what such work returns."""
     while True:
         try:
-            next(waiting)
+            next(work)
         except StopIteration as end:
             found: T = end.value
             return found
 
 
-class Ended(NamedTuple):
+class ProgramExit(NamedTuple):
     """How a program ended: its exit status, and all that it printed."""
 
     status: int
@@ -261,7 +254,7 @@ def program(
     arguments: Sequence[str],
     stop: Callable[[], bool] = lambda: False,
     environment: Mapping[str, str] | None = None,
-) -> Generator[Ended | None]:
+) -> Generator[ProgramExit | None]:
     """Run another program: None now and then while it runs, then how it ended; `environment` is added to this one's.
 
     `stop` is checked before each wait; once it returns True, this ends. However it ends, the program ends with it.
@@ -281,7 +274,7 @@ def program(
             process.kill()
             process.wait()
         log.seek(0)
-        yield Ended(process.returncode, log.read())
+        yield ProgramExit(process.returncode, log.read())
 
 
 def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
@@ -303,7 +296,7 @@ def _restrict(limits: Limits) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = int(used.ru_utime + used.ru_stime) + 1 + limits.processor_seconds
     _lower(resource, resource.RLIMIT_CPU, seconds)
-    with suppress(OSError):  # only Linux tells
+    with suppress(OSError):  # only Linux reports it
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         _lower(resource, resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
 

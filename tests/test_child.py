@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from specdemo.child import Limits, apart, follow, in_limited_child
+from specdemo.child import Limits, apart, finished, follow
 from specdemo.errors import FetchError, NetworkError
 
 DIED = NetworkError("It ended; try again.")
@@ -127,7 +127,7 @@ def waits() -> int:
 
 
 def limited(work: Callable[..., int], *arguments: object, **limits: Any) -> int:
-    return in_limited_child(work, *arguments, name="limited", died=DIED, limits=Limits(**limits))
+    return finished(apart(work, *arguments, name="limited", died=DIED, limits=Limits(**limits)))
 
 
 def test_work_within_its_limits_returns_or_raises_what_it_should() -> None:

@@ -13,7 +13,6 @@ LAYERS = [  # each may import what stands before it, or in its own layer
         "specdemo.child",
         "specdemo.errors",
         "specdemo.files",
-        "specdemo.progress",
         "specdemo.records",
         "specdemo.settings",
         "specdemo.strategies",

@@ -34,10 +34,17 @@ export class Examples {
   }
 }
 
-/** Set the prompt to the example after the current one. */
+/** Set the prompt to the example after the current one, and announce it, since it is out of view. */
 function nextExample() {
   const prompts = [...document.querySelectorAll(".examples [data-prompt]")].map((entry) => /** @type {HTMLElement} */ (entry).dataset.prompt ?? "");
   if (prompts.length) gradio.setPrompt(prompts[(prompts.indexOf(gradio.prompt()) + 1) % prompts.length]);
+  sayPrompt();
+}
+
+/** Beside the presenter's keys: what R will run. */
+function sayPrompt() {
+  const place = document.querySelector(".presenter-keys .prompt");
+  if (place) place.textContent = gradio.prompt();
 }
 
 const ADDRESSES = ["present", "presenter"];
@@ -50,7 +57,10 @@ export function presenting(race) {
   const at = () => document.body.classList.contains("presenting");
   const set = (/** @type {boolean} */ on) => {
     document.body.classList.toggle("presenting", on);
-    if (on) race.intro.show(false);
+    if (on) {
+      race.intro.show(false);
+      sayPrompt();
+    }
     scrollTo({ top: 0 });
   };
   /** @type {Record<string, () => void>} */

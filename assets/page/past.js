@@ -197,7 +197,7 @@ export function overlaid(runs) {
     },
     ...first.slices.map((slice) => ({ ...slice, side: "plain" })),
     ...second.slices,
-    { ...second.end, ...conclusion(first.end, second.end) },
+    { ...second.end, ...conclusion(first, second) },
   ];
   const run = `${first.start.run} ${second.start.run}`;
   return events.map((event, at) => ({ ...event, at, run }));
@@ -220,22 +220,26 @@ function short(text) {
   return text.length > 36 ? `“${text.slice(0, 35).trimEnd()}…”` : `“${text}”`;
 }
 
-/** @param {any} first @param {any} second */
-function conclusion(first, second) {
+/** Outputs of different prompts are not compared. @param {any} one @param {any} other */
+function conclusion(one, other) {
+  const [first, second] = [one.end, other.end];
+  const headlines = [first, second].map(({ headline }) => headline.split("×")[0] + (headline.includes("×") ? "×" : ""));
+  const alike = one.start.prompt === other.start.prompt;
   const [left, right] = [first, second].map(({ record }) => JSON.parse(record).speculative.token_ids);
   const shared = Math.min(left.length, right.length);
   const differs = left.slice(0, shared).findIndex((/** @type {number} */ id, /** @type {number} */ index) => id !== right[index]);
+  const agreement = differs < 0 ? `identical output, ${shared} tokens compared` : `outputs differ from token ${differs + 1} on`;
   return {
-    headline: [first, second].map(({ headline }) => headline.split("×")[0] + (headline.includes("×") ? "×" : "")).join(" · "),
+    headline: [...new Set(headlines)].join(" · "),
     tone: "same",
     reason: "Two speculative runs, each compared with its own plain run.",
     why: "",
     doubt: "",
     ceiling: "",
     seconds: null,
-    agreement: differs < 0 ? `identical output, ${shared} tokens compared` : `outputs differ from token ${differs + 1} on`,
+    agreement: alike ? agreement : "",
     identical: differs < 0,
-    divergence: differs < 0 ? null : differs,
+    divergence: differs < 0 || !alike ? null : differs,
     made_by: `Left: ${first.headline}, ${first.made_by} Right: ${second.headline}, ${second.made_by}`,
     stopped: false,
     figures: `<div class="two"><div>${first.figures}</div><div>${second.figures}</div></div>`,

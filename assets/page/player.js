@@ -74,6 +74,9 @@ export class Player {
   received(complete) {
     this.complete = complete;
     if (this.factor === null && (complete || this.expected() !== null)) this.begin();
+    else if (this.factor === null && this.sides.plain.rounds.length + this.sides.speculative.rounds.length) {
+      this.onDraw(this, false); // first tokens, before there is a pace to play at
+    }
     const [now, horizon] = [performance.now(), this.horizon()];
     if (horizon > this.receivedTo) {
       if (this.receivedTo) this.interval = (this.interval + now - this.receivedAt) / 2;

@@ -163,6 +163,7 @@ export class Race {
       this.find(`.pane.${side} h2`).textContent = name[0].toUpperCase() + name.slice(1);
       for (const place of [`.track.${side} span`, `.key.${side}`]) this.find(place).textContent = name;
     }
+    this.root.classList.toggle("overlaid", this.names !== null);
     this.player.reset({ limit: event.max_new_tokens, sequential: event.sequential });
     this.root.dataset.state = "waiting";
     this.root.dataset.tone = "";
@@ -210,7 +211,7 @@ export class Race {
       this.root.dataset.state = "playing";
       this.root.dataset.tone = "";
     }
-    this.root.dataset.live = String(player.live && !player.complete);
+    this.root.dataset.live = String(player.factor === null || (player.live && !player.complete));
     this.say(this.pace(player));
     for (const name of SIDES) {
       const rounds = player.take(name);
@@ -270,7 +271,7 @@ export class Race {
       const count = finished ? `${tokens} tokens` : `${tokens} of ${player.limit}`;
       this.bar(side, player.limit ? tokens / player.limit : 0, tokens ? `${count} · ${duration(ms)}` : "", finished);
     }
-    if (player.sequential && player.live) return; // they do not run side by side
+    if (player.factor === null || (player.sequential && player.live)) return; // they do not run side by side yet, or at all
     const lead = this.lead ?? at.speculative.tokens - at.plain.tokens;
     if (at.plain.finished || at.speculative.finished) this.lead = lead;
     const sign = lead > 0 ? "+" : "−";
@@ -306,6 +307,7 @@ export class Race {
 
   /** @param {Player} player */
   pace(player) {
+    if (player.factor === null) return "";
     if (player.live && !player.complete && this.served) return "Live, one slice behind: each side as its server's answer arrives.";
     if (player.live && !player.complete) return "Live, one slice behind: the sides take turns on this machine, and each clock counts only its own time.";
     if (player.factor === 1) return "Played in real time, each side on its own clock.";
@@ -327,6 +329,7 @@ export class Race {
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
     this.find(".doubt").textContent = this.find(".doubt").title = result.doubt ?? "";
     this.find(".grounds").innerHTML = result.why ?? ""; // escaped by the server
+    this.find(".why").hidden = !result.why;
     this.find(".agreement").textContent = result.agreement && `${result.identical ? "✓" : "≠"} ${result.agreement}`;
     this.find(".agreement").dataset.identical = String(result.identical);
     this.find(".made-by").textContent = result.made_by;
@@ -355,6 +358,6 @@ export class Race {
 
   /** Open the slow motion of the run's first rounds. */
   slowly() {
-    this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative);
+    this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative + (this.chat ? "\n" : ""));
   }
 }

@@ -36,12 +36,12 @@ export class SlowMotion {
 
   /**
    * @param {Round[]} rounds the prefill first
-   * @param {string} prompt
+   * @param {string} before the prompt, and what parts it from the answer
    */
-  open(rounds, prompt) {
+  open(rounds, before) {
     const [prefill, ...others] = rounds;
     this.steps = others.slice(0, ROUNDS).map((round) => stepOf(round.html));
-    this.before = `${prompt}${prompt && !prompt.endsWith("\n") ? " " : ""}${prefill ? stepOf(prefill.html).committed : ""}`;
+    this.before = before + (prefill ? stepOf(prefill.html).committed : "");
     this.element.hidden = false;
     this.go(0);
     this.find(".next").focus({ preventScroll: true });
@@ -138,12 +138,15 @@ function chip({ text, kind, odds }) {
  */
 function saying({ guesses, own }, stage) {
   const accepted = guesses.filter(({ kind }) => kind === "accepted").length;
-  const number = guesses.length === 1 ? "1 token" : `${guesses.length} tokens`;
+  const all = ["none", "it", "both"][guesses.length] ?? `all ${guesses.length}`;
+  const number = guesses.length === 1 ? "1 token" : `${guesses.length} tokens, one after the other`;
   if (!guesses.length) return "Nothing was guessed in this round, so the target wrote one token, as in plain decoding.";
   const unknown = guesses.some(({ reported }) => !reported) ? " This engine does not report the rejected tokens." : "";
-  if (stage === 0) return `The draft guesses ${number}, one after the other.`;
-  if (stage === 1) return `The target checks ${guesses.length === 1 ? "it" : `all ${guesses.length}`} in one pass.`;
-  const kept = accepted === guesses.length ? "It keeps all of them" : accepted ? `It keeps the first ${accepted}` : "It keeps none";
+  if (stage === 0) return `The draft guesses ${number}.`;
+  if (stage === 1) return `The target checks ${all} in one pass.`;
+  const first = accepted === 1 ? "the first" : `the first ${accepted}`;
+  const none = guesses.length === 1 ? "It rejects it" : "It keeps none";
+  const kept = accepted === guesses.length ? `It keeps ${all}` : accepted ? `It keeps ${first}` : none;
   const name = guesses.some(({ kind }) => kind === "rejected") ? "correction token" : "bonus token";
   const added = own.length ? ` and adds ${own.length === 1 ? `a ${name}` : `${own.length} tokens of its own`}` : "";
   return `${kept}${added}: ${accepted + own.length} token${accepted + own.length === 1 ? "" : "s"} for one pass.${unknown}`;

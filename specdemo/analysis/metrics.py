@@ -137,13 +137,13 @@ def speedup(comparison: Comparison) -> float | None:
 
 
 def acceptance_rate(run: Run) -> float | None:
-    """α: accepted / proposed, over rounds whose proposals are known. None if nothing was proposed in any."""
+    """α: accepted / proposed, over rounds with verdicts. None if nothing was proposed in any."""
     rates = running_acceptance(run.rounds)
     return rates[-1] if rates else None
 
 
 def proposed_and_accepted(run: Run) -> tuple[int, int] | None:
-    """As GenAI counts them: without the round in which the request ends. None unless all proposals are known."""
+    """As GenAI counts them: without the round in which the request ends. None where a round's are unknown."""
     rounds = run.rounds[:-1]
     if any(step.proposed is None for step in rounds):
         return None
@@ -293,7 +293,7 @@ class Thinking:
     def __init__(self) -> None:
         self._text = ""
 
-    def hears(self, step: Round) -> bool:
+    def thinks_in(self, step: Round) -> bool:
         """Whether any of this round is thinking."""
         before = self._inside()
         self._text += "".join(token.text for token in step.committed)

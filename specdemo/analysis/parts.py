@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
 from specdemo.analysis import metrics
+from specdemo.analysis.estimates import Summary, summarise
 from specdemo.analysis.metrics import thinking_tokens
-from specdemo.analysis.speedups import Summary, summarise
 from specdemo.records import Comparison, Trial
 
 _BLOCKS = (16, 32, 64, 128, 256, 512)
@@ -32,7 +32,7 @@ def race_of(comparison: Comparison) -> Trial | None:
     seconds = metrics.seconds_to(run, tokens)
     if not seconds or not run.passes_known:
         return None
-    known = all(step.proposed is not None for step in run.rounds)
+    complete = all(step.proposed is not None for step in run.rounds)
     return Trial(
         tokens=tokens,
         seconds=seconds,
@@ -41,8 +41,8 @@ def race_of(comparison: Comparison) -> Trial | None:
         rounds=len(run.rounds),
         run_tokens=metrics.decoded_tokens(run),
         run_seconds=metrics.decode_seconds(run),
-        proposed=sum(len(step.proposed or ()) for step in run.rounds) if known else None,
-        accepted=sum(step.accepted for step in run.rounds) if known else None,
+        proposed=sum(len(step.proposed or ()) for step in run.rounds) if complete else None,
+        accepted=sum(step.accepted for step in run.rounds) if complete else None,
         plain_steps=(tuple(step.seconds for step in plain.rounds),),
         round_steps=tuple(
             (len(step.committed), -1 if step.proposed is None else len(step.proposed), step.seconds)
@@ -136,7 +136,7 @@ def _slice(trial: Trial, start: int, end: int) -> Trial | None:
     tokens = min(committed, trial.tokens - begins, *map(len, plain))
     if tokens <= 0:
         return None
-    known = trial.accepted is not None and all(proposed >= 0 for _, proposed, _ in kept)
+    complete = trial.accepted is not None and all(proposed >= 0 for _, proposed, _ in kept)
     seconds = sum(seconds for _, _, seconds in kept)
     return trial.model_copy(
         update={
@@ -148,8 +148,8 @@ def _slice(trial: Trial, start: int, end: int) -> Trial | None:
             "run_seconds": seconds,
             "draft_seconds": None,
             "verify_seconds": None,
-            "proposed": sum(proposed for _, proposed, _ in kept) if known else None,
-            "accepted": accepted if known else None,
+            "proposed": sum(proposed for _, proposed, _ in kept) if complete else None,
+            "accepted": accepted if complete else None,
             "judged": None,
             "plain_steps": tuple(plain),
             "round_steps": tuple(kept),

@@ -32,7 +32,7 @@ class Prediction(Record):
         return _best(self.textbook)
 
 
-class Imagined(NamedTuple):
+class WhatIf(NamedTuple):
     """Step costs other than those measured, as factors: of a draft step, and of how much more than one token costs.
 
     `growth` multiplies v(n) − 1. Where plain steps are limited by memory and what more tokens cost is arithmetic, a
@@ -54,11 +54,11 @@ class Imagined(NamedTuple):
         )
 
 
-AS_MEASURED = Imagined()
+AS_MEASURED = WhatIf()
 WHAT_IFS = {
     "As measured": AS_MEASURED,
-    "A draft twice as fast": Imagined(draft=0.5),
-    "Twice the memory bandwidth": Imagined(growth=2.0),
+    "A draft twice as fast": WhatIf(draft=0.5),
+    "Twice the memory bandwidth": WhatIf(growth=2.0),
 }
 """What one may ask, by name."""
 

@@ -23,20 +23,30 @@ from specdemo.engines.server import served_pair
 from specdemo.errors import UnknownNameError, UsageError
 from specdemo.experiments import bench as benchmark
 from specdemo.experiments import load as concurrency
-from specdemo.experiments.kind import Kind
-from specdemo.experiments.plan import Plan, run_with_extras
+from specdemo.experiments.plan import Kind, Plan, run_with_extras
 from specdemo.experiments.plan import run as run_plan
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
-from specdemo.measure.diagnosis import with_counters
-from specdemo.measure.race import race
+from specdemo.measure.race import race, with_counters
 from specdemo.measure.trials import repeats as repeated
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
-from specdemo.models.pairs import begun, default_pair, pair_of, suited
-from specdemo.progress import Phase, Progress
-from specdemo.records import Comparison, Costs, Model, ModelPair, Round, Server, Servers, Side, Slice, Turn
+from specdemo.models.pairs import default_pair, initial_runtime, initial_settings, pair_of
+from specdemo.records import (
+    Comparison,
+    Costs,
+    Model,
+    ModelPair,
+    Phase,
+    Progress,
+    Round,
+    Server,
+    Servers,
+    Side,
+    Slice,
+    Turn,
+)
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory, Job, WithEngine, WithLoader, Worker
@@ -81,7 +91,7 @@ class Pair:
             SettingsError: one is out of its range, or two contradict each other.
         """
         alone = {"drafter": "lookup"} if self.models.draft is None else {}
-        return begun(self.models.target, **alone | chosen)
+        return initial_settings(self.models.target, **alone | chosen)
 
     def stream(
         self, prompt: str, *, repeats: int | None = None, history: Sequence[Turn] = (), **settings: Any
@@ -268,7 +278,7 @@ def load(
         models += [_at(folder, models_dir) for folder in folders[1:] if folder is not None]
     elif draft is not None:
         models.append(_model(str(draft), models_dir, None))
-    chosen = RuntimeSettings.checked(**suited(models[0]).model_dump() | runtime)
+    chosen = RuntimeSettings.checked(**initial_runtime(models[0]).model_dump() | runtime)
     return Pair(pair_of(*models, runtime=chosen))
 
 
@@ -283,7 +293,7 @@ def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
         folder = entry_folders(entry, directory)[0]
         if folder is None:
             *_, last = download_source(entry.target)
-            folder = last.found
+            folder = last.result
         assert folder is not None, "nobody stops the download"
         return _at(folder, directory)
     try:
@@ -418,7 +428,7 @@ def _measured(
             if on_progress is not None:
                 on_progress(progress)
     assert last is not None, "an experiment begins with a state"
-    return Experiment(last.found)
+    return Experiment(last.result)
 
 
 @contextmanager

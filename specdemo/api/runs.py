@@ -9,8 +9,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from specdemo.analysis import metrics, speedups
-from specdemo.analysis.speedups import Speedup
+from specdemo.analysis import estimates, metrics
+from specdemo.analysis.estimates import Speedup
 from specdemo.errors import UsageError, quoted
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Report, to_html, to_markdown, write
@@ -53,7 +53,7 @@ class Run:
 
         It is estimated from the timed steps of the race and its repeats; None if a side is too short.
         """
-        return speedups.of_comparison(self.comparison)
+        return estimates.of_comparison(self.comparison)
 
     @property
     def acceptance_rate(self) -> float | None:

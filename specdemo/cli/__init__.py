@@ -9,20 +9,27 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdemo.cli.signals import importing
 from specdemo.errors import SpecdemoError, UsageError, quoted
 
 if TYPE_CHECKING:
-    from specdemo.worker import EngineFactory  # which imports openvino
+    from specdemo.train import Effort
+    from specdemo.worker import EngineFactory  # both import openvino
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}
 """What an output can fail with. All files but standard output report that themselves."""
 
 
-def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None" = None) -> int:
-    """Run one command; return the exit code. `load`: what loads engines, in place of `load_engine`."""
+def main(
+    arguments: Sequence[str] | None = None, *, load: "EngineFactory | None" = None, effort: "Effort | None" = None
+) -> int:
+    """Run one command; return the exit code.
+
+    `load` loads engines in place of `load_engine`; `effort` goes into a training in place of the full one.
+    """
+    given: dict[str, Any] = {"load": load, "effort": effort}
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="replace")  # such as of a pipe on Windows, which has no τ
@@ -30,7 +37,8 @@ def main(arguments: Sequence[str] | None = None, *, load: "EngineFactory | None"
         from specdemo.cli.commands import build_parser  # openvino takes a second to import
     try:
         try:
-            options = (build_parser(load) if load else build_parser()).parse_args(arguments)
+            parser = build_parser(**{name: value for name, value in given.items() if value is not None})
+            options = parser.parse_args(arguments)
             options.command(options)
         finally:
             if sys.stdout is not None:

@@ -1,13 +1,16 @@
-"""The parser of all commands."""
+"""The parser of all commands, and the script by which a shell completes them."""
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from specdemo.cli import compare, completion, doctor, experiments, models, serve, train
+from specdemo.cli import compare, doctor, experiments, models, serve, train
+from specdemo.cli.options import Commands
 from specdemo.engines import load_engine
+from specdemo.train import FULL, Effort
 from specdemo.version import __version__
 from specdemo.worker import EngineFactory
 
@@ -21,8 +24,11 @@ TOPICS = {
 }
 
 
-def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
-    """The parser of all commands; options for settings come from the settings types. `load` loads their engines."""
+def build_parser(load: EngineFactory = load_engine, effort: Effort = FULL) -> argparse.ArgumentParser:
+    """The parser of all commands; options for settings come from the settings types.
+
+    `load` loads the engines of commands; `effort` is how much work goes into a training.
+    """
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = _Parser(
         prog=called,
@@ -30,11 +36,12 @@ def build_parser(load: EngineFactory = load_engine) -> argparse.ArgumentParser:
         description="Does speculative decoding pay off here?",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(load_engine=load)
+    parser.set_defaults(load_engine=load, effort=effort)
     parser.add_argument("--version", action="version", version=f"specdemo {__version__}")
     commands = parser.add_subparsers(prog=called, required=True, metavar="COMMAND", help=argparse.SUPPRESS)
-    for command in (serve, compare, experiments, models, train, doctor, completion):
+    for command in (serve, compare, experiments, models, train, doctor):
         command.add_to(commands)
+    _add_completion(commands)
     parser.epilog = "\n".join(_by_topic({action.dest: action.help or "" for action in commands._choices_actions}))
     return parser
 
@@ -58,3 +65,65 @@ class _Parser(argparse.ArgumentParser):
         if short.endswith("required: PROMPT"):
             short = f'Give a prompt, such as: {self.prog} "Once upon a time"'
         self.exit(2, f"specdemo: {short[:1].upper()}{short[1:]}; {self.prog} --help lists what there is.\n")
+
+
+_BASH = """\
+_specdemo() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words
+    if [ "$COMP_CWORD" -eq 1 ]; then words="{commands}"; else
+        case "$command" in
+{cases}
+        esac
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$word"))
+    [ "${{#COMPREPLY[@]}}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))
+}}
+complete -o filenames -F _specdemo specdemo"""
+_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+_POWERSHELL = """\
+Register-ArgumentCompleter -Native -CommandName specdemo -ScriptBlock {{
+    param($word, $ast, $position)
+    $words = ConvertFrom-Json '{words}'
+    $typed = @($ast.CommandElements | ForEach-Object {{ $_.ToString() }})
+    $command = if ($typed.Count -gt 2 -or ($typed.Count -eq 2 -and $word -eq '')) {{ $typed[1] }} else {{ '' }}
+    $words.$command | Where-Object {{ $_ -like "$word*" }} | ForEach-Object {{
+        [System.Management.Automation.CompletionResult]::new($_)
+    }}
+}}"""
+SHELLS = ("bash", "zsh", "fish", "powershell")
+
+
+def _add_completion(commands: Commands) -> None:
+    parser = commands.add_parser("completion", help="print a script that completes commands and options in a shell")
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+
+    def complete(options: argparse.Namespace) -> None:
+        print(completion(options.shell, words_of(commands.choices)))
+
+    parser.set_defaults(command=complete)
+
+
+def words_of(parsers: Mapping[str, argparse.ArgumentParser]) -> dict[str, list[str]]:
+    """What can follow each command: its options, or its own commands; what can come first stands under ""."""
+    words = {"": sorted(parsers)}
+    for name, parser in parsers.items():
+        inner = [word for action in parser._actions if isinstance(action.choices, Mapping) for word in action.choices]
+        words[name] = [*inner, *(option for action in parser._actions for option in action.option_strings)]
+    return words
+
+
+def completion(shell: str, words: Mapping[str, Sequence[str]]) -> str:
+    """The lines to add to a shell's start-up file, so that it completes these words."""
+    if shell == "fish":
+        lines = ["complete -c specdemo -n __fish_use_subcommand -f -a '" + " ".join(words[""]) + "'"]
+        for command, each in words.items():
+            seen = f"complete -c specdemo -n '__fish_seen_subcommand_from {command}'"
+            lines += [f"{seen} -l {word[2:]}" for word in each if command and word.startswith("--")]
+            inner = [word for word in each if command and not word.startswith("-")]
+            lines += [f"{seen} -f -a '{' '.join(inner)}'"] if inner else []
+        return "\n".join(lines)
+    if shell == "powershell":
+        return _POWERSHELL.format(words=json.dumps(dict(words)))
+    cases = "\n".join(f'            {name}) words="{" ".join(each)}" ;;' for name, each in words.items() if name)
+    bash = _BASH.format(commands=" ".join(words[""]), cases=cases)
+    return _ZSH + bash if shell == "zsh" else bash

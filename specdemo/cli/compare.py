@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from specdemo.analysis.intervals import ENOUGH
+from specdemo.analysis.estimates import ENOUGH
 from specdemo.cli.options import (
     Commands,
     add_json,
@@ -19,19 +19,16 @@ from specdemo.cli.options import (
     count,
     raced_settings,
 )
-from specdemo.cli.progress import announced, show_conversion
-from specdemo.cli.terminal import print_comparison
+from specdemo.cli.terminal import announced, print_comparison, show_conversion
 from specdemo.files import write_bytes, write_json
-from specdemo.measure.diagnosis import with_counters
-from specdemo.measure.race import race
+from specdemo.measure.race import race, with_counters
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
-from specdemo.models.checks import compared
+from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.presentation import schema, share
 from specdemo.presentation.code import FLAVOURS, code
-from specdemo.progress import Phase
-from specdemo.records import Comparison
+from specdemo.records import Comparison, Phase
 from specdemo.settings import GenerationSettings
 
 
@@ -77,6 +74,7 @@ def _compare(options: argparse.Namespace) -> None:
     check_json(options.json)
     for name in share.FILE_KINDS:
         check_file(getattr(options, name))
+    check_strategy(pair, settings.engine, settings.strategy, settings.sampling)
     show_conversion(convert_pair(pair))
     with announced("loading"):
         engine = options.load_engine(settings.engine, pair)
@@ -108,5 +106,5 @@ def _compare(options: argparse.Namespace) -> None:
 def _code(options: argparse.Namespace) -> None:
     pair = chosen_pair(options)
     settings = raced_settings(options, pair)
-    pair = compared(pair)
+    pair = with_tokenizers_compared(pair)
     print(code(options.to, pair, settings, options.prompt, local=True), end="")

@@ -71,7 +71,7 @@ def machine() -> dict[str, Any]:
 
 
 def usable_processors() -> int | None:
-    """Logical processors that this process may use, as far as the system tells; a container may allow less time."""
+    """Logical processors that this process may use, as far as the system reports; a container may allow less time."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
@@ -156,7 +156,7 @@ def block(found: dict[str, Any]) -> Iterator[str]:
     yield f"specdemo {found['specdemo']}, Python {found['python']}, {found['system']}"
     yield f"packages: {', '.join(packages)}"
     yield f"processor: {found['processor']}, {found['cores']} cores, {found['usable_processors']} usable processors"
-    yield f"instruction sets: {', '.join(found['instruction_sets']) or 'none of those that matter, or not told'}"
+    yield f"instruction sets: {', '.join(found['instruction_sets']) or 'none of those that matter, or not reported'}"
     yield f"memory: {in_units(found['memory_bytes'])}, {in_units(found['memory_free_bytes'])} free"
     for device in found["devices"]:
         remark = f" ({device['remark']})" if device["remark"] else ""

@@ -21,13 +21,12 @@ from specdemo.cli.options import (
     positive,
     raced_settings,
 )
-from specdemo.cli.progress import interruptible, progress_bar, show_conversion
+from specdemo.cli.terminal import interruptible, progress_bar, show_conversion
 from specdemo.engines.base import Engine
 from specdemo.experiments import KINDS
-from specdemo.experiments.against import read_bench, reported
+from specdemo.experiments.against import read_bench, report_against
 from specdemo.experiments.checkpoint import Checkpoint
-from specdemo.experiments.kind import Kind, Option
-from specdemo.experiments.plan import Plan, Result, never, run
+from specdemo.experiments.plan import Kind, Option, Plan, Result, never, run
 from specdemo.experiments.report import Report, beside, write
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
@@ -119,7 +118,7 @@ def _experiment(options: argparse.Namespace, kind: Kind) -> None:
     extras = kind.extras if kind.extras is not None and not getattr(options, f"no_{kind.extras}") else None
     other = getattr(options, "against", None)
     there = None if other is None else (read_bench(other), other.name)
-    _measure(plan, options.load_engine, options.json, extras=extras, report_of=partial(reported, there=there))
+    _measure(plan, options.load_engine, options.json, extras=extras, report_of=partial(report_against, there=there))
 
 
 def _add_sweep(commands: Commands) -> None:
@@ -155,7 +154,7 @@ def _measure(
     json: str | None,
     *,
     extras: str | None = None,
-    report_of: Callable[[Result], Report] = reported,
+    report_of: Callable[[Result], Report] = report_against,
 ) -> None:
     """Run a plan with progress on standard error; print its report, and write it where JSON goes.
 
@@ -172,7 +171,7 @@ def _measure(
     try:
         with interruptible() as stop, progress_bar() as show:
             for progress in run(plan, load, checkpoint=checkpoint, stop=stop):
-                result = progress.found
+                result = progress.result
                 show(progress.doing, progress.done, progress.total, progress.seconds_left)
         assert result is not None, "a run begins with a state"
         if stop():

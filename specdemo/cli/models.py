@@ -11,16 +11,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from specdemo import progress as parts
+from specdemo import records
 from specdemo.cli.options import Commands, add_json, add_models_dir, check_json
-from specdemo.cli.progress import announced, show_conversion
+from specdemo.cli.terminal import announced, show_conversion
 from specdemo.errors import FetchError, PairError, UsageError
 from specdemo.files import write_json
 from specdemo.models.catalogue import Entry, WeightFormat, catalogue, find
 from specdemo.models.checks import PairReport, check_pair
-from specdemo.models.convert import convert, converted_folder
 from specdemo.models.converted import stored_form
-from specdemo.models.download import download, download_source
+from specdemo.models.download import convert, converted_folder, download, download_source
 from specdemo.models.gguf_convert import convert_models
 from specdemo.models.library import Library, entry_folders, library, resolve
 from specdemo.models.machine import in_units
@@ -155,7 +154,7 @@ def _download(options: argparse.Namespace) -> None:
         raise FetchError(f"The rest of this pair must be converted; run: {' && '.join(missing)}")
 
 
-def _show_download(name: str, progress_of: Iterator[parts.Progress[Path | None]]) -> None:
+def _show_download(name: str, progress_of: Iterator[records.Progress[Path | None]]) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TextColumn("{task.fields[left]}"), console=Console(stderr=True)) as bar:
         task = bar.add_task(name, total=None, left="")

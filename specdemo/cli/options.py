@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from specdemo.engines.server import served_pair
 from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.models.library import resolve
-from specdemo.models.pairs import begun, default_pair, pair_of, suited
+from specdemo.models.pairs import default_pair, initial_runtime, initial_settings, pair_of
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
@@ -70,7 +70,7 @@ def _defaults(settings: type[GenerationSettings | RuntimeSettings]) -> dict[str,
             target = resolve(names["--target"], None if directory is None else Path(directory))
         else:
             target = default_pair().target
-        return (begun(target) if settings is GenerationSettings else suited(target)).model_dump()
+        return (initial_settings(target) if settings is GenerationSettings else initial_runtime(target)).model_dump()
     except SpecdemoError:
         return {}
 
@@ -81,7 +81,7 @@ def chosen_settings(options: argparse.Namespace, pair: ModelPair, **defaults: An
     Raises:
         SettingsError: one is out of its range.
     """
-    return begun(pair.target, **defaults | chosen(options, GenerationSettings))
+    return initial_settings(pair.target, **defaults | chosen(options, GenerationSettings))
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
@@ -182,9 +182,9 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     engine = getattr(options, "engine", "served" if servers is not None and options.target is None else None)
     if engine == "served":
         if servers is None:
-            raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
+            raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
         if options.target is not None or options.draft is not None:
-            raise UsageError("The served engine takes its models from servers; leave --target and --draft out.")
+            raise UsageError("The remote engine takes its models from servers; leave --target and --draft out.")
         return served_pair(servers)
     if options.target is None:
         if options.draft is not None:
@@ -192,7 +192,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
         return default_pair(**chosen(options, RuntimeSettings))
     names = [name for name in (options.target, options.draft) if name is not None]
     models = [resolve(name, options.models_dir) for name in names]
-    runtime = RuntimeSettings.checked(**suited(models[0]).model_dump() | chosen(options, RuntimeSettings))
+    runtime = RuntimeSettings.checked(**initial_runtime(models[0]).model_dump() | chosen(options, RuntimeSettings))
     return pair_of(*models, runtime=runtime)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdemo.cli.options import Commands, add_models_dir, positive
-from specdemo.cli.progress import show_conversion
+from specdemo.cli.terminal import show_conversion
 from specdemo.errors import UsageError
 from specdemo.files import ASSETS
 from specdemo.models.converted import folder_of
@@ -104,9 +104,7 @@ def _penalty(text: str) -> float:
 
 
 def _train(options: argparse.Namespace) -> None:
-    if options.kind != "table":
-        check_installed()
-    elif options.curve or options.replay or options.match_states:
+    if options.kind == "table" and (options.curve or options.replay or options.match_states):
         raise UsageError(
             "A table is counted, not trained; leave --curve, --replay and --match-states out, or choose --kind draft."
         )
@@ -128,6 +126,8 @@ def _train(options: argparse.Namespace) -> None:
     target = resolve(options.target, directory)
     begin = resolve(options.begin, directory) if options.begin else None
     check_target(target)
+    if options.kind != "table":
+        check_installed()
     show_conversion(convert_models([target]))
 
     tokens = options.tokens or 0
@@ -148,12 +148,12 @@ def _train(options: argparse.Namespace) -> None:
         seed=options.seed,
     )
     if request.kind == "table":
-        make_table(request, target, out, sources, options.threads or 0, say=_say)
+        make_table(request, target, out, sources, options.threads or 0, say=_say, effort=options.effort)
         return
 
     from specdemo.train.pipeline import Run  # imports PyTorch
 
-    Run(request, target, out, options.threads or 0, say=_say).everything(sources)
+    Run(request, target, out, options.threads or 0, say=_say, effort=options.effort).everything(sources)
     where = f" --models-dir {directory}" if directory is not None else ""
     print(f"Use it as: --target {options.target} --draft {options.out}{where}")
 

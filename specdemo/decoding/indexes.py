@@ -36,7 +36,7 @@ _MULTIPLIER, _BITS = 0x9E3779B1, 0xFFFFFFFF  # 2³² divided by the golden ratio
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class Continuation:
     """What followed the longest context that occurred."""
 
     size: int
@@ -110,7 +110,7 @@ class Table:
         """Contexts of all lengths."""
         return sum(len(counts.hashes) for counts in self.counts)
 
-    def following(self, context: Sequence[int]) -> Following | None:
+    def following(self, context: Sequence[int]) -> Continuation | None:
         """What most often followed the longest suffix of `context` that occurred; None if none did."""
         found, key = None, 0
         for size, token in enumerate(reversed(context[-LONGEST:]), 1):
@@ -119,7 +119,7 @@ class Table:
             place = int(hashes.searchsorted(np.uint32(key)))
             if place == len(hashes) or int(hashes[place]) != key:
                 break  # no longer context occurred either
-            found = Following(size, int(tokens[place]), int(counts[place]), int(totals[place]))
+            found = Continuation(size, int(tokens[place]), int(counts[place]), int(totals[place]))
         return found
 
 
@@ -162,7 +162,7 @@ _TOKENS = 2**32  # token ids are below
 class Match(NamedTuple):
     """Tokens that may follow, since they followed the text's last `size` tokens before; none where nothing did.
 
-    `chances`: that all tokens up to each are right, as far as counts tell; empty where nothing is counted.
+    `chances`: that all tokens up to each are right, estimated from counts; empty where nothing is counted.
     """
 
     size: int
@@ -360,7 +360,7 @@ class SuffixIndex:
 
 
 def _expected(match: Match) -> float:
-    """The tokens that will be accepted, as far as counts tell."""
+    """The tokens that will be accepted, estimated from counts."""
     return sum(match.chances)
 
 

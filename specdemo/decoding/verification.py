@@ -103,7 +103,7 @@ class Uniform(Protocol):
         """A number drawn uniformly from [0, 1)."""
 
 
-class Verified(NamedTuple):
+class Verification(NamedTuple):
     """How many proposals were accepted, and the target's own token that follows them."""
 
     accepted: int
@@ -112,7 +112,7 @@ class Verified(NamedTuple):
 
 def rejection_sample(
     proposed: Sequence[int], drafts: Iterable[Probabilities], targets: Iterable[Probabilities], random: Uniform
-) -> Verified:
+) -> Verification:
     """Judge sampled proposals so that what is committed has exactly the target's distribution.
 
     A token x is accepted with probability min(1, p(x) / q(x)); the first that is not is replaced by a draw from
@@ -130,10 +130,10 @@ def rejection_sample(
         p = next(remaining)
         if random.random() * q[token] >= p[token]:
             residual = np.maximum(p - q, 0)
-            return Verified(
+            return Verification(
                 index, draw(residual if residual.any() else p, random.random())
             )  # all zero through rounding
-    return Verified(len(proposed), draw(next(remaining), random.random()))
+    return Verification(len(proposed), draw(next(remaining), random.random()))
 
 
 def block_chances(
@@ -166,7 +166,7 @@ def block_chances(
 
 def block_verify(
     proposed: Sequence[int], drafts: Iterable[Probabilities], targets: Iterable[Probabilities], random: Uniform
-) -> Verified:
+) -> Verification:
     """Judge sampled proposals as a block: the distribution is the same, and no fewer are accepted on average.
 
     A prefix can be taken although a token in it would have been rejected alone, since what follows makes up for it.
@@ -180,7 +180,7 @@ def block_verify(
     chances, residuals = block_chances(proposed, list(drafts), list(targets))
     taken = [length for length, chance in enumerate(chances, 1) if random.random() < chance]
     accepted = max(taken, default=0)
-    return Verified(accepted, draw(residuals[accepted] / residuals[accepted].sum(), random.random()))
+    return Verification(accepted, draw(residuals[accepted] / residuals[accepted].sum(), random.random()))
 
 
 def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Verdict] | None:

@@ -1,14 +1,19 @@
-"""The seam between engines and everything else.
+"""The seam between engines and everything else: one request at a time, or a batch of several.
 
 A request is decoded by one generator of rounds. Rounds, rather than a callback, give each its own clock, let a run
 stop within one round, and make a race possible: two generators, advanced alternately.
+
+A batch holds several requests of one side in flight at once, and reports what arrived for them. In-process engines
+advance all requests in one pass, so each `receive` covers exactly one target pass; of a server only arrivals are
+seen, in whatever order they come. Times are the batch's own: a clock in this process, one that is read where a
+server's chunks arrive, or, for tests, one that is only counted.
 """
 
 import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from specdemo.records import (
     Costs,
@@ -39,6 +44,8 @@ class Thoroughness:
     """Repetitions of a warm-up in a row that are hardly faster, before a side is steady."""
     cold_seconds: float = 1.5
     """What a warm-up takes at least, on each side's own clock, where the engine has not raced yet."""
+    warm_seconds: float = 60
+    """How long a side that was steady counts as warm."""
     repeats: int = 20
     """Repeats of a race at most, where their number is not given; more hardly narrow the interval."""
     visits: int = 6
@@ -72,7 +79,7 @@ class Decoder(Protocol):
 
     @property
     def trace_source(self) -> TraceSource:
-        """How the proposals in this request's rounds are known."""
+        """Where the proposals in this request's rounds come from."""
 
     def rounds(self) -> Generator[Prefilling | Round]:
         """Tokenise and prefill, yielding progress in between; then one round at a time. Call it once.
@@ -155,7 +162,7 @@ class Engine(Protocol):
     ) -> list[float] | None:
         """The target's log-probability of each of these tokens, after the prompt and the tokens `before`.
 
-        From one pass over all, or `apart`, from a pass over one each. None where the engine cannot tell.
+        From one pass over all, or `apart`, from a pass over one each. None where the engine cannot say.
         """
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
@@ -174,3 +181,71 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
         for step in steps:
             if isinstance(step, Round):
                 yield step
+
+
+class RoundCounts(NamedTuple):
+    """A round of one request: how many tokens were proposed, None if unknown, and how many accepted."""
+
+    proposed: int | None
+    accepted: int
+
+
+class Arrival(NamedTuple):
+    """What arrived for one request at one moment; its first arrival ends the time to first token.
+
+    `number` is that of `Batch.submit`, `at` is on the batch's clock. `tokens` is how many arrived; an estimate
+    is corrected by the last arrival, in either direction. `output` holds their ids, or their text where ids
+    are not reported. `rounds` are the target's passes that this covers (the prefill is none of them, a plain step is
+    a round with nothing proposed), None where they are unknown. An engine may report all of them at the end.
+    """
+
+    number: int
+    at: float
+    tokens: int
+    output: tuple[int, ...] | str
+    rounds: tuple[RoundCounts, ...] | None = None
+    finish_reason: FinishReason | None = None
+
+
+class Batch(Protocol):
+    """Requests in flight, all of one side."""
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether what one `receive` returns is what one pass of the target committed."""
+
+    def now(self) -> float:
+        """Seconds on this batch's clock."""
+
+    def submit(self, number: int, request: Request) -> None:
+        """Begin another request; `number` identifies its arrivals.
+
+        Raises:
+            PromptError: the prompt is empty, or too long for the model.
+            RunError: the engine failed.
+        """
+
+    def receive(self) -> Sequence[Arrival]:
+        """What arrived next, for any request in flight. It waits, but not for long: then nothing has arrived.
+
+        Raises:
+            RunError: the engine could not continue.
+        """
+
+    def cache_bytes(self) -> int | None:
+        """Bytes of the target's KV cache that requests use now; None if unknown."""
+
+    def close(self) -> None:
+        """Drop what is still in flight. Call it once."""
+
+
+@runtime_checkable
+class BatchEngine(Engine, Protocol):
+    """An engine that can serve several requests at once."""
+
+    def batch(self, strategy: Strategy) -> Batch:
+        """A batch with nothing in flight, for requests that are decoded this way; one at a time.
+
+        Raises:
+            PairError, SettingsError: the pair cannot be decoded in this way.
+        """

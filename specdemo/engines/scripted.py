@@ -11,8 +11,18 @@ from itertools import cycle
 from time import sleep
 
 from specdemo.decoding.verification import judge
-from specdemo.engines.base import BRIEF, PREFILL_CHUNK, Decoder, Engine, Prefilling, Thoroughness, rounds_of
-from specdemo.engines.batch import Arrival, Batch, RoundCounts
+from specdemo.engines.base import (
+    BRIEF,
+    PREFILL_CHUNK,
+    Arrival,
+    Batch,
+    Decoder,
+    Engine,
+    Prefilling,
+    RoundCounts,
+    Thoroughness,
+    rounds_of,
+)
 from specdemo.errors import EngineError
 from specdemo.records import (
     SIDES,
@@ -247,12 +257,12 @@ class ScriptedBatch:
 
     def _arrival(self, number: int, step: Round) -> Arrival:
         flight = self._flying[number]
-        told = () if flight.prefilling else (RoundCounts(len(step.proposed or ()), step.accepted),)
+        counts = () if flight.prefilling else (RoundCounts(len(step.proposed or ()), step.accepted),)
         flight.prefilling = False
         if flight.decoder.finish_reason is not None:
             del self._flying[number]
         ids = tuple(token.id for token in step.committed if token.id is not None)
-        return Arrival(number, self._seconds, len(ids), ids, told, flight.decoder.finish_reason)
+        return Arrival(number, self._seconds, len(ids), ids, counts, flight.decoder.finish_reason)
 
 
 class _Flight:

@@ -4,7 +4,7 @@
 for prompts that are typed.
 """
 
-from specdemo.experiments import bench, load, precision, temperature
-from specdemo.experiments.kind import Kind as Kind
+from specdemo.experiments import bench, load, variants
+from specdemo.experiments.plan import Kind as Kind
 
-KINDS: tuple[Kind, ...] = (bench.KIND, load.KIND, temperature.KIND, precision.KIND)
+KINDS: tuple[Kind, ...] = (bench.KIND, load.KIND, variants.TEMPERATURE, variants.PRECISION)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from specdemo.analysis.intervals import ENOUGH, LEVEL, Interval
+from specdemo.analysis.estimates import ENOUGH, LEVEL, Interval
 from specdemo.errors import FileError, quoted
-from specdemo.experiments.bench import Bench
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Line, Report, Table, speedup_lines, times
 from specdemo.experiments.trials import ALL, Cell, TrialRow, cells
@@ -81,7 +81,7 @@ def compare(here: Bench, there: Bench) -> list[Comparison]:
     return found
 
 
-def reported(found: Result, there: tuple[Bench, str] | None = None) -> Report:
+def report_against(found: Result, there: tuple[Bench, str] | None = None) -> Report:
     """A report; of a benchmark, with a comparison with another one where that and its file's name are given."""
     if there is None or not isinstance(found, Bench):
         return found.report()

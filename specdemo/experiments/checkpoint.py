@@ -18,7 +18,7 @@ from specdemo.models.folder import files_digest
 from specdemo.records import Costs, Environment, ModelPair, Record, Servers
 from specdemo.settings import GenerationSettings
 
-_DIGITS = 4  # so many addresses share them that guessing does not tell which one is meant
+_DIGITS = 4  # so many addresses share them that guessing does not find the one that is meant
 
 
 class Row(Record):
@@ -100,7 +100,7 @@ class Line(Record, Generic[R]):
     environment: Environment | None = None
 
 
-class Saved(NamedTuple, Generic[R]):
+class SavedRows(NamedTuple, Generic[R]):
     """What a checkpoint holds: facts by engine, and rows in their order."""
 
     facts: dict[str, EngineFacts]
@@ -114,7 +114,7 @@ class Checkpoint:
         """A checkpoint at this path, which need not exist."""
         self.path = path
 
-    def open(self, header: Header, row: type[R]) -> Saved[R]:
+    def open(self, header: Header, row: type[R]) -> SavedRows[R]:
         """What the file holds already; it is created if there is none.
 
         Raises:
@@ -124,14 +124,14 @@ class Checkpoint:
         lines = self._lines()
         if not lines:
             self._write(f"{header.model_dump_json()}\n", "w")
-            return Saved({}, [])
+            return SavedRows({}, [])
         differences = self._differences(lines[0], header)
         if differences:
             raise FileError(
                 f"{quoted(str(self.path))} holds rows of a run with {', '.join(differences)}; "
                 "choose another output path, or delete that file."
             )
-        saved = Saved[R]({}, [])
+        saved = SavedRows[R]({}, [])
         for line in self._parsed(lines[1:], row):
             if line.row is not None:
                 saved.rows.append(line.row)

@@ -13,18 +13,17 @@ from random import Random
 from typing import ClassVar, NamedTuple
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import Engine
-from specdemo.engines.batch import BatchEngine
+from specdemo.engines.base import BatchEngine, Engine
 from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
-from specdemo.experiments.kind import Kind, Option, Range, begin
-from specdemo.experiments.load_result import PLAIN, Load, LoadHeader, LoadRow
-from specdemo.experiments.plan import Plan, Session, Stop, never
-from specdemo.measure.closed_loop import Prompted, able, decode_at_once, serve, shuffled
+from specdemo.experiments.load_points import PLAIN, LoadHeader, LoadRow
+from specdemo.experiments.load_result import Load
+from specdemo.experiments.plan import Kind, Option, Plan, Range, Session, Stop, begin, never
+from specdemo.measure.closed_loop import NamedRequest, batch_engine, decode_at_once, serve, shuffled
 from specdemo.measure.hardware import Loader, measure_memory
-from specdemo.models.checks import check_strategy, compared
+from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.records import SIDES, Costs, ModelPair, Request
-from specdemo.records.trial import MOST_IN_FLIGHT, Block
+from specdemo.records.run import MOST_IN_FLIGHT, Block
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import CONCURRENT
 
@@ -103,7 +102,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
             raise SettingsError("Outputs under load are compared, so decoding must be greedy; switch sampling off.")
         if not self.levels or min(self.levels) < 1 or max(self.levels) > MOST_IN_FLIGHT:
             raise SettingsError(f"Concurrent requests are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
-        models = compared(self.pair)
+        models = with_tokenizers_compared(self.pair)
         for each in self.variants.values():
             check_strategy(models, each.engine, each.strategy, each.sampling)
 
@@ -132,7 +131,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
         Raises:
             SettingsError: the engine serves one request at a time.
         """
-        server, warm = _Server(able(engine), self, stop), set[tuple[str, int]]()
+        server, warm = _Server(batch_engine(engine), self, stop), set[tuple[str, int]]()
         for step in steps:
             if (step.method, step.level) not in warm and not server.warm_up(step):
                 return
@@ -144,14 +143,14 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[LoadRow]) -> Load:
         """The run with these rows."""
-        known = next(iter(facts.values()), None)
+        first = next(iter(facts.values()), None)
         return Load(
             header=self.header,
             variants=self.variants,
             tasks=tuple(self.tasks),
             date=self.today,
             repeats=self.repeats,
-            environment=known.environment if known is not None else None,
+            environment=first.environment if first is not None else None,
             rows=tuple(rows),
         )
 
@@ -208,7 +207,7 @@ class _Server:
 
     def _serve(self, step: Step, request: Request, number: int) -> Block | None:
         names = shuffled(list(self._prompts), f"{self._seed} {step.repeat} {step.level}")
-        requests = (Prompted(name, replace(request, prompt=self._prompts[name])) for name in names)
+        requests = (NamedRequest(name, replace(request, prompt=self._prompts[name])) for name in names)
         with closing(self._engine.batch(request.strategy)) as batch:
             return serve(batch, requests, step.level, number, self._stop, thoroughness=self._engine.thoroughness)
 

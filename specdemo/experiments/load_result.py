@@ -1,24 +1,30 @@
-"""What a load run found, and what it comes to.
-
-Up to how many concurrent requests does speculation pay, what does it cost beyond, and with which strategy? A
-concurrency counts as paying or costing only if the whole interval of its speedup is on that side of 1.
-"""
+"""The result of a load run, and its report: tables, charts, and the sentences that open it."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby, pairwise, takewhile
-from math import log2
-from operator import attrgetter
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-import numpy as np
 import plotly.graph_objects as go
 from pydantic import Field
 
-from specdemo.analysis.intervals import FORMULA, Interval, median_interval
+from specdemo.analysis.estimates import MEDIAN_FORMULA, Interval
 from specdemo.analysis.metrics import FORMULAS
-from specdemo.experiments.checkpoint import Header, Row
+from specdemo.experiments.load_points import (
+    PLAIN,
+    Best,
+    LoadHeader,
+    LoadRow,
+    Percentiles,
+    Point,
+    best,
+    conclusion,
+    crossover_words,
+    crossovers,
+    fastest_words,
+    points_of,
+    schedule,
+)
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Report, Table, measured_on, memory_notes, times, whiskers
 from specdemo.experiments.suites import Task
@@ -27,13 +33,9 @@ from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import number, percent
 from specdemo.presentation.warnings import busy, too_wide
 from specdemo.presentation.wording import shared_words
-from specdemo.records import MOST, Environment, Record
-from specdemo.records.base import Count
-from specdemo.records.trial import Block, Served
+from specdemo.records import Environment
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Constant
 
-PLAIN = "plain"
 COLUMNS = (
     "concurrency", "method", "tokens/s", "per user", "TTFT, s", "end-to-end, s", "τ", "α", "batch", "speedup",
     "outputs",
@@ -46,88 +48,6 @@ _FORMULAS = {
     "Batch": "batch",
 }
 _FULL = 0.9  # of the concurrent requests: fewer in a pass are worth a note
-
-
-class LoadHeader(Header):
-    """What a load run measures. `methods` are plain and every speculative strategy; `requests` the least per block.
-
-    `levels` are the numbers of concurrent requests. `seed` is that of all orders, on which it depends which requests
-    a block serves.
-    """
-
-    levels: tuple[int, ...]
-    requests: int
-    seed: int
-
-    def differences(self, earlier: Self) -> list[str]:
-        """How an earlier header differs, in words."""
-        same = {
-            "other numbers of concurrent requests": self.levels == earlier.levels,
-            "other numbers of requests per block": self.requests == earlier.requests,
-            "another random order": self.seed == earlier.seed,
-        }
-        return super().differences(earlier) + [difference for difference, equal in same.items() if not equal]
-
-
-class LoadRow(Row):
-    """One block: which decoding strategy, in which repeat."""
-
-    method: str
-    repeat: Count
-    block: Block
-
-    @property
-    def key(self) -> tuple[int, int, str]:
-        """Repeat, concurrency and method."""
-        return self.repeat, self.block.level, self.method
-
-    @property
-    def doing(self) -> str:
-        """The method, and how many requests at once."""
-        return f"{self.method}, {self.block.level} at once"
-
-
-class Percentiles(Record):
-    """Median and 99th percentile over requests, in seconds."""
-
-    median: float
-    p99: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Self:
-        """Those of at least one request."""
-        median, p99 = np.percentile(seconds, (50, 99))
-        return cls(median=float(median), p99=float(p99))
-
-
-class Point(Record):
-    """One method at one concurrency (`level`), over all its blocks.
-
-    `tokens_per_second` is of all requests together, the median of the blocks; `user_tokens_per_second` what the
-    median request sees after its first token. `first` (time to first token, TTFT) and `last` (end-to-end latency) are
-    from a request's submission until its first and its last token. `per_position[i]`: rounds that accepted at least
-    i + 1 drafts / rounds. `batch` is the mean number of requests that a target pass advanced. `speedup` is None for
-    plain decoding itself, and until both sides of a repeat are there. `identical` of `requests` outputs are those of
-    plain decoding of one request at a time; None until that is known.
-    """
-
-    method: str
-    level: int
-    blocks: int
-    requests: int
-    tokens_per_second: Interval
-    user_tokens_per_second: float | None
-    first: Percentiles
-    last: Percentiles
-    mean_accepted_length: float | None
-    acceptance_rate: float | None
-    per_position: tuple[float, ...] = Field((), max_length=MOST)
-    batch: float | None
-    cache_bytes: int | None
-    speedup: Interval | None
-    speedups: tuple[float, ...]
-    identical: int | None
-    other_load: float | None
 
 
 class Load(Result):
@@ -165,121 +85,7 @@ class Load(Result):
     @cached_property
     def points(self) -> tuple[Point, ...]:
         """Every method at every concurrency that has a row, methods in their order and concurrency ascending."""
-        alone = _outputs_alone(self.rows)
-        blocks: dict[tuple[str, int], list[Block]] = {}
-        for row in sorted(self.rows, key=lambda row: row.key):
-            blocks.setdefault((row.method, row.block.level), []).append(row.block)
-        return tuple(
-            _point(method, level, blocks[method, level], _speedups(self.rows, method, level), alone)
-            for method in self.header.methods
-            for level in self.header.levels
-            if (method, level) in blocks
-        )
-
-
-def _outputs_alone(rows: Sequence[LoadRow]) -> dict[str, str]:
-    """The output of every prompt in the first plain block with one request at a time."""
-    alone = [row for row in rows if row.method == PLAIN and row.block.level == 1]
-    first = min(alone, key=lambda row: row.repeat, default=None)
-    return {} if first is None else {served.prompt: served.output for served in first.block.served}
-
-
-def _speedups(rows: Sequence[LoadRow], method: str, level: int) -> tuple[float, ...]:
-    """This method's tokens per second / those of plain decoding, for every repeat that has both."""
-    if method == PLAIN:
-        return ()
-    rates = {row.key: row.block.tokens_per_second for row in rows if row.block.level == level}
-    repeats = sorted(row.repeat for row in rows if row.method == method and row.block.level == level)
-    plain = {repeat: rates.get((repeat, level, PLAIN)) for repeat in repeats}
-    return tuple(rates[repeat, level, method] / rate for repeat, rate in plain.items() if rate is not None)
-
-
-def _point(
-    method: str, level: int, blocks: Sequence[Block], speedups: tuple[float, ...], alone: dict[str, str]
-) -> Point:
-    served = [request for block in blocks for request in block.served]
-    users = [rate for request in served if (rate := request.tokens_per_second) is not None]
-    batches = [block.batch for block in blocks if block.batch is not None]
-    caches = [block.cache_bytes for block in blocks if block.cache_bytes is not None]
-    others = [block.other_load for block in blocks if block.other_load is not None]
-    length, per_position = _rounds(blocks)
-    return Point(
-        method=method,
-        level=level,
-        blocks=len(blocks),
-        requests=len(served),
-        tokens_per_second=median_interval([block.tokens_per_second for block in blocks]),
-        user_tokens_per_second=float(np.median(users)) if users else None,
-        first=Percentiles.of([request.first for request in served]),
-        last=Percentiles.of([request.last for request in served]),
-        mean_accepted_length=length,
-        acceptance_rate=_acceptance_rate(blocks),
-        per_position=per_position,
-        batch=float(np.mean(batches)) if batches else None,
-        cache_bytes=max(caches, default=None),
-        speedup=median_interval(speedups) if speedups else None,
-        speedups=speedups,
-        identical=_identical(served, alone),
-        other_load=float(np.median(others)) if others else None,
-    )
-
-
-def _rounds(blocks: Sequence[Block]) -> tuple[float | None, tuple[float, ...]]:
-    """Tokens committed per round, and the share of rounds that accepted at least 1, 2, … proposals."""
-    seen = [block.accepted for block in blocks if block.accepted is not None]
-    if len(seen) < len(blocks):
-        return None, ()
-    counts = np.zeros(max(map(len, seen)))
-    for accepted in seen:
-        counts[: len(accepted)] += accepted
-    rounds = counts.sum()
-    at_least = counts[::-1].cumsum()[::-1] / rounds
-    length = float((counts * np.arange(1, len(counts) + 1)).sum() / rounds)
-    return length, tuple(map(float, at_least[1:]))
-
-
-def _acceptance_rate(blocks: Sequence[Block]) -> float | None:
-    judged = [block.judged for block in blocks if block.judged is not None]
-    proposed = sum(proposed for _, proposed in judged)
-    return sum(accepted for accepted, _ in judged) / proposed if proposed and len(judged) == len(blocks) else None
-
-
-def _identical(served: Sequence[Served], alone: dict[str, str]) -> int | None:
-    if any(request.prompt not in alone for request in served):
-        return None
-    return sum(request.output == alone[request.prompt] for request in served)
-
-
-# What it comes to.
-
-Call = Literal["pays", "costs", "unclear"]
-
-
-class Crossover(Record):
-    """Where a method's median speedup falls to 1: between which measured levels, and at which share of the way."""
-
-    method: str
-    above: int
-    below: int
-    share: float
-
-    @property
-    def at(self) -> float:
-        """Concurrent requests, interpolated on a logarithmic scale."""
-        return 2 ** (log2(self.above) + self.share * (log2(self.below) - log2(self.above)))
-
-    def __str__(self) -> str:
-        """The crossover in words."""
-        return f"The median speedup of {self.method} falls to 1 between {self.above} and {self.below} at once"
-
-
-class Best(Record):
-    """The fastest strategy at a concurrency, and those that may be as fast; plain decoding may be either."""
-
-    level: int
-    method: str
-    speedup: float
-    equals: tuple[str, ...] = ()
+        return points_of(self.header, self.rows)
 
 
 def opening(result: Load) -> Iterator[str]:
@@ -302,124 +108,6 @@ def opening(result: Load) -> Iterator[str]:
     )
 
 
-def conclusion(found: Sequence[Point]) -> str:
-    """One sentence on one speculative method at ascending concurrency; empty if it was not compared."""
-    compared = [point for point in found if point.speedup is not None]
-    if not compared:
-        return ""
-    paying = list(takewhile(lambda point: _call(point) == "pays", compared))
-    rest = compared[len(paying) :]
-    parts = []
-    if paying and not rest:
-        parts.append(f"speculation pays at every load measured, {_gain(paying[-1])}")
-    elif paying:
-        parts.append(f"speculation pays {_gain(paying[-1])}")
-    later = [point for point in rest if _call(point) == "pays"]
-    if later:
-        parts.append(
-            f"{'it pays' if paying else 'speculation pays only'} at {_levels(later)}{' again' * bool(paying)}"
-        )
-    elif not paying:
-        parts.append("speculation clearly pays at none of the loads measured")
-    unclear, costing = ([point for point in rest if _call(point) == kind] for kind in ("unclear", "costs"))
-    if unclear:
-        parts.append(f"at {_levels(unclear)} there is no clear difference")
-    if costing:
-        last = costing[-1]
-        assert last.speedup is not None
-        parts.append(f"at {last.level} it costs {percent(1 - last.speedup.middle)} of the throughput")
-    known = all(point.speedup is not None and point.speedup.known for point in compared)
-    text = "; ".join(parts) + "."
-    return text[0].upper() + text[1:] if known else f"Too few repeats to be sure: {text}"
-
-
-def crossovers(found: Sequence[Point]) -> list[Crossover]:
-    """Where each method's median speedup last falls to 1 or below, if it was above 1 before."""
-    crossing = []
-    for method in dict.fromkeys(point.method for point in found):
-        medians = [
-            (point.level, point.speedup.middle)
-            for point in found
-            if point.method == method and point.speedup is not None
-        ]
-        for (above, high), (below, low) in reversed(list(pairwise(medians))):
-            if high > 1 >= low:
-                share = (high - 1) / (high - low)
-                crossing.append(Crossover(method=method, above=above, below=below, share=share))
-                break
-    return crossing
-
-
-def crossover_words(found: Sequence[Point]) -> list[str]:
-    """Each method's crossover, or that there is none."""
-    crossing = {crossover.method: crossover for crossover in crossovers(found)}
-    words = []
-    for method in dict.fromkeys(point.method for point in found if point.speedup is not None):
-        mine = [point for point in found if point.method == method and point.speedup is not None]
-        if method in crossing:
-            words.append(f"{crossing[method]}, interpolated at {crossing[method].at:.1f}.")
-        elif all(point.speedup is not None and point.speedup.middle > 1 for point in mine):
-            words.append(f"Crossover of {method}: none up to {mine[-1].level}.")
-        else:
-            words.append(f"Crossover of {method}: none, since its median speedup is not above 1 before.")
-    return words
-
-
-def best(found: Sequence[Point]) -> list[Best]:
-    """The fastest method at each concurrency, by its median; plain decoding if none is above 1."""
-    chosen = []
-    for level in dict.fromkeys(point.level for point in found):
-        speedups = {
-            point.method: point.speedup for point in found if point.level == level and point.speedup is not None
-        }
-        if not speedups:
-            continue
-        fastest = max(speedups, key=lambda method: speedups[method].middle)
-        top = speedups[fastest]
-        if top.middle <= 1:
-            rivals = [method for method, speedup in speedups.items() if (speedup.high or speedup.middle) >= 1]
-            chosen.append(Best(level=level, method=PLAIN, speedup=1, equals=tuple(rivals)))
-            continue
-        least = top.middle if top.low is None else top.low
-        equals = [m for m, speedup in speedups.items() if m != fastest and (speedup.high or speedup.middle) >= least]
-        if least <= 1:
-            equals.append(PLAIN)
-        chosen.append(Best(level=level, method=fastest, speedup=top.middle, equals=tuple(equals)))
-    return chosen
-
-
-def fastest_words(chosen: Sequence[Best]) -> str:
-    """Which method is fastest at which concurrency, by the medians."""
-    parts: list[str] = []
-    for method, group in groupby(chosen, attrgetter("method")):
-        levels = [each.level for each in group]
-        span = str(levels[0]) if len(levels) == 1 else f"{levels[0]} to {levels[-1]}"
-        parts.append(f"{method} with {span}{' at once' * (not parts)}")
-    return f"Fastest, by the medians: {', '.join(parts)}."
-
-
-def _call(point: Point) -> Call:
-    speedup = point.speedup
-    assert speedup is not None, "only compared points are judged"
-    low, high = (speedup.middle if end is None else end for end in (speedup.low, speedup.high))
-    if low > 1:
-        return "pays"
-    return "costs" if high < 1 else "unclear"
-
-
-def _gain(point: Point) -> str:
-    """Up to which concurrency, and the speedup there."""
-    speedup = point.speedup
-    assert speedup is not None, "only compared points are judged"
-    where_ = "with one request at a time" if point.level == 1 else f"up to {point.level} at once"
-    return f"{where_} ({', '.join(filter(None, [f'{speedup.middle:.2f}×', speedup.ends]))})"
-
-
-def _levels(found: Sequence[Point]) -> str:
-    *first, last = [str(point.level) for point in found]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def _doubts(found: Sequence[Point]) -> Iterator[str]:
     for point in found:
         reason = too_wide(point.speedup) if point.speedup is not None else None
@@ -428,31 +116,6 @@ def _doubts(found: Sequence[Point]) -> Iterator[str]:
     load = busy(max((point.other_load for point in found if point.other_load is not None), default=None))
     if load is not None:
         yield load
-
-
-# The best lookahead per load, for a server that can follow one: vLLM takes such a list in its speculative config.
-
-Schedule = list[list[int]]
-
-
-def schedule(chosen: Sequence[Best], variants: dict[str, GenerationSettings]) -> Schedule | None:
-    """Rows of [fewest requests, most requests, lookahead], 0 for plain decoding, from 1 to the highest concurrency.
-
-    Numbers between two measured ones follow the lower. None if speculation never wins, or by anything but a draft
-    model with constant lookaheads.
-    """
-    lookaheads = {PLAIN: 0}
-    for method, settings in variants.items():
-        strategy = settings.strategy
-        if not isinstance(strategy, Constant):
-            return None
-        lookaheads[method] = strategy.num_assistant_tokens
-    known = [(each.level, lookaheads[each.method]) for each in chosen]
-    if not any(lookahead for _, lookahead in known):
-        return None
-    starts = [next(group) for _, group in groupby(known, lambda pair: pair[1])]
-    ends = [after - 1 for _, (after, _) in pairwise(starts)] + [known[-1][0]]
-    return [[start, end, lookahead] for (start, lookahead), end in zip(starts, ends, strict=True)]
 
 
 # The report.
@@ -549,10 +212,10 @@ def notes(result: Load) -> Iterator[str]:
         yield f"Fastest by load (measured here, not in vLLM); add to its --speculative-config: {json.dumps(config)}."
     for what, name in _FORMULAS.items():
         yield f"{what}: {FORMULAS[name]}."
-    yield f"Speedups are shown as {FORMULA}."
+    yield f"Speedups are shown as {MEDIAN_FORMULA}."
     yield "Outputs are compared with those of plain decoding of one request at a time."
     if any(point.mean_accepted_length is None for point in found if point.method != PLAIN):
-        yield "τ and α are missing where the engine does not tell of rounds."
+        yield "τ and α are missing where the engine does not report rounds."
     for point in found:
         if point.batch is not None and point.batch < _FULL * point.level:
             yield (
@@ -592,7 +255,7 @@ def _row(point: Point) -> tuple[str, ...]:
 def _speedup(speedup: Interval | None) -> str:
     if speedup is None:
         return "–"
-    return f"{speedup.middle:.2f}×" + (f" ({speedup.low:.2f}–{speedup.high:.2f})" if speedup.known else "")
+    return f"{speedup.middle:.2f}×" + (f" ({speedup.low:.2f}–{speedup.high:.2f})" if speedup.has_interval else "")
 
 
 def _shares(shares: Sequence[float], proposed: int, columns: int) -> list[str]:

@@ -1,27 +1,30 @@
 """An experiment: a plan whose steps are measured one row at a time, and a result that follows from the rows.
 
-A kind of experiment says what its steps are and how one is measured; everything else is here. `run` loads what a step
-needs, once for all steps that need the same; keeps finished rows in a checkpoint, so that a run that was stopped or
-crashed resumes; and yields the result so far after every row. `trials.TrialPlan` is the base of the kinds whose rows
-are speculative runs between plain ones.
+A plan says what its steps are and how one is measured; everything else is here. `run` loads what a step needs, once
+for all steps that need the same; keeps finished rows in a checkpoint, so that a run that was stopped or crashed
+resumes; and yields the result so far after every row. `trials.TrialPlan` is the base of the plans whose rows are
+speculative runs between plain ones.
+
+Whoever adds a kind of experiment writes its plan and result in one module, and declares it there with a `Kind`: what
+can be chosen, and the plan that follows. Its command, its tab and its reports follow from that.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
 
 from specdemo.engines.base import Engine
 from specdemo.errors import FileError
-from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row, Saved
+from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row, SavedRows
 from specdemo.experiments.report import Report
 from specdemo.experiments.suites import Task
 from specdemo.measure.step_costs import measure_costs
-from specdemo.progress import Progress
-from specdemo.records import Costs, Environment, ModelPair, Record
+from specdemo.models.pairs import initial_settings
+from specdemo.records import Costs, Environment, ModelPair, Progress, Record
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 
@@ -73,7 +76,7 @@ class Result(Record):
 F = TypeVar("F", bound=Result)
 
 
-class Loaded(NamedTuple):
+class LoadedEngine(NamedTuple):
     """An engine that is loaded already, with its step costs; it stays loaded."""
 
     engine: Engine
@@ -150,13 +153,13 @@ class Plan(ABC, Generic[S, R, F]):
         """The date of a result: of its beginning or, after an interruption, of its going on."""
         return datetime.now(UTC).date().isoformat()
 
-    def saved(self, checkpoint: Checkpoint | None) -> Saved[R]:
+    def saved(self, checkpoint: Checkpoint | None) -> SavedRows[R]:
         """What a checkpoint holds of this experiment.
 
         Raises:
             FileError: it holds a different one, or cannot be read.
         """
-        return Saved({}, []) if checkpoint is None else cast(Saved[R], checkpoint.open(self.header, self.row))
+        return SavedRows({}, []) if checkpoint is None else cast(SavedRows[R], checkpoint.open(self.header, self.row))
 
     def seconds_left(self) -> float | None:
         """How long it still takes, where the plan knows; else what is left follows from the rows so far."""
@@ -175,7 +178,7 @@ def run(
     plan: Plan[S, R, F],
     load: Load | None = None,
     *,
-    loaded: Loaded | None = None,
+    loaded: LoadedEngine | None = None,
     checkpoint: Checkpoint | None = None,
     stop: Stop = never,
 ) -> Iterator[Progress[F]]:
@@ -243,9 +246,9 @@ def run_with_extras(
     last = None
     for last in run(plan, load, checkpoint=checkpoint, stop=stop):
         yield last
-    if last is not None and last.found.complete:
+    if last is not None and last.result.complete:
         yield replace(last, doing="memory and bandwidth", seconds_left=None)
-        yield replace(last, found=plan.extras(last.found, stop))
+        yield replace(last, result=plan.extras(last.result, stop))
 
 
 def check_environment(earlier: Environment, here: Environment) -> None:
@@ -261,7 +264,7 @@ def check_environment(earlier: Environment, here: Environment) -> None:
         )
 
 
-def _opened(plan: Plan[Any, Any, Any], session: Session[Any], load: Load | None, loaded: Loaded | None) -> Any:
+def _opened(plan: Plan[Any, Any, Any], session: Session[Any], load: Load | None, loaded: LoadedEngine | None) -> Any:
     if loaded is not None:
         return nullcontext(loaded.engine)
     assert load is not None, "one of both is given"
@@ -269,7 +272,82 @@ def _opened(plan: Plan[Any, Any, Any], session: Session[Any], load: Load | None,
     return closing(load(session.engine) if same else load(session.engine, session.pair))
 
 
-def _costs(plan: Plan[Any, Any, Any], engine: Engine, loaded: Loaded | None, stop: Stop) -> Costs | None:
+def _costs(plan: Plan[Any, Any, Any], engine: Engine, loaded: LoadedEngine | None, stop: Stop) -> Costs | None:
     if loaded is not None:
         return loaded.costs
     return measure_costs(engine, stop=stop) if plan.calibrates else None
+
+
+Choices = Callable[[ModelPair], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """Something to choose besides prompts, repeats and generation settings.
+
+    Values are of `type`: "count" is a whole number, the others are several values. The page offers `choices`, which
+    may depend on the pair, with those of `first` chosen. The terminal takes any, also under `aliases`.
+    """
+
+    name: str
+    title: str
+    help: str
+    type: Literal["names", "integers", "numbers", "count"]
+    default: Any = None
+    choices: Choices | None = None
+    first: Choices | None = None
+    aliases: tuple[str, ...] = ()
+
+
+class Range(NamedTuple):
+    """A slider's last value, and the one it begins with."""
+
+    most: int
+    first: int
+
+
+def begin(pair: ModelPair, *, on: EngineName | None = None, **chosen: Any) -> GenerationSettings:
+    """The settings that a pair begins with; prompt lookup proposes where it has no draft.
+
+    `on`: the engine that pairs on this machine begin with; None: their own.
+    """
+    here = {} if on is None or pair.target.server is not None else {"engine": on, "policy": "constant"}
+    return initial_settings(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
+
+
+_PROMPTS, _REPEATS, _TOKENS = Range(32, 4), Range(12, 6), Range(512, 64)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of experiment. `name` is its command's and its tab's; `tab` the tab's label, `start` its button's.
+
+    `plan(pair, tasks, settings, repeats=…, seed=…, **options)` makes the plan. `begin(pair, **chosen)` makes the
+    settings that the page begins with; `settings` the same in the terminal, None for those of one strategy, as in a
+    comparison. `without` are settings that it varies itself; without `turns`, only the first of a chat is asked.
+    With `compares`, another such benchmark can be given to compare with.
+    `extras` is what can be measured after the rows. `limit` is the terminal's number of prompts. `charts` and
+    `tables` are those of its reports, in the page's order.
+    """
+
+    name: str
+    tab: str
+    title: str
+    explanation: str
+    help: str
+    start: str
+    plan: Callable[..., Plan[Any, Any, Any]]
+    options: tuple[Option, ...] = ()
+    settings: Callable[..., GenerationSettings] | None = None
+    begin: Callable[..., GenerationSettings] = begin
+    turns: bool = True
+    compares: bool = False
+    without: Collection[str] = ()
+    extras: str | None = None
+    prompts: Range = _PROMPTS
+    repeats: Range = _REPEATS
+    tokens: Range = _TOKENS
+    limit: int | None = None
+    charts: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ("table",)
+    why: str = "of every run; more narrow the intervals"

@@ -16,7 +16,7 @@ from jinja2 import Environment as Jinja
 from jinja2 import StrictUndefined
 from markupsafe import Markup
 
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis.estimates import Interval
 from specdemo.errors import UsageError, quoted
 from specdemo.files import ASSETS, colours, write_json, write_text
 from specdemo.measure.hardware import MEBIBYTE, MemoryUse, draft_extra
@@ -186,7 +186,7 @@ def whiskers(values: Sequence[Interval], **style: Any) -> dict[str, Any] | None:
 
     Bars of no height would claim that there is no uncertainty.
     """
-    if not values or not all(value.known for value in values):
+    if not values or not all(value.has_interval for value in values):
         return None
     return {
         "type": "data",

@@ -11,7 +11,7 @@ A file holds one JSON object per line, of any of these kinds:
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -19,10 +19,17 @@ from specdemo.errors import FileError, quoted
 from specdemo.files import ASSETS, json_value, read_bytes
 from specdemo.records import Prompts, Record
 
-MOST_BYTES = 128 * 2**20
-MOST_LINES = 10_000
-LONGEST_LINE = 2**20
-"""Limits of a file of prompts, each above what SPEED-Bench's prompts of 32,000 tokens need."""
+
+class Limits(NamedTuple):
+    """Limits of a file of prompts, each above what SPEED-Bench's prompts of 32,000 tokens need."""
+
+    bytes: int = 128 * 2**20
+    lines: int = 10_000
+    line: int = 2**20
+    """Characters of a line."""
+
+
+_LIMITS = Limits()
 _KINDS = "an object with prompt, or with task_id and prompt, or with question_id, category and turns"
 _Name = Annotated[str, Field(max_length=200)]
 
@@ -57,17 +64,17 @@ def bundled_tasks(kind: Prompts) -> list[Task]:
     ]
 
 
-def read_tasks(path: Path) -> list[Task]:
+def read_tasks(path: Path, limits: Limits = _LIMITS) -> list[Task]:
     """The prompts of a file of JSON lines, the later turns of a chat after its first.
 
     Raises:
-        FileError: the file is missing or empty, or a line is none of the known kinds.
+        FileError: the file is missing or empty, or a line is of no supported kind.
     """
     try:
-        text = read_bytes(path, MOST_BYTES, "a file of JSON lines").decode("utf-8-sig")
+        text = read_bytes(path, limits.bytes, "a file of JSON lines").decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(f"Cannot read {quoted(path.name)} as text; choose a file of JSON lines.") from error
-    tasks = [task for number, line in _lines(path, text) for task in _tasks(path, number, line)]
+    tasks = [task for number, line in _lines(path, text, limits) for task in _tasks(path, number, line)]
     if not tasks:
         raise FileError(f"{quoted(path.name)} holds no prompts; write one JSON object per line.")
     seen: set[str] = set()
@@ -104,16 +111,16 @@ def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
     return [tasks[index] for index in sorted(kept)]
 
 
-def _lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
+def _lines(path: Path, text: str, limits: Limits) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, numbered from 1."""
     # not `splitlines`: text in JSON may hold other line separators
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if len(lines) > MOST_LINES:
-        raise FileError(f"{quoted(path.name)} holds more than {MOST_LINES:,} prompts; choose a file with fewer.")
+    if len(lines) > limits.lines:
+        raise FileError(f"{quoted(path.name)} holds more than {limits.lines:,} prompts; choose a file with fewer.")
     for number, line in lines:
-        if len(line) > LONGEST_LINE:
+        if len(line) > limits.line:
             raise FileError(
-                f"Line {number} of {quoted(path.name)} is longer than {LONGEST_LINE:,} characters; shorten it."
+                f"Line {number} of {quoted(path.name)} is longer than {limits.line:,} characters; shorten it."
             )
         yield number, line
 

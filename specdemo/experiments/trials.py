@@ -11,8 +11,8 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from specdemo.analysis.estimates import Summary, summarise
 from specdemo.analysis.metrics import answer
-from specdemo.analysis.speedups import Summary, summarise
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row

@@ -1,21 +1,32 @@
 """Experiments that vary one thing: α, τ and speedup of every variant, with intervals, as one table and three charts.
 
-Kinds whose variants lie on an axis, such as temperature, subclass `Variants` and say what the axis is.
+Temperature: a draft proposes its likeliest token, or draws one; the target accepts it with a probability that falls
+as both distributions flatten and part. Greedy decoding stands for temperature 0. Every sampled run draws anew:
+repeats have seeds of their own, the same on both sides.
+
+Precision, of target, draft and KV cache: each variant is loaded anew, so each is compared with plain decoding at its
+own precision; tokens per second say which is fastest in itself.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from specdemo.analysis.intervals import ENOUGH, LEVEL, Call, Interval
+from specdemo.analysis.estimates import ENOUGH, LEVEL, Call, Interval
 from specdemo.analysis.metrics import FORMULAS
+from specdemo.errors import SettingsError, quoted
+from specdemo.experiments.checkpoint import EngineFacts
+from specdemo.experiments.plan import Kind, Option, Range, begin
 from specdemo.experiments.report import Chart, Line, Report, Table, measured_on, speedup_lines, times
-from specdemo.experiments.trials import ALL, Cell, TrialResult, cell_of, problems
+from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cell_of, problems
+from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.presentation.warnings import doubts_of
 from specdemo.presentation.wording import common_words
-from specdemo.records import Record
-from specdemo.settings import GenerationSettings
+from specdemo.records import ModelPair, Record
+from specdemo.settings import GenerationSettings, RuntimeSettings
 
 _DRAWS = 2000
 _CALLS: dict[Call, str] = {
@@ -79,7 +90,7 @@ class Variants(TrialResult):
         for point in points:
             calls.setdefault(point.cell.speedup.call, []).append(str(point.value))
         best = max(points, key=lambda point: point.cell.speedup.middle)
-        if not best.cell.speedup.known:
+        if not best.cell.speedup.has_interval:
             return f"Too few runs to be sure: {self.axis} {best.value} is fastest so far, {best.cell.speedup}."
         parts = [f"{self.axis.capitalize()} {best.value} is fastest, {best.cell.speedup}"]
         parts += [f"{_CALLS[name]} {listed(calls[name])}" for name in _CALLS if name in calls]
@@ -203,10 +214,210 @@ def words(interval: Interval | None) -> str:
     """A figure with its interval, without a unit."""
     if interval is None:
         return "–"
-    return f"{interval.middle:.2f}" + (f" ({interval.low:.2f}–{interval.high:.2f})" if interval.known else "")
+    return f"{interval.middle:.2f}" + (f" ({interval.low:.2f}–{interval.high:.2f})" if interval.has_interval else "")
 
 
 def listed(names: Sequence[str]) -> str:
     """Names as in a sentence: "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
+
+
+class Temperatures(Variants):
+    """A temperature sweep, finished or not."""
+
+    axis: ClassVar[str] = "temperature"
+    title: ClassVar[str] = "Temperature sweep"
+
+    def value_of(self, name: str) -> float:
+        """The temperature."""
+        return float(name.rpartition(" ")[2])
+
+    def remarks(self) -> Iterator[str]:
+        """What sampling means on this engine."""
+        settings = self.header.settings
+        yield (
+            f"Sampled with top-p {settings.top_p:g}, top-k {settings.top_k}, and another seed in every repeat; 0 is "
+            "greedy decoding."
+        )
+        if settings.engine == "genai":
+            yield (
+                "GenAI's acceptance when sampling does not preserve the target's distribution, so its α is not that "
+                "of exact speculative sampling; the traced engine's is."
+            )
+
+
+@dataclass(frozen=True)
+class TemperaturePlan(TrialPlan[Temperatures]):
+    """Every prompt at each of these temperatures, with one decoding strategy."""
+
+    temperatures: Sequence[float] = TEMPERATURES
+
+    @cached_property
+    def variants(self) -> dict[str, GenerationSettings]:
+        """The settings at each temperature.
+
+        Raises:
+            SettingsError: a temperature is out of its range.
+        """
+        found = {}
+        for value in sorted(set(self.temperatures)):
+            sampled = {"do_sample": True, "temperature": value} if value else {"do_sample": False}
+            found[f"{self.settings.engine} temperature {value:g}"] = GenerationSettings.checked(
+                **dict(self.settings) | sampled
+            )
+        return found
+
+    def check(self) -> None:
+        """Check that the strategy can sample.
+
+        Raises:
+            PairError, SettingsError: it cannot, or a temperature is out of its range.
+        """
+        pair = with_tokenizers_compared(self.pair)
+        for each in self.variants.values():
+            check_strategy(pair, each.engine, each.strategy, each.sampling)
+
+    def settings_of(self, variant: str, repeat: int) -> GenerationSettings:
+        """A temperature's settings, with a seed of this repeat."""
+        settings = self.variants[variant]
+        return settings.model_copy(update={"seed": settings.seed + repeat}) if settings.do_sample else settings
+
+    def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Temperatures:
+        """The sweep with these rows."""
+        return Temperatures(**self.common(facts, rows), variants=self.variants)
+
+
+TEMPERATURE = Kind(
+    name="temperature",
+    tab="Experiments",
+    title="What temperature does to acceptance",
+    explanation="The same prompts, sampled more and more freely, with one decoding strategy: acceptance, tokens per "
+    "round and speedup at each temperature.",
+    help="measure how acceptance and speedup change with the sampling temperature",
+    start="Vary the temperature",
+    plan=TemperaturePlan,
+    options=(
+        Option(
+            "temperatures",
+            "Temperatures",
+            "such as 0,0.4,0.8; 0 is greedy decoding",
+            "numbers",
+            TEMPERATURES,
+            choices=lambda pair: TEMPERATURES,
+            first=lambda pair: TEMPERATURES[::2],
+        ),
+    ),
+    begin=partial(begin, on="traced"),  # the engine that samples exactly
+    without=("do_sample", "temperature", "alternatives", "sequential"),
+    prompts=Range(32, 4),
+    limit=8,
+    charts=("speedup", "acceptance", "length"),
+)
+
+
+PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}
+"""What has a precision of its own, with its runtime setting."""
+PRECISIONS = ("as loaded", "target f32", "target bf16", "draft f32", "draft bf16", "cache f32", "cache u8")
+
+
+class Precisions(Variants):
+    """A precision sweep, finished or not."""
+
+    axis: ClassVar[str] = "precision"
+    title: ClassVar[str] = "Precision sweep"
+
+    def remarks(self) -> Iterator[str]:
+        """What was in use, as far as the device says."""
+        yield "Every precision is compared with plain decoding at the same precision of target and KV cache."
+        for name, facts in self.engines.items():
+            environment = facts.environment
+            yield (
+                f"{name}: target {environment.inference_precision}, draft {environment.draft_inference_precision}, "
+                f"KV cache {environment.kv_cache_precision}."
+            )
+
+
+@dataclass(frozen=True)
+class PrecisionPlan(TrialPlan[Precisions]):
+    """Every prompt at each of these precisions, such as "cache u8" or "target bf16 + draft f32"."""
+
+    precisions: Sequence[str] = PRECISIONS
+
+    @cached_property
+    def runtimes(self) -> dict[str, RuntimeSettings]:
+        """The runtime settings of each variant.
+
+        Raises:
+            SettingsError: one is not a precision.
+        """
+        return {f"{self.settings.engine} {each}": self._runtime(each) for each in dict.fromkeys(self.precisions)}
+
+    def _runtime(self, name: str) -> RuntimeSettings:
+        changes: dict[str, str] = {}
+        for part in [] if name == "as loaded" else name.split("+"):
+            what, _, value = part.strip().partition(" ")
+            if what not in PARTS or not value:
+                raise SettingsError(
+                    f"{quoted(part.strip())} is not a precision of {', '.join(PARTS)}; write such as 'cache u8'."
+                )
+            changes[PARTS[what]] = value
+        return RuntimeSettings.checked(**self.pair.runtime.model_dump() | changes)
+
+    @cached_property
+    def variants(self) -> dict[str, GenerationSettings]:
+        """The same settings for each."""
+        return dict.fromkeys(self.runtimes, self.settings)
+
+    def check(self) -> None:
+        """Check that there is a model here to load.
+
+        Raises:
+            SettingsError: a server decodes, or something is not a precision.
+        """
+        if self.pair.target.server is not None:
+            raise SettingsError("A server chose its precision when it was started; choose a pair on this machine.")
+        if not self.runtimes:
+            raise SettingsError("There is nothing to compare; give at least one precision.")
+
+    def pair_of(self, variant: str) -> ModelPair:
+        """The pair at a variant's precision."""
+        runtime = self.runtimes[variant]
+        return self.pair if runtime == self.pair.runtime else self.pair.model_copy(update={"runtime": runtime})
+
+    def session_of(self, variant: str) -> str:
+        """Each variant is loaded on its own."""
+        return variant
+
+    def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Precisions:
+        """The sweep with these rows."""
+        return Precisions(**self.common(facts, rows), variants=self.variants)
+
+
+PRECISION = Kind(
+    name="precision",
+    tab="Experiments",
+    title="What precision does to acceptance",
+    explanation="The same prompts with target, draft and KV cache at other precisions; each is loaded in turn.",
+    help="measure how acceptance and speedup change with the precision of target, draft and KV cache",
+    start="Vary the precision",
+    plan=PrecisionPlan,
+    options=(
+        Option(
+            "precisions",
+            "Precisions",
+            "such as 'as loaded,target bf16,cache u8', of target, draft and cache, or several joined with +",
+            "names",
+            PRECISIONS,
+            choices=lambda pair: [each for each in PRECISIONS if pair.draft is not None or "draft" not in each],
+            first=lambda pair: ("as loaded", "target f32", "target bf16", "cache u8"),
+        ),
+    ),
+    without=("alternatives", "sequential"),
+    prompts=Range(32, 4),
+    limit=8,
+    charts=("speedup", "acceptance", "length"),
+)

@@ -14,15 +14,14 @@ from itertools import islice, repeat
 from random import Random
 from typing import NamedTuple
 
-from specdemo.engines.base import THOROUGH, Engine, Thoroughness
-from specdemo.engines.batch import Arrival, Batch, BatchEngine
+from specdemo.engines.base import THOROUGH, Arrival, Batch, BatchEngine, Engine, Thoroughness
 from specdemo.errors import SettingsError
 from specdemo.measure.conditions import OtherLoad
 from specdemo.records import Request
-from specdemo.records.trial import Block, Served
+from specdemo.records.run import Block, ServedRequest
 
 
-class Prompted(NamedTuple):
+class NamedRequest(NamedTuple):
     """A request, and the name of its prompt."""
 
     prompt: str
@@ -51,11 +50,11 @@ class _Flight:
         ids = arrival.output
         self.output += [ids] if isinstance(ids, str) else [f"{token} " for token in ids]
 
-    def served(self, at: float) -> Served:
+    def served(self, at: float) -> ServedRequest:
         last = at - self.began
         digest = hashlib.sha256("".join(self.output).encode(errors="replace")).hexdigest()[:16]
         first = last if self.first is None else self.first
-        return Served(prompt=self.prompt, tokens=self.tokens, first=first, last=last, output=digest)
+        return ServedRequest(prompt=self.prompt, tokens=self.tokens, first=first, last=last, output=digest)
 
 
 class _Rounds:
@@ -87,7 +86,7 @@ class _Rounds:
 
 def serve(
     batch: Batch,
-    requests: Iterator[Prompted],
+    requests: Iterator[NamedRequest],
     level: int,
     number: int,
     stop: Callable[[], bool] = lambda: False,
@@ -102,7 +101,7 @@ def serve(
         SpecdemoError: a request cannot be served, or the engine failed.
     """
     load = OtherLoad(thoroughness.load_seconds)
-    flying, done, rounds = dict[int, _Flight](), dict[int, Served](), _Rounds()
+    flying, done, rounds = dict[int, _Flight](), dict[int, ServedRequest](), _Rounds()
     tokens = advanced = passes = cache = 0
     upcoming = enumerate(requests)
 
@@ -151,11 +150,11 @@ def decode_at_once(engine: Engine, request: Request, level: int) -> None:
         SettingsError: the engine serves one request at a time.
         SpecdemoError: the request cannot be served, or the engine failed.
     """
-    with closing(able(engine).batch(request.strategy)) as batch:
-        serve(batch, repeat(Prompted("", request)), level, level)
+    with closing(batch_engine(engine).batch(request.strategy)) as batch:
+        serve(batch, repeat(NamedRequest("", request)), level, level)
 
 
-def able(engine: Engine) -> BatchEngine:
+def batch_engine(engine: Engine) -> BatchEngine:
     """The engine, as one that serves several requests at once.
 
     Raises:

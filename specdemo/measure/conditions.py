@@ -18,15 +18,16 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import parent_process
+from statistics import median
 from time import monotonic, process_time
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import psutil
 
 from specdemo.engines.base import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
-from specdemo.progress import Phase
-from specdemo.records import Costs, Request, Side, WarmUp
+from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Strategy
 
@@ -66,14 +67,24 @@ def _server_time() -> float:
 _LEAST_ROUNDS = 4  # of a repetition, or what its seconds allow
 _GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
+_MOST_AGAIN = 1.0  # of a side that was steady before: its kernels are compiled, and a busy machine is never steady
 _MOST_REPETITIONS = 500  # a server may answer at once and with nothing
 
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
 """No word occurs twice, so prompt lookup finds little."""
-WARM_SECONDS = 60.0  # for so long a side that was steady stays warm
+_CHECK = 1 / 3  # of a repetition's seconds, for a look whether a side is still warm
+_AS_FAST = 1.1  # times a steady round: up to this, a side that paused for longer is still warm
 
-steady_since = WeakKeyDictionary[Engine, dict[Strategy, float]]()
-"""Of engines that have raced: when each strategy was last steady."""
+
+class Steady(NamedTuple):
+    """When a strategy was last steady, by `time.monotonic`, and the seconds that its rounds then took."""
+
+    at: float
+    pace: float
+
+
+steady_before = WeakKeyDictionary[Engine, dict[Strategy, Steady]]()
+"""Of engines that have been warmed up, by strategy."""
 
 
 @dataclass
@@ -81,47 +92,66 @@ class _Side:
     request: Request
     thorough: Thoroughness
     least_seconds: float
+    before: Steady | None
     warm: bool = False
     rounds: int | None = None  # of a repetition, once its length is chosen
     best: float = float("inf")
+    pace: float = float("inf")
     without_gain: int = 0
     spent: float = 0.0
+    spent_rounds: int = 0
     repetitions: int = 0
     finished: bool = field(default=False)
 
     def repeat(self, engine: Engine, costs: Costs | None, stop: Callable[[], bool]) -> None:
+        checks = self.before is not None and not self.repetitions
+        least_seconds = self.thorough.repetition_seconds * (_CHECK if checks else 1)
         decoder = engine.decoder(self.request, costs)
         done = []
         with closing(rounds_of(decoder)) as rounds:
             for step in islice(rounds, self.rounds and self.rounds + 1):
                 done.append(step)
                 decoding = sum(each.seconds for each in done[1:])
-                if stop() or (self.rounds is None and len(done) > _LEAST_ROUNDS and self._long(decoding)):
+                enough = len(done) > _LEAST_ROUNDS and decoding >= least_seconds
+                if stop() or (self.rounds is None and enough):
                     break
             decoder.with_proposals(done)  # the replay's draft must be warm, too
-        self.rounds = max(len(done) - 1, 1)
         self.repetitions += 1
         if not done:  # nothing was answered, and asking again would not change that
             self.finished = True
             return
         self.spent += sum(step.seconds for step in done)
-        self._judge(sum(step.seconds for step in done[1:]))
+        self.spent_rounds += len(done) - 1
+        seconds = [step.seconds for step in done[1:]]
+        self.pace = min(self.pace, median(seconds or [math.inf]))
+        if checks:
+            self.warm = self.finished = self._still_warm()
+        else:
+            self.rounds = max(len(seconds), 1)
+            self._judge(sum(seconds))
 
-    def _long(self, decoding: float) -> bool:
-        return decoding >= self.thorough.repetition_seconds
+    def _still_warm(self) -> bool:
+        assert self.before is not None
+        return monotonic() < self.before.at + self.thorough.warm_seconds or self.pace <= _AS_FAST * self.before.pace
 
     def _judge(self, seconds: float) -> None:
         self.without_gain = self.without_gain + 1 if seconds >= _GAIN * self.best else 0
         self.best = min(self.best, seconds)
-        enough = self.spent >= _MOST_SECONDS or self.repetitions >= _MOST_REPETITIONS
-        self.finished = self.warm or (self.steady and self.spent >= self.least_seconds) or enough
+        most = _MOST_SECONDS if self.before is None else _MOST_AGAIN
+        enough = self.spent >= most or self.repetitions >= _MOST_REPETITIONS
+        self.finished = (self.steady and self.spent >= self.least_seconds) or enough
 
     @property
     def steady(self) -> bool:
         return self.warm or self.without_gain >= self.thorough.steady
 
+    @property
+    def now_steady(self) -> Steady:
+        """To be remembered; a check of few rounds says less of the pace than what came before."""
+        return Steady(monotonic(), self.before.pace if self.warm and self.before else self.pace)
+
     def result(self) -> WarmUp:
-        return WarmUp(rounds=self.repetitions * (self.rounds or 0), seconds=self.spent, steady=self.steady)
+        return WarmUp(rounds=self.spent_rounds, seconds=self.spent, steady=self.steady)
 
 
 def warm_up(
@@ -140,11 +170,10 @@ def warm_up(
         SpecdemoError: a request cannot be run, or the engine failed.
     """
     thorough = engine.thoroughness
-    least = 0.0 if engine in steady_since else thorough.cold_seconds
-    before, now = steady_since.setdefault(engine, {}), monotonic()
+    least = 0.0 if engine in steady_before else thorough.cold_seconds
+    before = steady_before.get(engine, {})
     sides = {
-        side: _Side(request, thorough, least, warm=now < before.get(request.strategy, -math.inf) + WARM_SECONDS)
-        for side, request in requests.items()
+        side: _Side(request, thorough, least, before.get(request.strategy)) for side, request in requests.items()
     }
     while unfinished := [one for one in sides.values() if not one.finished]:
         for one in unfinished:
@@ -152,7 +181,8 @@ def warm_up(
             one.repeat(engine, costs, stop)
             if stop():
                 return {}
-    before |= {one.request.strategy: monotonic() for one in sides.values() if one.steady}
+    found = {one.request.strategy: one.now_steady for one in sides.values() if one.steady}
+    steady_before.setdefault(engine, {}).update(found)
     return {side: one.result() for side, one in sides.items()}
 
 

@@ -3,30 +3,44 @@
 Sharing the machine step by step would be unfair to both, since each side evicts the other's weights from the
 processor's caches. So they take turns in slices: always the side whose clock is behind, for at least
 `SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
+
+After a race an engine is asked, off the clock, for what its runs alone do not say:
+
+- Greedy outputs that part: the target's probabilities of both tokens where they first differ. A pass over several
+  tokens runs other kernels than a pass over one and rounds differently. Where two tokens are almost equally likely
+  that decides; where they are not, it cannot, and engine or model are at fault. How much rounding changes is measured
+  on the text just before.
+- GenAI's own counters, against which the replay is checked: the same request once more. Where nothing accepted looks
+  like a fault, the models are loaded again first: a load can leave a draft that is never right (openvino.genai issue
+  4425).
 """
 
+import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from specdemo.analysis import metrics
 from specdemo.engines.base import Decoder, Engine, rounds_of
-from specdemo.errors import RunError, ServerError
+from specdemo.errors import RunError, ServerError, SpecdemoError
 from specdemo.measure.conditions import WARM_UP_PROMPT, OtherLoad, warm_up
-from specdemo.measure.diagnosis import find_divergence
-from specdemo.progress import Phase
 from specdemo.records import (
     SIDES,
+    Alternative,
     Comparison,
     Costs,
+    Divergence,
     FinishReason,
     Move,
+    Phase,
     Request,
     Round,
     Run,
     Side,
     Slice,
+    Token,
     Turn,
     WarmUp,
 )
@@ -70,7 +84,7 @@ class RaceSide:
         self._done: list[Round] = []
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Whether it has a token."""
         return bool(self._done)
 
@@ -183,7 +197,7 @@ def race(
             while (unfinished := [runner for runner in group if not runner.over]) and not stop():
                 ahead = unfinished[0] if settings.sequential else min(unfinished, key=lambda runner: runner.clock)
                 yield from ahead.slice(slice_seconds, stop)
-        if not all(runner.begun or runner.over for runner in runners.values()):
+        if not all(runner.started or runner.over for runner in runners.values()):
             return
         _check_any(runners.values())
         other_load = None if engine.remote else load.share()
@@ -247,7 +261,7 @@ def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together:
 
 def _check_any(runners: Collection[RaceSide]) -> None:
     """Raise what went wrong first, if no side has any token."""
-    errors = [runner.error for runner in runners if runner.error is not None and not runner.begun]
+    errors = [runner.error for runner in runners if runner.error is not None and not runner.started]
     if errors and len(errors) == len(runners):
         raise errors[0]
 
@@ -271,3 +285,71 @@ def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bo
         prefill, *rest = decoder.with_proposals(done)
     run = Run(prefill=prefill, rounds=tuple(rest), finish_reason=decoder.finish_reason or "cancelled")
     return decoder.finalized(run)
+
+
+_LAST = 16  # tokens before, on which rounding is measured
+
+
+def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None:
+    """The first divergence of a greedy comparison; None where there is none, or the engine cannot say.
+
+    A failure here must not cost the finished runs.
+    """
+    index = metrics.first_divergence(comparison)
+    runs = comparison.plain, comparison.speculative
+    if index is None or engine.remote or comparison.settings.do_sample:
+        return None
+    if any(index >= len(run.tokens) or len(run.token_ids) != len(run.tokens) for run in runs):
+        return None  # one side ended there
+    common, (plain, speculative) = runs[0].token_ids[:index], (run.tokens[index] for run in runs)
+    before, last = common[:-_LAST], common[-_LAST:]
+    request = Request.of(comparison.prompt, comparison.settings, comparison.history).plain
+    try:
+        together, other = (
+            engine.log_probabilities(request, before, [*last, *_id(token)], apart=False)
+            for token in (plain, speculative)
+        )
+        apart = engine.log_probabilities(request, before, [*last, *_id(plain)], apart=True)
+    except (SpecdemoError, RuntimeError):
+        return None
+    if together is None or other is None or apart is None:
+        return None
+    return Divergence(
+        index=index,
+        plain=_alternative(plain, together[-1]),
+        speculative=_alternative(speculative, other[-1]),
+        rounding=max(abs(one - several) for one, several in zip(apart, together, strict=True)),
+    )
+
+
+def _id(token: Token) -> list[int]:
+    return [] if token.id is None else [token.id]
+
+
+def _alternative(token: Token, logarithm: float) -> Alternative:
+    assert token.id is not None, "all ids are known"
+    return Alternative(id=token.id, text=token.text, probability=math.exp(min(logarithm, 0.0)))
+
+
+MOST_SECONDS = 5.0
+"""A run that took longer is not repeated for its counters: this call cannot be stopped."""
+ENOUGH = 12
+"""Rounds in which not one proposal was accepted, before that looks like a fault."""
+
+
+def with_counters(engine: Engine, comparison: Comparison, stop: Callable[[], bool] = lambda: False) -> Comparison:
+    """The finished comparison with its engine's own counters, where there are any.
+
+    A failure here must not cost the finished runs.
+    """
+    run = comparison.speculative
+    seconds = run.prefill.seconds + metrics.decode_seconds(run)
+    if stop() or comparison.moves or run.finish_reason not in ("stop", "length") or seconds > MOST_SECONDS:
+        return comparison
+    request = Request.of(comparison.prompt, comparison.settings, comparison.history)
+    nothing = len(run.rounds) >= ENOUGH and not any(step.accepted for step in run.rounds)
+    try:
+        counters = engine.counters(request, run.token_ids, reload=nothing)
+    except (SpecdemoError, RuntimeError):
+        return comparison
+    return comparison.model_copy(update={"counters": counters})

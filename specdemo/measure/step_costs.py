@@ -19,8 +19,7 @@ import numpy as np
 from specdemo.engines.base import Engine
 from specdemo.errors import PromptError, SettingsError
 from specdemo.measure.conditions import WARM_UP_PROMPT
-from specdemo.progress import Progress
-from specdemo.records import TIMED_LOOKAHEAD, Costs, Spread, StepCosts
+from specdemo.records import TIMED_LOOKAHEAD, Costs, Progress, Spread, StepCosts
 
 MAX_LOOKAHEAD = 16
 SHORTEST = 5
@@ -46,7 +45,7 @@ def measure_costs(
 ) -> Costs | None:
     """Measure steps after a short text; None if stopped, or if the model's context is too short for it."""
     *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop, bound=bound))
-    return last.found if last is not None else None
+    return last.result if last is not None else None
 
 
 def measure_contexts(
@@ -79,9 +78,10 @@ def measure_contexts(
             return
         seconds: dict[int, list[float]] = {tokens: [] for tokens in _LENGTHS}
         try:
-            change = None if index or late() else _length_change(engine, text, late)  # it hardly depends on the text
-            rounds = engine.draft_rounds(text, TIMED_LOOKAHEAD)
-            first = [] if late() else [step.seconds for step in engine.draft_rounds(text, 1)]
+            # it hardly depends on the text
+            change = None if index or late() else _length_change(engine, text, lambda: late() or stop())
+            rounds = [] if stop() else engine.draft_rounds(text, TIMED_LOOKAHEAD)
+            first = [] if late() or stop() else [step.seconds for step in engine.draft_rounds(text, 1)]
             for done, tokens in enumerate(visits_in_order(visits, late)):
                 if stop():
                     return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
 from specdemo.analysis import metrics
-from specdemo.analysis.intervals import ENOUGH
+from specdemo.analysis.estimates import ENOUGH
 from specdemo.analysis.metrics import thinking_tokens
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError

@@ -63,7 +63,7 @@ class Published(Record):
     url: str
 
 
-class Beginning(Record):
+class Defaults(Record):
     """Default settings: how the pair is loaded and decodes, where that differs from the usual defaults."""
 
     runtime: RuntimeSettings = RuntimeSettings()
@@ -83,7 +83,7 @@ class Entry(Record):
     reason: str | None = None
     published: Published | None = None
     notes: str = ""
-    begin: Beginning = Beginning()
+    begin: Defaults = Defaults()
 
     @property
     def sources(self) -> tuple[Source, ...]:

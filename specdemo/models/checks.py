@@ -1,6 +1,11 @@
-"""Whether a pair can run here, and with which engine, before anything heavy is loaded."""
+"""Whether a pair can run here, and with which engine, before anything heavy is loaded.
+
+Two tokenizers are compared by every token of their vocabularies, or by examples where one cannot be listed. GenAI
+reads a vocabulary from the detokenizer, and some drafts are published without one, since only the target needs it.
+"""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache, lru_cache
 
 import openvino_genai
@@ -10,7 +15,6 @@ from specdemo.models.catalogue import catalogue
 from specdemo.models.converted import is_converted, tokenizer_folder
 from specdemo.models.machine import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
-from specdemo.models.vocabulary import check_tokenizers
 from specdemo.records import Model, ModelPair, Record, Request
 from specdemo.settings import Sampling
 from specdemo.strategies import DRAFT_KINDS, LOCAL, EngineName, Plain, Strategy, Tree, pair_refusal
@@ -27,11 +31,20 @@ _LINEAR_THRESHOLD = (
     "GenAI speculates for a target with linear attention with a constant lookahead; choose policy constant."
 )
 _MTP = (
-    "It is a multi-token-prediction head, which GenAI runs only in pipelines that cannot be stepped (an export in "
-    "parts; for Gemma 4, one without continuous batching); choose a draft model or an EAGLE-3 head."
+    "A multi-token-prediction head drafts for the model that it was exported with, in the same folder; choose that "
+    "as the target."
 )
-_SERVED = "This model is on a server; choose the served engine."
-_NOT_SERVED = "The served engine decodes only what servers have; choose the genai engine."
+_GEMMA4_MTP = (
+    "GenAI runs Gemma 4's multi-token-prediction head only without continuous batching, in a pipeline that cannot be "
+    "stepped; choose a draft model or an EAGLE-3 head."
+)
+_IN_PARTS = (
+    "GenAI decodes with a model that is exported in parts plainly or with its own multi-token-prediction head; "
+    "choose the genai engine and that head as the draft."
+)
+_IN_PARTS_LOOKUP = "GenAI has no prompt lookup for a model that is exported in parts; choose drafter model."
+_SERVED = "This model is on a server; choose the remote engine (served)."
+_NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
 
 
 class EngineReport(Record):
@@ -53,7 +66,7 @@ class EngineReport(Record):
 
 
 class PairReport(Record):
-    """What is known of a pair without loading it.
+    """A pair's report, made without loading it.
 
     `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file that is not
     converted yet. `fits`: some engine can run it; `reason`: why not, or what to watch out for. `memory_free` is in
@@ -91,7 +104,7 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
     engines = []
     for name in LOCAL:
         needed = memory_needed(target.weight_bytes or 0, (draft and draft.weight_bytes) or 0, cache_size, name)
-        refusal = _cannot(name, draft, difference)
+        refusal = _cannot(name, target, draft, difference)
         remark = refusal or _translated(difference) or _unread(unread) or _too_large(needed, free)
         engines.append(EngineReport(engine=name, can_run=refusal is None, memory_needed=needed, reason=remark))
     return PairReport(
@@ -105,13 +118,15 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
-    """The models that may draft for a target, by what is known without opening them; the likeliest first.
+    """The models that may draft for a target, judged without opening them; the likeliest first.
 
     Those come first that have as many tokens and are smaller. One with other tokens can still draft through its
     text, and comes later; without a detokenizer it cannot. A head is made for one target's vocabulary.
     """
 
     def able(model: Model) -> bool:
+        if target.in_parts or model.head == "mtp":
+            return target.in_parts and model.head == "mtp" and model.path == target.path
         return model != target and (model.vocabulary == target.vocabulary or (model.detokenizer and not model.head))
 
     def unlikely(model: Model) -> tuple[bool, bool]:
@@ -127,6 +142,8 @@ def is_recommended(draft: Model, target: Model) -> bool:
     A head is made for one target, which only the catalogue knows.
     """
     if (draft.name, target.name) in _paired():
+        return True
+    if draft.head == "mtp" and draft.path == target.path:
         return True
     if draft.head or draft.vocabulary != target.vocabulary or draft.architecture != target.architecture:
         return False
@@ -155,7 +172,7 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     """
     if (pair.target.server is not None) != (engine == "served"):
         raise PairError(_SERVED if engine != "served" else _NOT_SERVED)
-    refusal = _cannot(engine, pair.draft, _TRANSLATED if pair.translated else None)
+    refusal = _cannot(engine, pair.target, pair.draft, _TRANSLATED if pair.translated else None)
     if refusal is not None:
         raise PairError(refusal)
     if pair.head == "dflash" and pair.runtime.enable_prefix_caching:
@@ -183,6 +200,8 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
             raise SettingsError(_LINEAR_CACHE)
         if strategy.fixed_lookahead is None:
             raise SettingsError(_LINEAR_THRESHOLD)
+    if pair.target.in_parts and not isinstance(strategy, Plain) and not strategy.drafter.model:
+        raise SettingsError(_IN_PARTS_LOOKUP)
     if not strategy.drafter.model and pair.draft_kind != "server":
         return
     require_draft(pair)
@@ -193,7 +212,7 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
         raise SettingsError(reason)
 
 
-def compared(pair: ModelPair) -> ModelPair:
+def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
     """The pair with `translated` set by comparing its tokenizers; as it is while a file of it is not converted yet.
 
     Raises:
@@ -214,9 +233,13 @@ def _difference(target: Model, draft: Model) -> str | None:
     return None
 
 
-def _cannot(engine: EngineName, draft: Model | None, difference: str | None) -> str | None:
-    if draft is not None and draft.head == "mtp":
+def _cannot(engine: EngineName, target: Model, draft: Model | None, difference: str | None) -> str | None:
+    if draft is not None and draft.head == "gemma4_mtp":
+        return _GEMMA4_MTP
+    if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
         return _MTP
+    if target.in_parts and engine != "served" and (engine != "genai" or draft is None or draft.head != "mtp"):
+        return _IN_PARTS
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
         return _DFLASH
     if draft is None or difference is None:
@@ -252,3 +275,56 @@ def _tokenizer(model: Model) -> openvino_genai.Tokenizer:
         return openvino_genai.Tokenizer(tokenizer_folder(model))
     except RuntimeError as error:
         raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
+
+
+_EXAMPLES = (
+    "The quick brown fox can't jump over 13 lazy dogs -- or 3.14159, can it?",
+    "def f(x):\n    return {'a': [x, x ** 2]}  # Größe, 日本語, русский, 🙂\n\n\tEnd.",
+    "http://example.org/path?query=UPPER&lower=mixedCase_snake_case-kebab-case",
+)
+
+
+def vocabulary_of(tokenizer: openvino_genai.Tokenizer) -> dict[bytes, int] | None:
+    """Every token's bytes and id; None where there is no detokenizer."""
+    with suppress(RuntimeError):
+        vocabulary: dict[bytes, int] = tokenizer.get_vocab()
+        return vocabulary
+    return None
+
+
+def check_tokenizers(target: openvino_genai.Tokenizer, draft: openvino_genai.Tokenizer) -> None:
+    """Check that a draft can propose ids that mean the same to the target.
+
+    Raises:
+        PairError: it cannot.
+    """
+    ours, theirs = vocabulary_of(target), vocabulary_of(draft)
+    if ours is not None and theirs is not None:
+        check_vocabularies(ours, theirs)
+        return
+    for text in _EXAMPLES:
+        if target.encode(text).input_ids.data.tolist() != draft.encode(text).input_ids.data.tolist():
+            raise PairError(
+                "Target and draft encode an example differently, and one has no detokenizer to translate with; "
+                "choose a draft of the target's family."
+            )
+
+
+def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
+    """Check that target and draft mean the same token by every id they share, and share nearly all.
+
+    A model may know a few added tokens that its partner lacks; an id that stands for two texts makes every
+    proposal meaningless.
+
+    Raises:
+        PairError: the tokenizers differ.
+    """
+    by_id = {id_: text for text, id_ in target.items()}
+    clash = next((id_ for text, id_ in draft.items() if by_id.get(id_, text) != text), None)
+    if clash is None and len(target.keys() & draft.keys()) >= 0.95 * max(len(target), len(draft)):
+        return
+    detail = f"token {clash} differs" if clash is not None else f"{len(target)} tokens versus {len(draft)}"
+    raise PairError(
+        f"Target and draft have different tokenizers ({detail}); "
+        "choose a draft of the target's family, or the traced engine."
+    )

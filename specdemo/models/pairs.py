@@ -8,10 +8,10 @@ from typing import Any
 
 from specdemo.errors import FolderError, PairError
 from specdemo.files import ASSETS
-from specdemo.models.catalogue import Beginning, Source, catalogue, find
+from specdemo.models.catalogue import Defaults, Source, catalogue, find
 from specdemo.models.converted import conversions, file_digest, is_converted
 from specdemo.models.download import local_folder
-from specdemo.models.folder import inspect_folder
+from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
 from specdemo.records import HEADS, Model, ModelPair, Prompts
@@ -28,7 +28,7 @@ def bundled_pair(**runtime: Any) -> ModelPair:
     Raises:
         SettingsError: a runtime setting is out of its range.
     """
-    return _begun(*bundled_models(), runtime=runtime)
+    return _initial_pair(*bundled_models(), runtime=runtime)
 
 
 def bundled_models() -> tuple[Model, Model]:
@@ -40,22 +40,22 @@ def bundled_models() -> tuple[Model, Model]:
     return target, draft
 
 
-def suited(target: Model) -> RuntimeSettings:
+def initial_runtime(target: Model) -> RuntimeSettings:
     """The default runtime settings for a target."""
-    return beginning(target).runtime
+    return default_settings(target).runtime
 
 
-def beginning(target: Model) -> Beginning:
+def default_settings(target: Model) -> Defaults:
     """The default settings for a target: the catalogue's, if it is one of its own, wherever it lies."""
     if target.server is not None:
-        # only this one is told in each request how to speculate
-        return Beginning(
+        # OpenVINO Model Server alone takes the lookahead in each request
+        return Defaults(
             generation={"engine": "served", "policy": "constant" if target.server == "ovms" else "server"}
         )
     if target.path is None:
-        return Beginning()
+        return Defaults()
     listed = (entry for entry in catalogue() if _is(target.path, entry.target))
-    return next((entry.begin for entry in listed), Beginning())
+    return next((entry.begin for entry in listed), Defaults())
 
 
 def _is(path: Path, source: Source) -> bool:
@@ -66,13 +66,13 @@ def _is(path: Path, source: Source) -> bool:
     return local_folder(source) == path
 
 
-def begun(target: Model, **chosen: Any) -> GenerationSettings:
+def initial_settings(target: Model, **chosen: Any) -> GenerationSettings:
     """The settings that a target begins with, apart from those `chosen`.
 
     Raises:
         SettingsError: one is out of its range, or they contradict each other.
     """
-    return GenerationSettings.checked(**beginning(target).generation | chosen)
+    return GenerationSettings.checked(**default_settings(target).generation | chosen)
 
 
 def default_pair(**runtime: Any) -> ModelPair:
@@ -96,12 +96,12 @@ def default_pair(**runtime: Any) -> ModelPair:
     ]
     if not all(map(is_converted, models)) and not is_writable(conversions()):
         return bundled_pair(**runtime)
-    return _begun(*models, runtime=runtime)
+    return _initial_pair(*models, runtime=runtime)
 
 
-def _begun(target: Model, draft: Model | None = None, *, runtime: dict[str, Any]) -> ModelPair:
+def _initial_pair(target: Model, draft: Model | None = None, *, runtime: dict[str, Any]) -> ModelPair:
     """A pair with the runtime settings that its target begins with, apart from those given."""
-    return pair_of(target, draft, runtime=RuntimeSettings.checked(**suited(target).model_dump() | runtime))
+    return pair_of(target, draft, runtime=RuntimeSettings.checked(**initial_runtime(target).model_dump() | runtime))
 
 
 def bundled_prompts(kind: Prompts) -> list[str]:
@@ -111,12 +111,14 @@ def bundled_prompts(kind: Prompts) -> list[str]:
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
-    """A pair of two models, or a target alone for prompt lookup.
+    """A pair of two models, or a target alone for prompt lookup; a target in parts drafts with its own head.
 
     Raises:
         FolderError, PairError: what `check_target` raises.
     """
     check_target(target)
+    if target.in_parts and (draft is None or draft.path == target.path):
+        draft = own_head(target)
     if draft is not None and draft.name == target.name and draft.path != target.path:  # two folders of the same name
         draft = draft.model_copy(update={"name": f"{draft.name} (draft)"})
     models = [model.model_copy(update={"form": runtime.weights}) for model in (target, draft) if model is not None]

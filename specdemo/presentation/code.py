@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from shlex import join
 from typing import Any, NamedTuple
 
-from specdemo.decoding import fields
 from specdemo.errors import SettingsError
 from specdemo.models.devices import draft_device, properties
-from specdemo.models.origins import Format, Origin, origin
+from specdemo.models.library import Format, Origin, origin
 from specdemo.presentation.wording import is_chat
 from specdemo.records import Model, ModelPair, Request
 from specdemo.settings import GenerationSettings
@@ -69,8 +68,9 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
     draft, notes = None, list[str]()
     if request.strategy.drafter.model:
         model = _draft(pair)
-        # transformers cannot load EAGLE-3 heads
-        formats = () if pair.eagle3 and flavour == "transformers" else software.draft
+        # transformers loads no heads, and only GenAI and OVMS load others than EAGLE-3 heads
+        eagle = pair.eagle3 and flavour != "transformers"
+        formats = software.draft if pair.head is None or eagle or flavour in ("genai", "ovms") else ()
         draft = _found(model, formats, local)
         if draft is None:
             request = replace(request, strategy=Lookup(settings.max_ngram_size, settings.num_assistant_tokens))
@@ -116,22 +116,25 @@ def _genai(copy: _Copy) -> Iterator[str]:
     source = "prompt_lookup=True"
     if copy.draft is not None:
         source = f"draft_model=ov_genai.draft_model({copy.draft.path!r}, {draft_device(runtime)!r}{theirs})"
-    yield "pipeline = ov_genai.LLMPipeline("
+    pipeline = "VLMPipeline" if copy.pair.target.in_parts else "LLMPipeline"
+    yield f"pipeline = ov_genai.{pipeline}("
     yield f"    {copy.target.path!r}, {runtime.device!r}, scheduler_config=scheduler{given},"
     yield f"    {source},"
     yield ")"
     yield "config = pipeline.get_generation_config()"
-    for name, value in fields.genai(copy.request).items():
+    for name, value in copy.request.genai().items():
         why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
         yield f"config.{name} = {value!r}{why}"
     yield f"prompt = {copy.request.prompt!r}"
-    if copy.chat:
+    if copy.chat and copy.pair.target.in_parts:  # GenAI takes no chat here
+        yield "config.apply_chat_template = True"
+    elif copy.chat:
         yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
         if not copy.request.enable_thinking:
             yield 'prompt.set_extra_context({"enable_thinking": False})'
     else:
         yield "config.apply_chat_template = False"
-    yield "print(pipeline.generate(prompt, config))"
+    yield f"print(pipeline.generate(prompt, {'generation_config=' if copy.pair.target.in_parts else ''}config))"
 
 
 def _ovms(copy: _Copy) -> Iterator[str]:
@@ -145,7 +148,7 @@ def _ovms(copy: _Copy) -> Iterator[str]:
         yield from command(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     yield ""
-    yield from _request("/v3", copy, fields.openai(copy.request) | copy.form)
+    yield from _request("/v3", copy, copy.request.openai() | copy.form)
 
 
 def _vllm(copy: _Copy) -> Iterator[str]:
@@ -157,7 +160,7 @@ def _vllm(copy: _Copy) -> Iterator[str]:
     flags = ["--port", _PORT, "--speculative-config", json.dumps(form)]
     yield from command(["vllm", "serve", copy.target.path, *flags])
     yield ""
-    yield from _request("/v1", copy, fields.openai(copy.request))
+    yield from _request("/v1", copy, copy.request.openai())
 
 
 def _llama_cpp(copy: _Copy) -> Iterator[str]:
@@ -170,13 +173,11 @@ def _llama_cpp(copy: _Copy) -> Iterator[str]:
     yield from command(["llama-server", "--port", _PORT, "-m", copy.target.path, *flags])
     yield ""
     window = copy.pair.target.context_length or _WINDOW
-    yield from _request(
-        "/v1", copy, {"max_tokens": copy.request.max_new_tokens, **fields.llama_cpp(copy.request, window)}
-    )
+    yield from _request("/v1", copy, {"max_tokens": copy.request.max_new_tokens, **copy.request.llama_cpp(window)})
 
 
 def _transformers(copy: _Copy) -> Iterator[str]:
-    options = fields.transformers(copy.request)
+    options = copy.request.transformers()
     if any(place is not None and place.file is not None for place in (copy.target, copy.draft)):
         yield "# transformers reads GGUF files with the packages accelerate and gguf"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed"

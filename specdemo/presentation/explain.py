@@ -78,7 +78,7 @@ _SOURCES = {
     "measured": "Proposals were recorded as they were made.",
     "replayed": "GenAI does not report which proposals it rejected, so they were replayed: the drafter ran again "
     "over the committed text, off the clock, and each round was checked against what it committed.",
-    "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of an EAGLE-3 head "
+    "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of a head "
     "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
     "only the number of accepted ones is.",
     "reported": "The server reported how many tokens each round proposed and how many were accepted, but not the "

@@ -108,7 +108,7 @@ class Feed:
                 "proposed": None if step.proposed is None else len(step.proposed),
                 "accepted": step.accepted,
                 "alpha": alpha[index],
-                "thinking": self._thinks[piece.side].hears(step),
+                "thinking": self._thinks[piece.side].thinks_in(step),
                 "html": round_html(
                     step,
                     side=piece.side,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from specdemo.analysis import metrics, speedups
+from specdemo.analysis import estimates, metrics
 from specdemo.analysis.metrics import FORMULAS, verify_cost
 from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Run
@@ -52,8 +52,8 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
 
 def _speedup(comparison: Comparison) -> Figure:
     """The speedup's estimate, with its interval."""
-    speedup = speedups.of_comparison(comparison)
-    formula = f"{metrics.FORMULAS['speedup']}; {speedups.FORMULA}"
+    speedup = estimates.of_comparison(comparison)
+    formula = f"{metrics.FORMULAS['speedup']}; {estimates.FORMULA}"
     return Figure("speedup", "", "–" if speedup is None else str(speedup), formula)
 
 

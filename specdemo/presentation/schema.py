@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from specdemo.analysis import metrics
-from specdemo.analysis.speedups import of_comparison
+from specdemo.analysis.estimates import of_comparison
 from specdemo.errors import FileError
 from specdemo.files import SCHEMA, json_value
 from specdemo.presentation.warnings import warnings
@@ -46,7 +46,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         **comparison.model_dump(mode="json", include=set(_REST)),
         "summary": {
             "speedup": speedup and speedup.middle,
-            "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.known else None,
+            "speedup_interval": [speedup.low, speedup.high] if speedup is not None and speedup.has_interval else None,
             "call": speedup and speedup.call,
             "tokens_per_round": speedup and speedup.tokens_per_round,
             "plain_steps_per_round": speedup and speedup.plain_steps_per_round,

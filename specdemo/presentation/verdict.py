@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from specdemo.analysis import metrics
+from specdemo.analysis.estimates import Speedup, of_comparison
 from specdemo.analysis.predict import ceiling
-from specdemo.analysis.speedups import Speedup, of_comparison
 from specdemo.presentation.explain import agreement, divergence_reason
 from specdemo.presentation.figures import percent
 from specdemo.presentation.warnings import warnings
@@ -220,7 +220,7 @@ def _noise(speedup: Speedup) -> str:
 def _settling(comparison: Comparison, speedup: Speedup) -> str:
     """Advice on how to get a firmer result."""
     if any(caution.kind == "other load" for caution in warnings(comparison)):
-        return "Close other programs and run again for a firmer result."
+        return "Close other programs and run again."
     if metrics.common_tokens(comparison) < 64:
         return "Allow a longer answer for a firmer result."
     return "Run again for a firmer result."

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from specdemo.analysis import metrics
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis.estimates import Interval, Summary, of_comparison
 from specdemo.analysis.metrics import loop
 from specdemo.analysis.predict import predict
-from specdemo.analysis.speedups import Summary, of_comparison
 from specdemo.presentation.figures import percent
 from specdemo.records import Comparison, Costs, Verdict
 
@@ -245,6 +244,6 @@ def _of_costs(costs: Costs) -> Iterator[Caution]:
     if least < _BELOW:
         yield Caution(
             "v(n) below 1",
-            f"v({tokens}) = {least:.2f} is below 1, but a pass over {tokens} tokens cannot take less time than one "
-            "over a single token. Something else slowed the machine down while step costs were measured.",
+            f"A pass over {tokens} tokens seemed to take {least:.2f} of one over a single token. A v({tokens}) below "
+            "1 cannot be: something else slowed the machine down while step costs were measured.",
         )

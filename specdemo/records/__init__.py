@@ -7,7 +7,7 @@ derives them.
 
 from dataclasses import dataclass
 from math import log
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -15,39 +15,39 @@ from specdemo.records.base import MOST as MOST
 from specdemo.records.base import TICK as TICK
 from specdemo.records.base import Count, Probability, Share
 from specdemo.records.base import Record as Record
-from specdemo.records.costs import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
-from specdemo.records.costs import Costs as Costs
-from specdemo.records.costs import DraftRound as DraftRound
-from specdemo.records.costs import Spread as Spread
-from specdemo.records.costs import StepCosts as StepCosts
-from specdemo.records.pair import HEADS as HEADS
-from specdemo.records.pair import SILENCE_SECONDS as SILENCE_SECONDS
-from specdemo.records.pair import Head as Head
-from specdemo.records.pair import Model as Model
-from specdemo.records.pair import ModelPair as ModelPair
-from specdemo.records.pair import Prompts as Prompts
-from specdemo.records.pair import Server as Server
-from specdemo.records.pair import Servers as Servers
+from specdemo.records.request import HEADS as HEADS
 from specdemo.records.request import MOST_TURNS as MOST_TURNS
+from specdemo.records.request import SILENCE_SECONDS as SILENCE_SECONDS
+from specdemo.records.request import Head as Head
+from specdemo.records.request import Model as Model
+from specdemo.records.request import ModelPair as ModelPair
+from specdemo.records.request import Prompts as Prompts
 from specdemo.records.request import Request as Request
+from specdemo.records.request import Server as Server
+from specdemo.records.request import Servers as Servers
 from specdemo.records.request import Turn as Turn
 from specdemo.records.run import SIDES as SIDES
+from specdemo.records.run import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
 from specdemo.records.run import Alternative as Alternative
+from specdemo.records.run import Costs as Costs
+from specdemo.records.run import DraftRound as DraftRound
 from specdemo.records.run import DraftToken as DraftToken
 from specdemo.records.run import FinishReason as FinishReason
 from specdemo.records.run import Round as Round
 from specdemo.records.run import Run as Run
 from specdemo.records.run import Side as Side
+from specdemo.records.run import Spread as Spread
+from specdemo.records.run import StepCosts as StepCosts
 from specdemo.records.run import Token as Token
+from specdemo.records.run import Trial as Trial
 from specdemo.records.run import Verdict as Verdict
-from specdemo.records.trial import Trial as Trial
 from specdemo.settings import GenerationSettings
 
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "passes", "bursts"]
-"""How the proposals of a run are known: recorded as they were made; replayed afterwards by running the drafter
-over the committed text, off the clock; or only by their number. Of a server's: the numbers of proposed and accepted
-tokens that it reported for each round; only how many tokens arrived together; or nothing, where each round is a
-burst of text that arrived at once."""
+"""Where the proposals of a run come from: measured as they were made; replayed afterwards by running the drafter over
+the committed text, off the clock; or only counted. From a server: the numbers of proposed and accepted tokens that it
+reported for each round; only how many tokens arrived together; or nothing, where each round is a burst of text that
+arrived at once."""
 
 NOT_USED = "not used"
 """Stands for a version of OpenVINO where a server decodes."""
@@ -56,8 +56,38 @@ NOT_USED = "not used"
 _RESOLUTION = 5e-4  # of the logarithm of a probability in f32, where kernels differ
 
 
+F = TypeVar("F")
+
+
+@dataclass(frozen=True)
+class Progress(Generic[F]):
+    """`done` of `total` parts, and the `result` so far.
+
+    `seconds_left` is an estimate from the parts so far, None before there is one; `doing` names the current part.
+    """
+
+    done: int
+    total: int
+    seconds_left: float | None
+    result: F
+    doing: str = "measuring"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What an engine is busy with when it is not decoding, and for how many seconds.
+
+    `done` of `total` parts, where there are several.
+    """
+
+    name: Literal["converting", "loading", "calibrating", "warming up", "prefilling"]
+    done: int = 0
+    total: int = 0
+    seconds: float = 0.0
+
+
 class Environment(Record):
-    """What the figures were measured on. `threads` of inference are known for CPUs only.
+    """What the figures were measured on. `threads` are those of inference, on CPUs only.
 
     `dynamic_quantization` is that of the target's activations: "off", or the size of a group, as in "groups of 32".
     """
@@ -77,7 +107,7 @@ class Environment(Record):
 
     @property
     def served(self) -> bool:
-        """Whether servers decoded, of which only the names are known."""
+        """Whether servers decoded, which report only their names."""
         return self.openvino_genai == NOT_USED
 
 
@@ -163,7 +193,7 @@ class Comparison(Record):
     speculative side's token i + 1 given the text before it. It is what an oracle needs to know.
 
     `repeats` are unwatched runs of the same request after the race; `other_load` is the share of the machine's
-    processor time that other processes took during the race, None if that is not known. `failures` say why a side
+    processor time that other processes took during the race, None if unknown. `failures` say why a side
     ended too early, where its server failed.
     """
 

@@ -1,11 +1,137 @@
-"""What an engine is asked to do: handed over once, and complete."""
+"""What an engine is asked to do, and with which models: requests, and the pairs that decode them.
+
+A pair is a target and its draft, and how they are loaded; or the servers that decode in their place.
+"""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from specdemo.records.base import Record
-from specdemo.settings import GenerationSettings, Sampling
-from specdemo.strategies import Plain, Strategy
+from pydantic import Field, model_validator
+
+from specdemo.records.base import Count, Record
+from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
+from specdemo.strategies import Confidence, DraftKindName, Plain, ServerKind, Strategy
+
+_NO_TOP_K = 2**63 - 1  # in GenAI
+SILENCE_SECONDS = 60.0
+"""A server that sends nothing for so long has stopped answering."""
+
+
+class Server(Record):
+    """One server: its address, the model's name there (None: the only one), and its kind (None: ask it)."""
+
+    url: str
+    model: str | None = None
+    kind: ServerKind | None = None
+    silence_seconds: float = SILENCE_SECONDS
+
+
+class Servers(Record):
+    """The server of each side; only sides that have one can run."""
+
+    plain: Server | None = None
+    speculative: Server | None = None
+
+
+Prompts = Literal["chat", "base"]
+"""What a target is given: questions and requests, or the beginning of a text to continue."""
+
+
+Head = Literal["eagle3", "dflash", "mtp", "gemma4_mtp"]
+"""What reads the target's hidden states to draft. Gemma 4's multi-token-prediction head also reads its KV cache."""
+
+
+HEADS: dict[Head, str] = {
+    "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash draft",
+    "mtp": "a multi-token-prediction head",
+    "gemma4_mtp": "Gemma 4's multi-token-prediction head",
+}
+"""What they are called in a sentence."""
+
+
+class Model(Record):
+    """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
+
+    `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
+    propose but not write; `head`: it is a head, which drafts from the target's hidden states, is not a
+    model in its own right, and may lack some of the target's tokens. `server`: what serves it, if it is not loaded
+    here. `linear_attention`: some layers keep a state in place of a KV cache. `in_parts`: its network takes
+    embeddings, which another one makes of tokens, and its own multi-token-prediction head lies beside it. `form`: in
+    which form the weights of a GGUF file are loaded. None means unknown when the record was written.
+    """
+
+    name: str
+    architecture: str
+    parameters: Count
+    weights: str
+    context_length: Count | None = None
+    weight_bytes: Count | None = None
+    vocabulary: Count | None = None
+    chat_template: bool = False
+    detokenizer: bool = True
+    head: Head | None = None
+    linear_attention: bool = False
+    in_parts: bool = False
+    server: ServerKind | None = None
+    form: Weights = "auto"
+    path: Path | None = Field(None, exclude=True, repr=False)  # never leaves this machine
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_earlier(cls, data: Any) -> Any:
+        """Records of earlier versions know one kind of head."""
+        if isinstance(data, dict) and data.get("eagle3") and "head" not in data:
+            return data | {"head": "eagle3"}
+        return data
+
+    @property
+    def eagle3(self) -> bool:
+        """Whether it is an EAGLE-3 head."""
+        return self.head == "eagle3"
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts that suit it."""
+        return "chat" if self.chat_template else "base"
+
+
+class ModelPair(Record):
+    """A target, its draft (None: prompt lookup only), and how they are loaded.
+
+    `translated`: their tokenizers differ, so the draft's proposals are re-encoded for the target. `servers`: where
+    both sides are served, if they are not loaded here.
+    """
+
+    name: str
+    target: Model
+    draft: Model | None = None
+    runtime: RuntimeSettings = RuntimeSettings()
+    translated: bool = False
+    servers: Servers | None = Field(None, exclude=True, repr=False)  # addresses never leave this machine
+
+    @property
+    def eagle3(self) -> bool:
+        """Whether the draft is an EAGLE-3 head."""
+        return self.draft_kind == "eagle3"
+
+    @property
+    def head(self) -> Head | None:
+        """What kind of head the draft is, if it is one."""
+        return self.draft.head if self.draft is not None else None
+
+    @property
+    def draft_kind(self) -> DraftKindName | None:
+        """What kind of draft there is; None for a target alone."""
+        if self.draft is None:
+            return None
+        if self.target.server is not None:
+            return "request" if self.target.server == "ovms" else "server"
+        if self.draft.head is not None:
+            return self.draft.head
+        return "translated" if self.translated else "model"
+
 
 MOST_TURNS = 256
 """Turns of a chat before its prompt, at most."""
@@ -55,3 +181,69 @@ class Request:
     def plain(self) -> Self:
         """The same for the target alone."""
         return replace(self, strategy=Plain())
+
+    # The fields of software that decodes, which the engines send and the lines to copy contain. Every field is given,
+    # even where a value seems to be the default: a model's own generation config may say otherwise.
+
+    @property
+    def reports_probabilities(self) -> bool:
+        """Whether GenAI is asked for the target's probability of each committed token.
+
+        Only where it must compute probabilities anyway, since that takes time: in greedy decoding it applies a
+        confidence threshold only with `logprobs=1`. Without it, the draft's probability counts as unknown and the
+        draft stops after one token, whatever the threshold.
+        """
+        return isinstance(self.strategy, Confidence) and not self.sampling.do_sample
+
+    def genai(self) -> dict[str, Any]:
+        """The fields of OpenVINO GenAI's `GenerationConfig`: those of transformers and a few more."""
+        sampling = self.sampling
+        fields = self.transformers() | {"ignore_eos": self.ignore_eos}
+        if sampling.do_sample:
+            fields |= {"top_k": sampling.top_k or _NO_TOP_K, "rng_seed": sampling.seed}
+        if self.reports_probabilities:
+            fields["logprobs"] = 1
+        return fields | (self.strategy.genai() or {})
+
+    def openai(self, *, beyond: bool = True) -> dict[str, Any]:
+        """The fields of OpenAI's protocol; `beyond`: with those that vLLM, SGLang and OpenVINO Model Server add."""
+        sampling = self.sampling
+        fields: dict[str, Any] = {
+            "max_tokens": self.max_new_tokens,
+            "temperature": sampling.temperature if sampling.do_sample else 0,
+        }
+        if sampling.do_sample:
+            fields |= {"top_p": sampling.top_p, "seed": sampling.seed}
+        if beyond:
+            fields |= {"ignore_eos": self.ignore_eos, "repetition_penalty": sampling.repetition_penalty}
+            fields |= {"top_k": sampling.top_k or -1} if sampling.do_sample else {}
+        return fields
+
+    def llama_cpp(self, window: int) -> dict[str, Any]:
+        """The fields of llama.cpp's server, except how many tokens it is to write.
+
+        `window`: how many of the last tokens a repetition penalty is for. It has no value for "all of them".
+        """
+        sampling = self.sampling
+        return {
+            "temperature": sampling.temperature if sampling.do_sample else 0,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": 0,
+            "seed": sampling.seed,
+            "repeat_penalty": sampling.repetition_penalty,
+            "repeat_last_n": window,
+            "ignore_eos": self.ignore_eos,
+        }
+
+    def transformers(self) -> dict[str, Any]:
+        """The arguments of transformers' `generate()`, except those of assisted decoding. It has no `ignore_eos`."""
+        sampling = self.sampling
+        fields: dict[str, Any] = {
+            "max_new_tokens": self.max_new_tokens,
+            "repetition_penalty": sampling.repetition_penalty,
+            "do_sample": sampling.do_sample,
+        }
+        if sampling.do_sample:
+            fields |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        return fields

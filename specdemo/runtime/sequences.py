@@ -23,7 +23,7 @@ class Cached(ABC):
     """Finds how much of a text is in the cache already. Subclasses feed the rest.
 
     A model may give hidden states besides logits, as its second output, and read some as `hidden_states`: then
-    `reads` tells those of the positions from the first to before the last.
+    `reads` gives those of the positions from the first to before the last.
     """
 
     reads: Callable[[int, int], States]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
 EngineName = Literal["genai", "traced", "served"]
-DraftKindName = Literal["model", "translated", "eagle3", "dflash", "mtp", "server", "request"]
+DraftKindName = Literal["model", "translated", "eagle3", "dflash", "mtp", "gemma4_mtp", "server", "request"]
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
 """Servers whose answers are understood; "openai" is any other that speaks OpenAI's protocol."""
 
@@ -62,7 +62,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
         EngineInfo(
             "served",
             label="A server",
-            words="served engine",
+            words="remote engine",
             # its drafts have no cap
             lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "verification", "sequential"}),
             concurrent=True,
@@ -120,7 +120,13 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             ("genai",),
             greedy="A DFlash draft works in greedy decoding only; switch sampling off.",
         ),
-        DraftKind("mtp", "a multi-token-prediction head, which no engine here can load", ()),
+        DraftKind(
+            "mtp",
+            "a multi-token-prediction head, one layer that continues the target's own hidden states",
+            ("genai",),
+            greedy="A multi-token-prediction head works in greedy decoding only; switch sampling off.",
+        ),
+        DraftKind("gemma4_mtp", "Gemma 4's multi-token-prediction head, which no engine here can load", ()),
         DraftKind("server", "that of a server that speculates as configured at its start", ("served",)),
         DraftKind("request", "that of a server that is asked in each request how to speculate", ("served",)),
     )
@@ -175,7 +181,7 @@ class Strategy:
 
     Class attributes:
         name: its short name, such as "both auto".
-        what: what messages call it: the setting that tells it from others, unless it says otherwise.
+        what: what messages call it: the setting that distinguishes it from others, unless it says otherwise.
         drafter, policy: the values of the two settings that choose it.
         switch: a third setting that chooses it where it is above 0, if any.
         engines: those that can decode this way, the preferred one first.
@@ -335,6 +341,9 @@ def refusal(strategy: Strategy, engine: EngineName, *, sampling: bool = False, k
     return strategy.contradiction()
 
 
+_CONSTANT_ONLY: dict[DraftKindName, str] = {"dflash": "A DFlash draft", "mtp": "A multi-token-prediction head"}
+
+
 def pair_refusal(
     strategy: Strategy,
     draft: DraftKindName | None,
@@ -351,7 +360,7 @@ def pair_refusal(
     if type(strategy) not in STRATEGIES.values() or draft is None:
         return None
     if draft == "server" and "server" not in strategy.drafts:
-        return "This server was told how to speculate when it was started; choose policy server."
+        return "This server speculates as it was configured at start-up; choose policy server."
     if not strategy.drafter.model:
         return None
     greedy = DRAFT_KINDS[draft].greedy
@@ -359,8 +368,9 @@ def pair_refusal(
         return greedy
     if (unfit := strategy.unfit(draft)) is not None:
         return unfit
-    if draft == "dflash" and not strategy.proposes(draft, engine):
-        return "A DFlash draft proposes a constant number of tokens in the genai engine; choose policy constant."
+    if draft in _CONSTANT_ONLY and not strategy.proposes(draft, engine):
+        what = _CONSTANT_ONLY[draft]
+        return f"{what} proposes a constant number of tokens in the genai engine; choose policy constant."
     if not strategy.proposes(draft, engine):
         return (
             f"With an EAGLE-3 head the {engine} engine does not support a confidence threshold; "

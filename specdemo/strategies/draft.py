@@ -19,7 +19,7 @@ from specdemo.strategies.base import (
 )
 
 _ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3", "request")
-_CONSTANT = (*_ANY, "dflash")
+_CONSTANT = (*_ANY, "dflash", "mtp")
 _NEVER_BELOW = 1e-30  # GenAI takes a threshold of 0 for "no threshold set"
 _ASSISTANT_TOKENS = 20  # where transformers' assistant stops, if nothing else says so
 _HEURISTIC = Policy("heuristic", "Heuristic")
@@ -264,11 +264,11 @@ class ServerDefault(Strategy):
 
     @property
     def words(self) -> str:
-        """Only whoever started it knows."""
+        """Its lookahead is unknown here."""
         return "the server's own lookahead"
 
     def unfit(self, draft: DraftKindName) -> str | None:
         """Other drafts wait for instructions."""
         if draft in self.drafts:
             return None
-        return "Policy server is for servers that are not told in a request how to speculate; choose policy constant."
+        return "Policy server is for servers that take no lookahead in a request; choose policy constant."

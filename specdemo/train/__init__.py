@@ -5,14 +5,16 @@ What this package hands on needs no PyTorch; `specdemo.train.pipeline`, which tr
 
 from specdemo.train.corpus import is_corpus
 from specdemo.train.prompts import Prompt, read_passages, read_prompts
-from specdemo.train.request import KINDS, OBJECTIVES, VOCABULARY, Request
+from specdemo.train.request import FULL, KINDS, OBJECTIVES, VOCABULARY, Effort, Request
 from specdemo.train.table import make_table
 from specdemo.train.text import Sources
 
 __all__ = [
+    "FULL",
     "KINDS",
     "OBJECTIVES",
     "VOCABULARY",
+    "Effort",
     "Prompt",
     "Request",
     "Sources",

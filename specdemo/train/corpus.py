@@ -148,7 +148,7 @@ class Corpus:
                 break
             self.append([other[index] for index in np.flatnonzero(other.rows[:, BATCH] == batch).tolist()])
 
-    def divided(self, hold_out: str = "") -> Parts:
+    def split(self, hold_out: str = "") -> Parts:
         """Conversations to train on and to test on; `hold_out` is a source of prompts, or ""."""
         elsewhere = {index for index in range(len(self)) if hold_out and self.label(index).source == hold_out}
         digests = {index: self[index].digest for index in range(len(self)) if index not in elsewhere}

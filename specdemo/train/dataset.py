@@ -18,8 +18,8 @@ import openvino as ov
 import torch
 from torch import Tensor
 
+from specdemo.train.architecture import PRODUCTS
 from specdemo.train.corpus import ANSWERED, LENGTH, OFFSET, SAMPLED, Corpus, Ids
-from specdemo.train.modules import PRODUCTS
 from specdemo.train.network import Network
 
 LONGEST = 1024  # tokens of a conversation; what is behind them is left out
@@ -115,7 +115,7 @@ class Dataset:
         self.states: States = stored[: len(stored) // prod(shape) * prod(shape)].reshape(-1, *shape)
         ends = rows[:, OFFSET].astype(np.int64) + rows[:, LENGTH]
         labelled = {index for index in np.flatnonzero(ends <= len(self.states)).tolist() if self._answered(index)}
-        parts = self.corpus.divided(hold_out)
+        parts = self.corpus.split(hold_out)
         self.train, self.held_out, self.elsewhere = ([one for one in part if one in labelled] for part in parts)
 
     def _answered(self, index: int) -> bool:

@@ -1,10 +1,11 @@
-"""How often a draft is right on answers it was not trained on, and what that is worth on this machine.
+"""How often a draft is right on answers it was not trained on, what that is worth here, and the card that says so.
 
 Draft and target are compared as they decode: both logits under the same repetition penalty. While a chain is right,
-the draft reads what the target wrote, so one pass over a finished text gives the length of every chain.
+the draft reads what the target wrote, so one pass over a finished text gives the length of every chain. The card, the
+README of a trained draft, says how it was made, what was measured, and what it cannot do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
@@ -23,16 +24,15 @@ from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.records import Comparison, Costs, ModelPair
 from specdemo.settings import GenerationSettings
+from specdemo.train.architecture import products
 from specdemo.train.corpus import Label
 from specdemo.train.dataset import Batch, Dataset
-from specdemo.train.modules import products
 from specdemo.train.objective import Learner
-from specdemo.train.prompts import filled
-from specdemo.train.request import Request
+from specdemo.train.prompts import from_pattern
+from specdemo.train.request import FULL, Effort, Request
 
 LOOKAHEADS = range(1, 9)
 SHOWN = 4
-RACES, TOKENS = 5, 128
 STEPS = 200  # timed steps of a draft
 OPENINGS = ("The sun was", "Once upon a time", "In the beginning", "This is", "It was the first")
 Right = npt.NDArray[np.bool_]
@@ -89,7 +89,7 @@ def evaluate(
     learner.eval()
     with torch.inference_mode():
         for group in dataset.grouped(dataset.greedy(list(indices))[:answers], tokens):
-            found += predicted(learner, dataset.batch(group), penalty)
+            found += answers_of(learner, dataset.batch(group), penalty)
             labels += [dataset.corpus.label(index) for index in group]
     total = sum(one.right.shape[1] for one in found)
     inside = sum(one.inside for one in found)
@@ -118,7 +118,7 @@ def _grouped(rights: Sequence[Right], names: Sequence[str]) -> Groups:
     return {name: (sum(one.shape[1] for one in some), _agreement(some)) for name, some in groups.items()}
 
 
-def predicted(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
+def answers_of(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
     """Per conversation, whether each token of the answers was predicted at each step of a chain, and the loss."""
     steps = len(LOOKAHEADS)
     with products():
@@ -214,12 +214,13 @@ def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, fl
     return max(speedups.items(), key=lambda item: item[1], default=(4, None))
 
 
-def raced(pair: ModelPair, request: Request, lookahead: int) -> str:
+def race_summary(pair: ModelPair, request: Request, lookahead: int, effort: Effort = FULL) -> str:
     """A sentence about races at a constant lookahead, under the repetition penalty."""
     random = Random(f"{request.seed} races")
-    prompts = [filled(random, []).text for _ in range(RACES)] if pair.target.chat_template else OPENINGS
+    made = [from_pattern(random, []).text for _ in range(effort.races)] if pair.target.chat_template else []
+    prompts = made or OPENINGS[: effort.races]
     settings = GenerationSettings(
-        num_assistant_tokens=lookahead, max_new_tokens=TOKENS, repetition_penalty=request.penalty
+        num_assistant_tokens=lookahead, max_new_tokens=effort.race_tokens, repetition_penalty=request.penalty
     )
     with closing(load_engine("genai", pair)) as engine:
         found = [one for prompt in prompts for one in race(engine, prompt, settings) if isinstance(one, Comparison)]
@@ -228,7 +229,117 @@ def raced(pair: ModelPair, request: Request, lookahead: int) -> str:
         return ""
     identical = sum(map(metrics.identical, found))
     return (
-        f"Raced on {len(speedups)} prompts, {TOKENS} tokens at most, at lookahead {lookahead}: "
+        f"Raced on {len(speedups)} prompts, {effort.race_tokens} tokens at most, at lookahead {lookahead}: "
         f"median speedup {median(speedups):.2f} ({min(speedups):.2f} to {max(speedups):.2f}), "
         f"output identical in {identical} of {len(found)}, on {found[0].environment.device}."
     )
+
+
+_KINDS = {
+    "draft": "A small language model, for both engines.",
+    "eagle3": (
+        "An EAGLE-3 head: it also reads the target's hidden states, so it works with this target alone, "
+        "in GenAI's engine."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a draft predicts, and of how much text it learnt."""
+
+    tokens: int
+    """Of answers, trained on."""
+
+    alike: Evaluation
+    """On held-out prompts of the sources that were trained on."""
+
+    elsewhere: Evaluation | None
+    """On prompts of a source that was not; None without one."""
+
+
+def card(request: Request, facts: Mapping[str, str], curve: Sequence[Figures], measured: str) -> str:
+    """Markdown.
+
+    Args:
+        request: what was trained.
+        facts: lines of the first table, by name.
+        curve: figures of drafts of ever more text; the last is this one, often the only one.
+        measured: a sentence about races, or "".
+    """
+    alike, elsewhere = curve[-1].alike, curve[-1].elsewhere
+    lengths = alike.acceptance_length
+    lines = [
+        f"# A draft for {request.target}",
+        "",
+        _KINDS[request.kind],
+        "",
+        "It was trained by `python -m specdemo train-draft` on text that the target wrote itself, to predict what "
+        "the target says, right or wrong. Parts of it are the target's, so the target's licence holds.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in facts.items()),
+        "",
+        f"On {alike.answers} greedy answers of the target ({alike.tokens} tokens) to held-out prompts from the "
+        f"sources it was trained on, with repetition penalty {request.penalty:g} on both sides, it predicted "
+        f"**{alike.agreement:.1%}** of the tokens; {alike.outside:.1%} lie outside its vocabulary.",
+        "",
+        *_elsewhere(request, elsewhere),
+        "| lookahead | " + " | ".join(map(str, lengths)) + " |",
+        "|---" * (len(lengths) + 1) + "|",
+        _lengths("τ on its sources", alike),
+        *([_lengths("τ on the other source", elsewhere)] if elsewhere else []),
+        "",
+        "τ, the mean acceptance length, is committed tokens per target pass.",
+        "",
+        *_by("kind of task", alike.kinds, elsewhere.kinds if elsewhere else {}),
+        *_by("source of the prompts", alike.sources, elsewhere.sources if elsewhere else {}),
+        *(_by_text(curve) if len(curve) > 1 else []),
+        *([measured, ""] if measured else []),
+        "Where the target writes a token outside the draft's vocabulary, the round ends. Text unlike that of the "
+        "training is predicted less often; the other source is the better estimate for prompts of your own.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _elsewhere(request: Request, found: Evaluation | None) -> list[str]:
+    if found is None:
+        return ["It was trained on all sources of prompts; agreement on prompts of another kind is unmeasured.", ""]
+    return [
+        f"On {found.answers} answers ({found.tokens} tokens) to prompts of a source that was left out of the "
+        f"training, {request.hold_out}, it predicted **{found.agreement:.1%}**; {found.outside:.1%} lie outside its "
+        "vocabulary.",
+        "",
+    ]
+
+
+def _lengths(name: str, found: Evaluation) -> str:
+    return f"| {name} | " + " | ".join(f"{value:.2f}" for value in found.acceptance_length.values()) + " |"
+
+
+def _by(name: str, alike: Groups, other: Groups) -> list[str]:
+    """A table of agreement by a group of answers."""
+
+    def cell(found: tuple[int, float] | None) -> str:
+        return "–" if found is None else f"{found[1]:.0%} of {found[0]}"
+
+    rows = [f"| {one} | {cell(alike.get(one))} | {cell(other.get(one))} |" for one in sorted({*alike, *other})]
+    return [f"| tokens predicted, by {name} | its sources | other source |", "|---|---|---|", *rows, ""]
+
+
+def _by_text(curve: Sequence[Figures]) -> list[str]:
+    """A table of what more text was worth."""
+
+    def cells(found: Evaluation | None) -> str:
+        return f"{found.agreement:.1%} | {found.acceptance_length[SHOWN]:.2f}" if found else "– | –"
+
+    rows = [f"| {one.tokens} | {cells(one.alike)} | {cells(one.elsewhere)} |" for one in curve]
+    return [
+        "Trained in the same way on parts of the text, drafts predict:",
+        "",
+        f"| tokens of answers trained on | its sources | τ({SHOWN}) | other source | τ({SHOWN}) |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
+    ]

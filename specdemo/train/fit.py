@@ -17,11 +17,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from specdemo.train.modules import products
+from specdemo.train.architecture import products
+from specdemo.train.request import FULL
 
 WARM_UP = 100  # steps; a tenth of all steps where that is less
 CHECKS, PATIENCE = 20, 5  # measurements of the held-out loss, and how many in a row may find no lower one
-SAVE_SECONDS = 120.0  # between checkpoints
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ def fit(
     checkpoint: Path,
     check: Callable[[], Check],
     say: Callable[[str], None] = print,
+    save_seconds: float = FULL.save_seconds,
 ) -> list[Point]:
     """Train in place, and leave the best weights; returns the learning curve.
 
@@ -127,7 +128,7 @@ def fit(
             if progress.best == len(progress.curve) - 1:
                 store.best()
             recent = []
-        if now - saved > SAVE_SECONDS:
+        if now - saved > save_seconds:
             store.save(progress)
             saved = time.monotonic()
         if found:

@@ -25,11 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from specdemo.train.architecture import PRODUCTS, Draft, Head
 from specdemo.train.dataset import Batch, Dataset
-from specdemo.train.modules import PRODUCTS, Draft, Head
-from specdemo.train.network import Array
+from specdemo.train.network import Array, Start
 from specdemo.train.request import Objective, Request
-from specdemo.train.start import Start
 
 DECAY = 0.8  # weight of a head's next step in a chain, relative to the one before
 LONGER = (0.4, 0.75)  # shares of the training after which a head learns chains of two and of three steps

@@ -18,30 +18,29 @@ from specdemo.models.converted import folder_of
 from specdemo.models.folder import inspect_folder
 from specdemo.models.graph import seen_layers
 from specdemo.models.machine import in_units
-from specdemo.models.pairs import pair_of, suited
+from specdemo.models.pairs import initial_runtime, pair_of
 from specdemo.records import Costs, Model, ModelPair
-from specdemo.train import export
-from specdemo.train.card import Figures, card
+from specdemo.train import architecture
 from specdemo.train.corpus import Corpus
 from specdemo.train.dataset import Dataset, Labeller, write_labels
 from specdemo.train.evaluate import (
     Evaluation,
+    Figures,
     VocabularyCost,
     best_lookahead,
+    card,
     costs_of,
     evaluate,
-    raced,
+    race_summary,
     step_seconds,
 )
 from specdemo.train.fit import Plan, Point, endless, fit, write_json
-from specdemo.train.network import Ids, Network
+from specdemo.train.network import Ids, Network, Start, from_draft, from_target, initial_weights
 from specdemo.train.objective import DraftLearner, HeadLearner, Learner
-from specdemo.train.request import Request, remember
-from specdemo.train.start import Start, from_draft, from_target, initial_weights
+from specdemo.train.request import FULL, Effort, Request, remember
 from specdemo.train.table import count
 from specdemo.train.text import NO_SOURCES, TEXT_SHARE, Sources, write_corpus
 
-EPOCHS = 6  # passes over a text, where its size is the budget
 BATCH = 1280  # tokens; small, since on a CPU the number of steps is what is scarce
 LEARNING_RATE = 1e-3
 LABELS_SHARE = 0.25  # of the minutes, beside the text's; training, which has the rest, soon overfits a short text
@@ -57,7 +56,9 @@ Say = Callable[[str], None]
 class Run:
     """A run of the stages for one request."""
 
-    def __init__(self, request: Request, target: Model, out: Path, threads: int = 0, say: Say = print) -> None:
+    def __init__(
+        self, request: Request, target: Model, out: Path, threads: int = 0, say: Say = print, effort: Effort = FULL
+    ) -> None:
         """Prepare, or continue; `out` is the draft's folder to be.
 
         Raises:
@@ -65,7 +66,7 @@ class Run:
             ModelError: training does not support the target's architecture.
         """
         self.request, self.target, self.out, self.threads, self.say = request, target, out, threads, say
-        self.folder = folder_of(target)
+        self.effort, self.folder = effort, folder_of(target)
         self.network = Network(self.folder)
         self.network.layer(0)  # which refuses other architectures
         layers = self.network.shape.layers
@@ -97,7 +98,7 @@ class Run:
         Raises:
             SpecdemoError: what a stage raises.
         """
-        corpus = write_corpus(self.request, self.folder, self.work, sources, self.threads, self.say)
+        corpus = write_corpus(self.request, self.folder, self.work, sources, self.threads, self.say, self.effort)
         self.labels(corpus)
         dataset = self.dataset()
         vocabularies = self.vocabularies(dataset)
@@ -112,7 +113,10 @@ class Run:
             write_json(by_text, made / BY_TEXT)
         if self.request.kind == "draft":
             count(corpus, self.network.shape.vocabulary, self.request.hold_out)[0].save(made / TABLE)
-        measured = raced(self._pair(made), self.request, best_lookahead(elsewhere or alike, costs)[0])
+        measured = ""
+        if self.effort.races:
+            lookahead, _ = best_lookahead(elsewhere or alike, costs)
+            measured = race_summary(self._pair(made), self.request, lookahead, self.effort)
         self.describe(made, dataset, vocabularies, [*by_text[:-1], figures], measured)
         made.rename(self.out)
         self.say(
@@ -165,7 +169,9 @@ class Run:
             seconds = [0.0] * len(sizes)
             if self.request.kind == "draft":
                 starts = [(self.start(some), some) for some in tokens]
-                models = [export.draft_model(start, initial_weights(start), some, most) for start, some in starts]
+                models = [
+                    architecture.draft_model(start, initial_weights(start), some, most) for start, some in starts
+                ]
                 seconds = step_seconds(models, self.threads)
             outside = [1 - float(counts[some].sum() / counts.sum()) for some in tokens]
             file.write_text(json.dumps(list(zip(sizes, outside, seconds, strict=True))), encoding="utf-8")
@@ -178,8 +184,8 @@ class Run:
         """Train, with early figures; a share of the text has that share of the steps or seconds."""
         request = self.request
         learner = self.learner(dataset)
-        costs = self.costs(learner, dataset.vocabulary)
-        steps = EPOCHS * len(dataset.epoch(request.seed, 0, BATCH)) if request.tokens else 0
+        costs = self.costs(learner, dataset.vocabulary) if self.effort.races else None
+        steps = self.effort.epochs * len(dataset.epoch(request.seed, 0, BATCH)) if request.tokens else 0
         seconds = 0 if steps else request.minutes * 60 * (1 - TEXT_SHARE - LABELS_SHARE)
         plan = Plan(
             steps=steps,
@@ -196,7 +202,7 @@ class Run:
             return found
 
         checkpoint = self.work / ("training.pt" if share == 1 else f"training-{share:g}.pt")
-        curve = fit(learner, learner.loss, batches, plan, checkpoint, check, self.say)
+        curve = fit(learner, learner.loss, batches, plan, checkpoint, check, self.say, self.effort.save_seconds)
         return learner, curve, costs
 
     def part(self, dataset: Dataset, share: float) -> Figures:
@@ -243,17 +249,17 @@ class Run:
         return Costs.model_validate_json(file.read_text(encoding="utf-8"))
 
     def _pair(self, draft: Path) -> ModelPair:
-        runtime = suited(self.target).model_copy(update={"inference_num_threads": self.threads})
+        runtime = initial_runtime(self.target).model_copy(update={"inference_num_threads": self.threads})
         return pair_of(self.target, inspect_folder(draft, draft=True), runtime=runtime)
 
     def export(self, learner: Learner, vocabulary: Ids, out: Path) -> None:
         """Write a draft's folder."""
         weights = {name: value.detach().float().numpy() for name, value in learner.model.state_dict().items()}
         head, size, start = isinstance(learner, HeadLearner), self.network.shape.vocabulary, learner.trained()
-        model = (export.head_model if head else export.draft_model)(start, weights, vocabulary, size)
+        model = (architecture.head_model if head else architecture.draft_model)(start, weights, vocabulary, size)
         settings = _read(self.folder / "config.json")
-        described = export.config(self.network, settings, len(start.layers), eagle3=head)
-        export.save(out, model, described, self.folder, tokenizer=not head)
+        described = architecture.config(self.network, settings, len(start.layers), eagle3=head)
+        architecture.save(out, model, described, self.folder, tokenizer=not head)
 
     def describe(
         self,
@@ -266,7 +272,7 @@ class Run:
         """Write the draft's card into its folder; `figures` are those of drafts of ever more text, this one last."""
         request, text = self.request, dataset.corpus
         size = sum(file.stat().st_size for file in made.iterdir())
-        budget = f"{request.minutes:g} minutes" if request.minutes else f"at most {EPOCHS} times the text"
+        budget = f"{request.minutes:g} minutes" if request.minutes else f"at most {self.effort.epochs} times the text"
         also = ", hidden states matched" * request.match_states + ", mistakes replayed" * request.replay
         facts = {
             "target": request.target,

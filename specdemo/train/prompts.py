@@ -80,7 +80,7 @@ _KINDS = {
 """Words by which a kind is recognised; the first that fits counts."""
 
 
-def filled(random: Random, texts: Sequence[str]) -> Prompt:
+def from_pattern(random: Random, texts: Sequence[str]) -> Prompt:
     """A pattern with words in it; `{text}` is a passage of `texts`. Without any, kinds that need one are left out."""
     kinds = [kind for kind, patterns in PATTERNS.items() if texts or not any("{text}" in one for one in patterns)]
     kind = random.choice(kinds)

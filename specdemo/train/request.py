@@ -1,4 +1,7 @@
-"""What a run makes; stored beside what it made, so that started again it continues and never mixes two runs."""
+"""What a training makes, and how much work goes into it.
+
+The request is stored beside what it made, so that a training that is started again continues and never mixes two.
+"""
 
 import json
 from dataclasses import asdict, dataclass
@@ -24,7 +27,7 @@ class Request:
     """Of writing, reading and training together, over all starts."""
 
     tokens: int = 0
-    """Tokens of answers to write; then training passes over them at most `EPOCHS` times."""
+    """Tokens of answers to write; then training passes over them at most `Effort.epochs` times."""
 
     vocabulary: int = VOCABULARY
     """Tokens that the draft can write, at most."""
@@ -54,6 +57,32 @@ class Request:
     """Repetition penalty of the answers, and of the comparison."""
 
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much work goes into a training. Tests of small models on little text want less."""
+
+    batch: int = 64
+    """Conversations that the target writes at once."""
+
+    answer: int = 256
+    """Tokens of an answer, at most."""
+
+    epochs: int = 6
+    """Passes over the text, where its size is the budget."""
+
+    races: int = 5
+    """Prompts on which the finished draft races; 0 leaves step costs and races out."""
+
+    race_tokens: int = 128
+    """Tokens of a race, at most."""
+
+    save_seconds: float = 120
+    """Seconds between checkpoints."""
+
+
+FULL = Effort()
 
 
 def remember(request: Request, work: Path) -> None:

@@ -18,7 +18,7 @@ from specdemo.models.machine import in_units
 from specdemo.records import Model
 from specdemo.train.corpus import Corpus
 from specdemo.train.network import Network
-from specdemo.train.request import Request, remember
+from specdemo.train.request import FULL, Effort, Request, remember
 from specdemo.train.text import NO_SOURCES, Sources, write_corpus
 
 EVALUATED = 400  # conversations, at most
@@ -38,7 +38,7 @@ class Predictions(NamedTuple):
 
 def count(corpus: Corpus, vocabulary: int, hold_out: str = "") -> tuple[Table, Predictions, Predictions]:
     """Count the training part; also what the table predicts of held-out prompts, and of the source left out."""
-    parts = corpus.divided(hold_out)
+    parts = corpus.split(hold_out)
     texts = (corpus[index] for index in parts.train)
     table = Table.count(((one.ids, one.answered) for one in texts), vocabulary)
     return table, predictions(table, corpus, parts.held_out), predictions(table, corpus, parts.elsewhere)
@@ -64,6 +64,7 @@ def make_table(
     sources: Sources = NO_SOURCES,
     threads: int = 0,
     say: Callable[[str], None] = print,
+    effort: Effort = FULL,
 ) -> Predictions:
     """Let the target write, count, and store the table with its card in the folder `out`.
 
@@ -72,7 +73,7 @@ def make_table(
     """
     folder, work = folder_of(target), out.with_name(f".{out.name}.training")
     remember(request, work)
-    corpus = write_corpus(request, folder, work, sources, threads, say)
+    corpus = write_corpus(request, folder, work, sources, threads, say, effort)
     table, alike, elsewhere = count(corpus, Network(folder).vocabulary, request.hold_out)
     if not len(table):
         raise UsageError("The target wrote too little; choose another --out, with more --tokens or --minutes.")

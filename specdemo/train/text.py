@@ -19,11 +19,10 @@ import openvino as ov
 import openvino_genai as genai
 
 from specdemo.train.corpus import Conversation, Corpus, Label, unpacked
-from specdemo.train.prompts import FOLLOW_UPS, Prompt, beginning, filled, kind_of, with_passage
-from specdemo.train.request import Request
+from specdemo.train.prompts import FOLLOW_UPS, Prompt, beginning, from_pattern, kind_of, with_passage
+from specdemo.train.request import FULL, Effort, Request
 
-BATCH = 64  # conversations
-QUESTION, ANSWER, TURNS = 96, 256, 3  # tokens at most, and turns of a chat
+QUESTION, TURNS = 96, 3  # tokens at most, and turns of a chat
 SHORTEST_QUESTION = 4  # tokens
 LONGEST_PROMPT, LONGEST_CHAT = 700, 700  # tokens; longer prompts are cut at the left, longer chats end
 ALIKE = 12  # questions that begin with the same three words, at most
@@ -44,6 +43,12 @@ class AnswerSettings:
     greedy: float = 0.8
     """Share of the answers."""
 
+    tokens: int = FULL.answer
+    """Of an answer, at most."""
+
+    batch: int = FULL.batch
+    """Conversations that are written at once."""
+
 
 @dataclass(frozen=True)
 class Sources:
@@ -55,10 +60,10 @@ class Sources:
     passages: Sequence[str] = ()
     """Texts about which tasks are set; without any, the target's own answers serve."""
 
-    def given(self, index: int, seed: int) -> list[Prompt]:
-        """Prompts of people for a batch; none once all are answered."""
+    def given(self, index: int, seed: int, batch: int) -> list[Prompt]:
+        """Prompts of people for a batch of so many; none once all are answered."""
         order = Random(f"{seed} prompts").sample(range(len(self.prompts)), len(self.prompts))
-        return [self.prompts[place] for place in order[index * BATCH : (index + 1) * BATCH]]
+        return [self.prompts[place] for place in order[index * batch : (index + 1) * batch]]
 
 
 NO_SOURCES = Sources()
@@ -87,7 +92,7 @@ class Writer:
     def __init__(self, folder: Path, answers: AnswerSettings, threads: int = 0, cache: int = 3) -> None:
         """Load the target; `threads` 0 leaves their number to OpenVINO, `cache` is in GB."""
         scheduler = genai.SchedulerConfig()
-        scheduler.cache_size, scheduler.max_num_seqs = cache, BATCH
+        scheduler.cache_size, scheduler.max_num_seqs = cache, answers.batch
         scheduler.enable_prefix_caching = True
         properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if threads:
@@ -125,7 +130,7 @@ class Writer:
         """Conversations of a batch; the same ones for the same arguments."""
         random = Random(f"{seed} {index}")
         mixed = self._mixed if self.chat else self._beginnings
-        prompts = sources.given(index, seed) or mixed(random, texts, sources)
+        prompts = sources.given(index, seed, self.answers.batch) or mixed(random, texts, sources)
         chats = [self._chat(prompt, random) for prompt in prompts]
         self._answer(chats, random)
         for _ in range(TURNS - 1 if self.between else 0):
@@ -138,7 +143,9 @@ class Writer:
         return _Chat(prompt.label, random.random() >= self.answers.greedy, ids)
 
     def _answer(self, chats: Sequence[_Chat], random: Random) -> None:
-        configs = [self._config(ANSWER, random, self._temperature(one), self.answers.penalty) for one in chats]
+        configs = [
+            self._config(self.answers.tokens, random, self._temperature(one), self.answers.penalty) for one in chats
+        ]
         for chat, ids in zip(chats, self._write([one.ids for one in chats], configs), strict=True):
             chat.add(ids, answered=True)
 
@@ -160,17 +167,17 @@ class Writer:
 
     def _mixed(self, random: Random, texts: Sequence[str], sources: Sources) -> list[Prompt]:
         """Tasks about passages, patterns, and questions that the target makes up: various ones only."""
-        passages = [*sources.passages, *texts]
-        found = [with_passage(random, passages) for _ in range(round(BATCH * SHARES["passages"]) if passages else 0)]
-        found += [filled(random, texts) for _ in range(round(BATCH * SHARES["patterns"]))]
-        begun = [beginning(random) for _ in range(BATCH)]
+        size, passages = self.answers.batch, [*sources.passages, *texts]
+        found = [with_passage(random, passages) for _ in range(round(size * SHARES["passages"]) if passages else 0)]
+        found += [from_pattern(random, texts) for _ in range(round(size * SHARES["patterns"]))]
+        begun = [beginning(random) for _ in range(size)]
         heads = [self._encode(self.before + start) for start in begun]
         for start, text in zip(begun, self._questions(heads, random, QUESTION), strict=True):
             asked = (start + text).strip()
-            if text and len(found) < BATCH and self.openings[_opening(asked)] < ALIKE:
+            if text and len(found) < size and self.openings[_opening(asked)] < ALIKE:
                 self.openings[_opening(asked)] += 1
                 found.append(Prompt(asked, Label(kind_of(asked), "target")))
-        return found + [filled(random, texts) for _ in range(BATCH - len(found))]
+        return found + [from_pattern(random, texts) for _ in range(size - len(found))]
 
     def _questions(self, heads: Sequence[list[int]], random: Random, tokens: int) -> list[str]:
         """A user's words after each head, sampled at temperature 1; "" where they come to no end."""
@@ -182,8 +189,8 @@ class Writer:
         """For a model that only continues: the first words of given texts and of what it wrote."""
         pool = [*(one.text for one in sources.prompts), *sources.passages, *texts]
         pool = pool or ["The", "A", "In", "Once upon a time", "It was", "This", "When"]
-        label = Label("text", "beginnings")
-        return [Prompt(" ".join(random.choice(pool).split()[: random.randint(1, 24)]), label) for _ in range(BATCH)]
+        label, size = Label("text", "beginnings"), self.answers.batch
+        return [Prompt(" ".join(random.choice(pool).split()[: random.randint(1, 24)]), label) for _ in range(size)]
 
     def _config(self, tokens: int, random: Random, temperature: float, penalty: float) -> genai.GenerationConfig:
         config = genai.GenerationConfig()
@@ -220,11 +227,12 @@ def write_text(
     """Write batches until `share` of the budget is 1; continues where it was stopped."""
     began, first, before = time.monotonic(), corpus.answer_tokens, share(corpus)
     writer.openings.update(_opening(_prompt(writer, one)) for one in corpus if one.label.source == "target")
-    texts = [_answer(writer, corpus[index]) for index in range(max(0, len(corpus) - 4 * BATCH), len(corpus))]
+    kept = 4 * writer.answers.batch
+    texts = [_answer(writer, corpus[index]) for index in range(max(0, len(corpus) - kept), len(corpus))]
     while share(corpus) < 1:
         batch = writer.batch(corpus.batches, seed, texts, sources)
         corpus.append(batch)
-        texts = (texts + [_answer(writer, one) for one in batch])[-4 * BATCH :]
+        texts = (texts + [_answer(writer, one) for one in batch])[-kept:]
         tokens = corpus.answer_tokens
         seconds, done = time.monotonic() - began, share(corpus)
         left = max(0.0, seconds * (1 - done) / max(1e-9, done - before))
@@ -250,7 +258,13 @@ def _answer(writer: Writer, conversation: Conversation) -> str:
 
 
 def write_corpus(
-    request: Request, folder: Path, work: Path, sources: Sources, threads: int, say: Callable[[str], None]
+    request: Request,
+    folder: Path,
+    work: Path,
+    sources: Sources,
+    threads: int,
+    say: Callable[[str], None],
+    effort: Effort = FULL,
 ) -> Corpus:
     """The target writes into `work`, unless it has written enough; `folder` is the target's."""
     corpus, done = Corpus(work / "text"), work / "text.done"
@@ -265,7 +279,8 @@ def write_corpus(
         return written.answer_tokens / request.tokens if request.tokens else clock.share()
 
     if share(corpus) < 1:
-        writer = Writer(folder, AnswerSettings(penalty=request.penalty), threads)
+        answers = AnswerSettings(penalty=request.penalty, tokens=effort.answer, batch=effort.batch)
+        writer = Writer(folder, answers, threads)
         write_text(writer, corpus, request.seed, share, sources, say)
     done.touch()
     return corpus

@@ -13,10 +13,10 @@ from markupsafe import Markup
 from specdemo.analysis import metrics
 from specdemo.analysis.metrics import FORMULAS
 from specdemo.analysis.parts import by_position, by_thinking, race_of
-from specdemo.analysis.predict import AS_MEASURED, Imagined, predict
+from specdemo.analysis.predict import AS_MEASURED, WhatIf, predict
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Line, Report, speedup_lines
-from specdemo.experiments.sweep import curves
+from specdemo.experiments.sweep_result import curves
 from specdemo.presentation.charts import (
     accepted_figure,
     base_figure,
@@ -115,13 +115,13 @@ class PairCosts(NamedTuple):
         return same and len(self.costs.contexts) > len(other.costs.contexts)
 
 
-def prediction_board(measured: PairCosts, acceptance: float, what_if: Imagined = AS_MEASURED) -> str:
+def prediction_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
     """The predictions alone, which depend on acceptance and on what-if step costs."""
     html, figure = _expectation(measured.costs, acceptance, what_if)
     return board({"expectation": html}, {"prediction": figure}, whole=False)
 
 
-def costs_board(measured: PairCosts, acceptance: float, what_if: Imagined = AS_MEASURED) -> str:
+def costs_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
     """Measured step costs, and the speedups they predict for the draft model at this acceptance."""
     html, figure = _expectation(measured.costs, acceptance, what_if)
     texts = {
@@ -190,7 +190,7 @@ def _verify_figure(costs: Costs) -> go.Figure:
     return figure
 
 
-def _expectation(costs: Costs, acceptance: float, what_if: Imagined) -> tuple[str, go.Figure | None]:
+def _expectation(costs: Costs, acceptance: float, what_if: WhatIf) -> tuple[str, go.Figure | None]:
     prediction = predict(costs, acceptance)
     if prediction is None:
         return str(
@@ -214,7 +214,7 @@ def _expectation(costs: Costs, acceptance: float, what_if: Imagined) -> tuple[st
     return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula) + what_if_note), figure
 
 
-def _what_if(costs: Costs, acceptance: float, what_if: Imagined, figure: go.Figure) -> Markup:
+def _what_if(costs: Costs, acceptance: float, what_if: WhatIf, figure: go.Figure) -> Markup:
     """Predict with what-if costs: add the curve to the figure and return the result as a sentence."""
     other = what_if.of(costs)
     prediction = predict(other, acceptance)

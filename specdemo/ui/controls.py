@@ -7,7 +7,7 @@ import gradio as gr
 from pydantic.fields import FieldInfo
 
 from specdemo.errors import SettingsError
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import initial_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import (
@@ -139,7 +139,7 @@ def initially(pair: ModelPair) -> dict[str, bool]:
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
     """Initial values of a pair's controls."""
-    return begun(pair.target, drafter=first_drafter(pair)).model_dump()
+    return initial_settings(pair.target, drafter=first_drafter(pair)).model_dump()
 
 
 def first_policy(able: Collection[str]) -> str:
@@ -171,7 +171,7 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
         "engine": True,
         "drafter": True,
     }
-    return begun(pair.target, **{name: value for name, value in values.items() if shown.get(name, True)})
+    return initial_settings(pair.target, **{name: value for name, value in values.items() if shown.get(name, True)})
 
 
 def settings_from_link(

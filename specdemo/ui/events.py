@@ -14,7 +14,7 @@ import gradio as gr
 
 from specdemo.errors import SpecdemoError
 from specdemo.files import is_text
-from specdemo.progress import Phase, Progress
+from specdemo.records import Phase, Progress
 from specdemo.ui.gradio_inside import Api, CheckedBlocks, refusal
 from specdemo.ui.parts import alert, describe, notice, progress_html
 from specdemo.ui.session import Sessions

@@ -6,8 +6,9 @@ parts, which says what a new release changed. To upgrade: raise the pin, run tho
 
 - `Blocks.process_api`, `preprocess_data` and `get_config_file` are overridden: values are checked, and a refusal
   leaves no traceback.
-- `Queue.pending_messages_per_session` is replaced, `pending_event_ids_session` and `clean_events` are used: unread
-  messages have a budget.
+- `Queue.pending_messages_per_session` and `event_ids_to_events` are replaced, `pending_event_ids_session` and
+  `clean_events` are used: unread messages, and events queued or running, have budgets.
+- `Queue.ANALYTICS_MAX_EVENTS` and `ANAYLTICS_CACHE_FREQUENCY` switch off analytics, whose route is closed.
 - `App.state_holder`, `StateHolder` and `SessionState` are replaced: state has a budget, and no visitor has a copy of
   the page's configuration.
 - `App.auth`, `tokens`, `cookie_id` and the cookies' names show whether a visitor has signed in.
@@ -17,6 +18,7 @@ parts, which says what a new release changed. To upgrade: raise the pin, run tho
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Sequence
 from copy import copy
 from http.cookies import CookieError, SimpleCookie
@@ -25,6 +27,7 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import BlockFunction
 from gradio.components.api_component import Api as Api
+from gradio.queueing import Event
 from gradio.routes import App
 from gradio.state_holder import SessionState, StateHolder
 from python_multipart.multipart import parse_options_header
@@ -152,6 +155,28 @@ class _States(StateHolder):
             state.sizes.clear()
 
 
+class _Events(dict[str, Event]):
+    """Events queued or running, by id, and the bytes of their data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(self._sizes.values())
+
+    def __setitem__(self, name: str, event: Event) -> None:
+        super().__setitem__(name, event)
+        body = int(event.request.headers.get("content-length", "0"))  # Gradio keeps it beside the parsed data
+        sent = [event.data.data, event.data.event_data] if event.data is not None else []
+        self._sizes[name] = body + size_of(sent)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self._sizes.pop(name, None)
+        return super().pop(name, *default)
+
+
 @contextlib.asynccontextmanager
 async def with_budgets(app: App) -> AsyncIterator[None]:
     """Lifespan of the application, whose queue and state stay within their budgets."""
@@ -167,6 +192,9 @@ async def with_budgets(app: App) -> AsyncIterator[None]:
 
     mailboxes = Mailboxes(dropped)
     queue.pending_messages_per_session = mailboxes  # type: ignore[assignment]
+    queue.event_ids_to_events = _Events()
+    # by default it tabulates the latest 10,000 events after each, which disturbs the engine's clocks
+    queue.ANALYTICS_MAX_EVENTS, queue.ANAYLTICS_CACHE_FREQUENCY = 1, sys.maxsize
     app.state_holder = _States()
     app.state_holder.set_blocks(app.get_blocks())
 
@@ -217,6 +245,19 @@ def has_messages(scope: Scope, name: str) -> bool:
 def under_way(scope: Scope, session: str | None) -> int:
     """Number of a session's events that are queued or running."""
     return len(scope["app"].get_blocks()._queue.pending_event_ids_session.get(session, ()))
+
+
+def under_way_from(scope: Scope, address: str) -> int:
+    """The number of events of an address, as `limited` names it, that are queued or running."""
+    events = list(scope["app"].get_blocks()._queue.event_ids_to_events.values())
+    hosts = [event.request.client.host for event in events if event.request.client is not None]
+    return [limits.limited(host) for host in hosts].count(address)
+
+
+def queue_is_full(scope: Scope) -> bool:
+    """Whether the events queued or running have used up their budget."""
+    events = scope["app"].get_blocks()._queue.event_ids_to_events
+    return bool(events.bytes >= limits.EVENTS_BYTES)
 
 
 def event_payload(event: gr.EventData) -> Any:

@@ -19,7 +19,8 @@ from time import monotonic
 from typing import Any
 
 OPEN = 60
-"""Concurrent requests per address; a browser opens six, and many browsers may share an address."""
+"""Concurrent requests per address, and as many events queued or running; a browser opens six connections, and
+many browsers may share an address."""
 A_MINUTE = 600
 """Requests per address and minute that change something; all of them may come at once."""
 SIGN_INS = 20
@@ -63,7 +64,7 @@ class Addresses:
 
     def too_much(self, host: str | None, *, changes: bool, sign_in: bool) -> bool:
         """Whether a request exceeds its address's limits; if not, it is counted."""
-        name = _limited(host)
+        name = limited(host)
         if name is None:
             return False
         one = self._of(name)
@@ -74,7 +75,7 @@ class Addresses:
     @contextmanager
     def busy(self, host: str | None) -> Iterator[None]:
         """Count a request of this address as open."""
-        name = _limited(host)
+        name = limited(host)
         if name is None:
             yield
             return
@@ -93,7 +94,7 @@ class Addresses:
         return one
 
 
-def _limited(host: str | None) -> str | None:
+def limited(host: str | None) -> str | None:
     """The key that an address is counted under, an IPv6 address by its /64 network; None if it has no limits."""
     try:
         address = ip_address(host or "")
@@ -111,6 +112,8 @@ UNREAD_BYTES = 64 * 2**20
 UNREAD_SECONDS = 60.0
 """A session that fetches no message for so long loses them, and its events are cancelled."""
 MAILBOXES = 1000
+EVENTS_BYTES = 128 * 2**20
+"""Data of all events queued or running; one has at most about 6 MB."""
 STATE_BYTES = 256 * 2**20
 """Budget of all chats, pairs and finished runs."""
 

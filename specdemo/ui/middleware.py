@@ -10,11 +10,13 @@
 - Address: each address may have a number of requests open, and send a number of them a minute.
 """
 
+import gc
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any, NamedTuple
@@ -27,8 +29,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdemo.files import json_value
-from specdemo.ui.gradio_inside import form_boundary, has_messages, signed_in, under_way
-from specdemo.ui.limits import Addresses
+from specdemo.ui.gradio_inside import (
+    form_boundary,
+    has_messages,
+    queue_is_full,
+    signed_in,
+    under_way,
+    under_way_from,
+)
+from specdemo.ui.limits import OPEN, Addresses, limited
 from specdemo.ui.uploads import FILE_BYTES, UPLOADS, FolderUsage, UploadLimits
 
 BODY_BYTES = 2**20
@@ -40,7 +49,7 @@ NAME_CHARACTERS = 64
 _FORM_BYTES = 2**12  # overhead of a form around its file
 _QUERY_CHARACTERS = 4096
 _EVENTS = 12  # of one session, queued or running
-_VALUES = 20_000  # of an event, nested ones included
+_VALUES = 20_000  # of an event, nested ones included; Gradio takes some microseconds for each, while everyone waits
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _OWN = ("same-origin", "none")
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -211,11 +220,18 @@ class Checks:
         body = await _body(receive)
         if body is None:
             return
-        refusal = _refused(scope, body)
+        refusal = _refused(scope, body) or self._crowded(scope)
         if refusal is not None:
             await refusal.response(scope, receive, send)
             return
         await self._app(scope, _replay(body, receive), send)
+
+    def _crowded(self, scope: Scope) -> Refusal | None:
+        """The refusal of an event whose address has too many queued or running."""
+        address = limited(_client(scope)) if self._addresses is not None else None
+        if address is None or not scope["path"].startswith(_JOINS) or under_way_from(scope, address) < OPEN:
+            return None
+        return Refusal(429, "Too much from your address is waiting already; try again in a minute.")
 
     async def _upload(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         """Pass an upload of one file to the application."""
@@ -359,6 +375,16 @@ class Readable:
                 await refusal.response(scope, receive, send)
 
 
+@contextmanager
+def _no_search_for_garbage() -> Iterator[None]:
+    """Pause garbage collection, which would scan everything repeatedly while many short-lived objects are made."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 async def _body(receive: Receive) -> bytes | None:
     """The body of a request; None if the client disconnects."""
     parts = []
@@ -383,6 +409,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def _refused(scope: Scope, body: bytes) -> Refusal | None:
     """The refusal of an event, by its body."""
+    with _no_search_for_garbage():
+        return _refused_event(scope, body)
+
+
+def _refused_event(scope: Scope, body: bytes) -> Refusal | None:
     try:
         event = json_value(body)
     except ValueError:
@@ -394,6 +425,7 @@ def _refused(scope: Scope, body: bytes) -> Refusal | None:
         if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
             return Refusal(400, "A session has a name of at most 64 letters and digits; reload the page.")
     characters, values = _extent(value for name, value in event.items() if name != "event_data")
+    values += _extent([event.get("event_data")])[1]
     if characters > TEXT_CHARACTERS:
         return Refusal(
             413,
@@ -402,8 +434,11 @@ def _refused(scope: Scope, body: bytes) -> Refusal | None:
         )
     if values > _VALUES:
         return Refusal(413, f"The request has {values:,} values; send at most {_VALUES:,}.")
-    if scope["path"].startswith(_JOINS) and under_way(scope, session) >= _EVENTS:
-        return Refusal(429, "This page has too much under way; wait until some of it is done.")
+    if scope["path"].startswith(_JOINS):
+        if under_way(scope, session) >= _EVENTS:
+            return Refusal(429, "This page has too much under way; wait until some of it is done.")
+        if queue_is_full(scope):
+            return Refusal(503, "Too much is waiting already; try again in a minute.")
     return None
 
 

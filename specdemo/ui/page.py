@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from specdemo.engines import load_engine
 from specdemo.errors import SettingsError, SpecdemoError
-from specdemo.models.pairs import begun, bundled_prompts
+from specdemo.models.pairs import bundled_prompts, initial_settings
 from specdemo.presentation.share import PAGE
 from specdemo.records import ModelPair
 from specdemo.settings import RuntimeSettings
@@ -35,9 +35,9 @@ from specdemo.ui.tabs.experiments import experiment_tabs
 from specdemo.ui.tabs.find import connect_find
 from specdemo.ui.tabs.models import ModelsTab, models_tab
 from specdemo.ui.tabs.tune import tune_tab
-from specdemo.ui.uploads import AGE, FILE_BYTES, drop_route, visitors_files
+from specdemo.ui.uploads import AGE, FILE_BYTES, Drops, visitors_files
 from specdemo.ui.views import StyleLayers, head, script, theme
-from specdemo.worker import EngineFactory, WithEngine, Worker
+from specdemo.worker import EngineFactory, Prepare, Worker
 
 SESSIONS = 500
 """How many visitors' state is kept, the most recent first, within `limits.STATE_BYTES`."""
@@ -68,10 +68,8 @@ def serve(
     limits the visitors whose state is kept. Tests set both.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # by default Gradio keeps 10,000 events and tabulates all of them after each, which disturbs the engine's clocks
-    os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
-    worker = Worker(load, WithEngine(begun(pair.target).engine, initial_pair(pair)))
+    worker = Worker(load, Prepare(initial_settings(pair.target).engine, initial_pair(pair)))
     try:
         with visitors_files():
             page = build_page(
@@ -109,7 +107,7 @@ def launch_options(
         Route("/readyz", readyz),
         Mount("/specdemo/plotly", StaticFiles(directory=plotly_files)),
         Mount("/specdemo", StaticFiles(directory=PAGE)),
-        *([drop_route(models_dir)] if only_here(host, allowed_hosts) else []),
+        *([Drops(models_dir).route] if only_here(host, allowed_hosts) else []),
     ]
     return {
         "app_kwargs": {

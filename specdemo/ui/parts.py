@@ -18,8 +18,7 @@ from specdemo.models.machine import in_units, memory_free
 from specdemo.models.pairs import bundled_prompts
 from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html
-from specdemo.progress import Phase, Progress
-from specdemo.records import HEADS, Model, ModelPair
+from specdemo.records import HEADS, Model, ModelPair, Phase, Progress
 from specdemo.strategies import SERVERS
 
 PHASES = {

@@ -11,10 +11,9 @@ from specdemo.models.catalogue import Entry, catalogue, find
 from specdemo.models.devices import devices, draft_device
 from specdemo.models.download import download, download_source, local_folder
 from specdemo.models.library import add_model, entry_folders, library, same_file
-from specdemo.models.pairs import pair_of, suited
+from specdemo.models.pairs import initial_runtime, pair_of
 from specdemo.models.places import models_dir
-from specdemo.progress import Progress
-from specdemo.records import Model, ModelPair
+from specdemo.records import Model, ModelPair, Progress
 from specdemo.settings import RuntimeSettings
 from specdemo.ui.parts import alert, card_html, cards_html, download_html, notice, offer_html
 from specdemo.ui.session import Visitors
@@ -39,7 +38,7 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
 
 def runtime_of(target: Model | None) -> RuntimeSettings:
     """The default runtime settings for a target; None: for one that is not on this machine."""
-    return suited(target) if target is not None else RuntimeSettings()
+    return initial_runtime(target) if target is not None else RuntimeSettings()
 
 
 def of_hub(name: str) -> bool:
@@ -180,7 +179,7 @@ class Registry:
                     last: Progress[Path | None] | None = None
                     for last in steps:
                         yield download_html(source, last)
-                    if last is None or last.found is None:
+                    if last is None or last.result is None:
                         yield notice("Stopped. Downloaded files are kept; download again to resume.")
                         return
             yield notice(f"{name if of_hub(name) else find(name).title} is on this machine.")

@@ -13,20 +13,18 @@ from specdemo.analysis.metrics import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
-from specdemo.measure.diagnosis import with_counters
-from specdemo.measure.race import LiveSettings
+from specdemo.measure.race import LiveSettings, with_counters
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
 from specdemo.presentation.wording import is_chat
-from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, ModelPair, Request, Turn
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Side, Turn
 from specdemo.runtime.text import check_prompt
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.boards import anatomy
 from specdemo.ui.parts import alert, describe, notice, phase_words
-from specdemo.worker import IfLoaded, Job, WithEngine, Worker
+from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker
 
 
 class Visitors:
@@ -111,7 +109,7 @@ class Sessions:
     ) -> Iterator[Update]:
         """Compare, yielding updates. Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
-        feed, started, due, message = Feed(prompt, settings, history, chat=chat), False, 0.0, ""
+        feed, started, due, message = Feed(prompt, settings, history, chat=chat), set[Side](), 0.0, ""
         pair = with_chat_cache(pair, settings)
         try:
             check_prompt(
@@ -126,14 +124,14 @@ class Sessions:
                         feed.phase(phase_words(progress))
                         yield Update(feed.news(), "")
                         continue
-                    feed = feed.after(progress)
-                    started, message = True, ""
+                    feed, message = feed.after(progress), ""
                     if isinstance(progress, Comparison):
                         message = "".join(alert(ServerError(text)) for text in progress.failures.values())
                         turn = _turn(prompt, progress) if chat else None
                         finished = FinishedRun.of(feed.run, len(feed), progress)
                         yield Update(feed.everything, message, anatomy(progress), turn, finished)
-                    elif monotonic() >= due:
+                    elif monotonic() >= due or progress.side not in started:  # a first token is shown at once
+                        started.add(progress.side)
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
             if not started:
@@ -142,6 +140,16 @@ class Sessions:
         except SpecdemoError as error:
             feed.fail(str(error))
             yield Update(feed.everything if feed.shown else None, alert(error))
+
+    def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
+        """Load and warm up the engine for a run with these settings, while nobody else needs it.
+
+        `load`: even if another pair is loaded, which is then dropped.
+        """
+        job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
+        with suppress(SpecdemoError):  # the run reports it
+            for _ in self._worker.run_idle(job if load else IfLoaded(job)):
+                pass
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
         """Change the live settings of this visitor's run, if there is one, from its next round on."""
@@ -165,7 +173,7 @@ class Sessions:
         pair = with_chat_cache(pair, before.settings)
         if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another pair since
             return
-        job = IfLoaded(before.settings.engine, pair, partial(_repeat_race, comparison=before))
+        job = IfLoaded(WithEngine(before.settings.engine, pair, partial(_repeat_race, comparison=before)))
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
             for progress in self._worker.run_idle(job, cancelled):
                 last = progress if isinstance(progress, Comparison) else last
@@ -183,7 +191,7 @@ class Sessions:
             SpecdemoError: it cannot be loaded.
         """
         with self._visitors.busy(visitor, "load") as cancelled:
-            for phase in self._worker.run(WithEngine(engine, initial_pair(pair)), cancelled):
+            for phase in self._worker.run(Prepare(engine, initial_pair(pair)), cancelled):
                 yield describe(phase) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 

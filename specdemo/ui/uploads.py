@@ -20,7 +20,7 @@ from time import monotonic, time
 from typing import Any, NamedTuple, TypeVar
 
 import psutil
-from anyio import open_file
+from anyio import CapacityLimiter, open_file
 from anyio.to_thread import run_sync
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -29,7 +29,7 @@ from starlette.routing import Route
 from specdemo.child import Limits, apart
 from specdemo.errors import FileError, SpecdemoError, UsageError
 from specdemo.experiments.against import read_bench
-from specdemo.experiments.bench import Bench
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.suites import Task, chosen_tasks
 from specdemo.models.library import keep_model
 from specdemo.models.places import models_dir, writable
@@ -148,11 +148,9 @@ def visitors_files(age: float = AGE, every: float = _EVERY) -> Iterator[Path]:
             delete_older(folder, 2 * age)
 
     parent = Path(before or gettempdir())
-    delete_abandoned(parent)
-    prefix = f"{_PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
-    with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        os.environ[_FOLDER] = name
+    delete_abandoned(parent, _PREFIX)
+    with own_folder(parent, _PREFIX) as folder:
+        os.environ[_FOLDER] = str(folder)
         cleaner = Thread(target=clean, daemon=True)
         cleaner.start()
         try:
@@ -179,9 +177,17 @@ def delete_older(folder: Path, age: float) -> None:
                 path.unlink()
 
 
-def delete_abandoned(parent: Path) -> None:
+@contextmanager
+def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A temporary folder in `parent` whose name tells `delete_abandoned` its owner. `prefix` ends in a dash."""
+    name = f"{prefix}{os.getpid()}-{_start_time(os.getpid())}-"
+    with TemporaryDirectory(prefix=name, dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def delete_abandoned(parent: Path, prefix: str) -> None:
     """Delete folders of servers that have ended; a folder's name holds its process id and that process's start."""
-    for folder in parent.glob(f"{_PREFIX}*-*-*"):
+    for folder in parent.glob(f"{prefix}*-*-*"):
         _, process, started, *_ = folder.name.split("-")
         if process.isdecimal() and _start_time(int(process)) != started and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)  # other users' folders stay
@@ -257,25 +263,41 @@ def usage_of(folder: Path) -> Usage:
     return Usage(total, count)
 
 
-def drop_route(directory: Path | None, free_bytes: int = FREE_BYTES) -> Route:
-    """The route that takes a dropped file and, if it is a model, keeps it in the user's models directory.
+DROPPED = ".dropped-"  # hidden, so that a file is not listed before it is complete
+_DROPS = 4
 
-    It answers with the file's path there, or with the reason for a refusal. `free_bytes` stay free on the disk.
+
+class Drops:
+    """Model files dropped on the page; those that are models are kept in the user's models directory.
+
+    `PUT /model/NAME` answers with the file's path there, or with the reason for a refusal.
     """
 
-    async def dropped(request: Request) -> Response:
+    def __init__(self, directory: Path | None = None, free_bytes: int = FREE_BYTES) -> None:
+        """`free_bytes` stay free, however many files arrive at once. Leftovers of a killed server are deleted."""
+        self._directory = directory
+        self._free_bytes = free_bytes
+        self._coming: dict[Path, int] = {}  # bytes of each arriving file that are not on the disk yet
+        # one at a time, so that no two take the same name, and outside the threads that answer requests
+        self._keeper = CapacityLimiter(1)
+        delete_abandoned(models_dir(directory), DROPPED)
+
+    @property
+    def route(self) -> Route:
+        """The route that takes a dropped file."""
+        return Route("/model/{name}", self._dropped, methods=["PUT"])
+
+    async def _dropped(self, request: Request) -> Response:
         try:
-            folder = await run_sync(writable, models_dir(directory), "Models")
+            folder = await run_sync(writable, models_dir(self._directory), "Models")
             size = int(request.headers.get("content-length", "0"))
-            if shutil.disk_usage(folder).free < size + free_bytes:
-                raise UsageError(f"There is no room for this file in {folder}; free some, or give the file's path.")
-            # hidden, so that it is not listed before it is complete
-            with TemporaryDirectory(prefix=".dropped-", dir=folder) as place:
-                file = Path(place, request.path_params["name"])
+            with own_folder(folder, DROPPED) as place, self._room(place, size):
+                file = place / request.path_params["name"]
                 async with await open_file(file, "wb") as part:
                     async for piece in request.stream():
                         await part.write(piece)
-                kept = await run_sync(keep_model, file, directory)
+                        self._coming[place] -= len(piece)
+                kept = await run_sync(keep_model, file, self._directory, limiter=self._keeper)
         except SpecdemoError as error:
             return _refused(str(error))
         except OSError as error:
@@ -284,7 +306,22 @@ def drop_route(directory: Path | None, free_bytes: int = FREE_BYTES) -> Route:
             return _refused("The page was closed.")
         return JSONResponse({"path": str(kept)})
 
-    return Route("/model/{name}", dropped, methods=["PUT"])
+    @contextmanager
+    def _room(self, place: Path, size: int) -> Iterator[None]:
+        """Reserve room for a file of this size while it arrives.
+
+        Raises:
+            UsageError: it does not fit beside the other arriving files, or there are too many of them.
+        """
+        if len(self._coming) >= _DROPS:
+            raise UsageError("Other files are being copied; wait until they are here, then drop this one again.")
+        if shutil.disk_usage(place).free < sum(self._coming.values()) + size + self._free_bytes:
+            raise UsageError(f"There is no room for this file in {place.parent}; free some, or give the file's path.")
+        self._coming[place] = size
+        try:
+            yield
+        finally:
+            del self._coming[place]
 
 
 def _refused(sentence: str) -> Response:

@@ -7,7 +7,7 @@ a driver, or a lack of memory, ends one job and not the server, and that loading
 Messages: a `Job` to the child; back comes what it yields, including `Phase` values, as `child.send_all` sends it.
 """
 
-from specdemo.worker.jobs import EngineFactory, Engines, IfLoaded, Job, Race, WithEngine, WithLoader
+from specdemo.worker.jobs import EngineFactory, Engines, IfLoaded, Job, Prepare, Race, WithEngine, WithLoader
 from specdemo.worker.process import Worker
 
-__all__ = ["EngineFactory", "Engines", "IfLoaded", "Job", "Race", "WithEngine", "WithLoader", "Worker"]
+__all__ = ["EngineFactory", "Engines", "IfLoaded", "Job", "Prepare", "Race", "WithEngine", "WithLoader", "Worker"]

@@ -1,15 +1,28 @@
-"""Jobs for the engine's process, what is loaded there, and that process from within."""
+"""Jobs for the engine's process, that process from within, and a watch over whether it still makes progress.
+
+A process makes progress while its pulse goes on, while it computes, or while it reads. A thread of its own beats the
+pulse, which stands still while a step holds Python's global lock; but then the step computes. A process that does
+none of these for `PATIENCE` seconds is stopped (SIGSTOP), or hangs in a driver, and never ends a job.
+
+A pulse may also go on beside a step that waits for ever. So a job that neither reports nor computes for
+`SILENCE` seconds is taken to hang, too; that is longer than any server may be silent by default.
+"""
 
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from operator import attrgetter
+from threading import Event as ThreadEvent
+from threading import Thread
+from time import monotonic, sleep
 from typing import Any
+
+import psutil
 
 from specdemo.child import send_all
 from specdemo.engines.base import Engine
@@ -17,13 +30,98 @@ from specdemo.errors import EngineError, SettingsError, SpecdemoError
 from specdemo.measure.conditions import prepare
 from specdemo.measure.race import LiveSettings, race
 from specdemo.measure.step_costs import measure_costs
+from specdemo.models.checks import check_strategy
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import begun
-from specdemo.progress import Phase
-from specdemo.records import Costs, ModelPair, Turn
+from specdemo.models.pairs import initial_settings
+from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.worker.watch import beat
+
+PATIENCE = 20.0
+SILENCE = 600.0
+_EVERY = 0.5
+_BUSY = 0.02  # of a core: a process that waits takes less
+
+
+def beat(pulse: Any) -> None:
+    """Beat this pulse, a shared number, for as long as the process runs."""
+
+    def beats() -> None:
+        while True:
+            pulse.value += 1
+            sleep(_EVERY)
+
+    Thread(target=beats, daemon=True).start()
+
+
+@dataclass
+class _Vitals:
+    """What a process had done by now: beats, seconds of processor time, and bytes read."""
+
+    at: float = field(default_factory=monotonic)
+    beats: int = -1
+    seconds: float = 0.0
+    read: int = 0
+
+    @classmethod
+    def of(cls, process: psutil.Process, beats: int) -> "_Vitals":
+        times, read = process.cpu_times(), 0
+        with suppress(AttributeError, psutil.AccessDenied):  # not every system reports it
+            read = process.io_counters().read_chars
+        return cls(beats=beats, seconds=times.user + times.system, read=read)
+
+    def works_since(self, before: "_Vitals") -> bool:
+        """Whether the process computed or read meanwhile."""
+        return self.seconds - before.seconds > _BUSY * (self.at - before.at) or self.read > before.read
+
+
+class Watch:
+    """Watches one process, and ends it when it hangs."""
+
+    def __init__(self, process_id: int, pulse: Any, end: Callable[[], None], patience: float, silence: float) -> None:
+        """`end` is called, once, when the process hangs."""
+        self._process_id = process_id
+        self._pulse = pulse
+        self._end = end
+        self._patience, self._silence = patience, silence
+        self._over = ThreadEvent()
+        self._clock = self._alive = self._worked = 0.0
+        self._job: float | None = None  # when a job last reported
+        self.hung = False
+        Thread(target=self._watch, name="specdemo watch", daemon=True).start()
+
+    @property
+    def responsive(self) -> bool:
+        """Whether the process got anywhere within the last seconds."""
+        return not self.hung and self._clock - self._alive < self._patience / 2
+
+    def reported(self, *, over: bool = False) -> None:
+        """Note that a job began, reported something, or is over."""
+        self._job = None if over else self._clock
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._over.set()
+
+    def _watch(self) -> None:
+        with suppress(psutil.Error):  # it is gone, which whoever reads from it finds out
+            process = psutil.Process(self._process_id)
+            before = _Vitals()
+            while not self._over.wait(_EVERY):
+                now = _Vitals.of(process, self._pulse.value)
+                works = now.works_since(before)
+                self._clock += min(now.at - before.at, 2 * _EVERY)  # more: this process was stopped or asleep, too
+                if works or now.beats != before.beats:
+                    self._alive = self._clock
+                if works:
+                    self._worked = self._clock
+                before = now
+                stuck = self._job is not None and self._clock - max(self._job, self._worked) > self._silence
+                if stuck or self._clock - self._alive > self._patience:
+                    self.hung = True
+                    self._end()
+                    return
+
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]
@@ -77,29 +175,53 @@ class Engines:
 class WithEngine:
     """Work with a pair in one engine: `work(engine, stop=…, costs=…)`.
 
-    Without any, the pair is loaded and made warm, so that a race with its initial settings begins at once. Work that
-    does not need step costs is not kept waiting for them.
+    Work that does not need step costs is not kept waiting for them.
     """
 
     engine: EngineName
     pair: ModelPair
-    work: Callable[..., Iterator[Any]] | None = None
+    work: Callable[..., Iterator[Any]]
     calibrate: bool = True
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Load and calibrate whatever is not ready yet, then work."""
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate)
-        if self.work is None:
-            yield from self._prepare(engine, engines.stop, costs)
-        elif not engines.stop():
+        if not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
 
-    def _prepare(self, engine: Engine, stop: Callable[[], bool], costs: Costs | None) -> Iterator[Phase]:
-        if engine.remote or stop():
-            return
+
+@dataclass(frozen=True)
+class Prepare:
+    """Make a pair ready for a race with these settings, so that it begins at once; without any, its initial ones.
+
+    Loaded and warm come first, then its step costs, which most races do without.
+    """
+
+    engine: EngineName
+    pair: ModelPair
+    settings: GenerationSettings | None = None
+
+    def __call__(self, engines: Engines) -> Iterator[Any]:
+        """Load, warm up and calibrate whatever is not ready yet."""
+        settings = self.settings or self._initial()
+        first = settings is not None and needs_costs(settings)
+        engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
+        if not engine.remote and settings is not None and not engines.stop():
+            yield from prepare(engine, settings, costs, engines.stop)
+        if not first and not engines.stop():
+            yield from engines.using(self.engine, self.pair)
+
+    def _initial(self) -> GenerationSettings | None:
         chosen = {"engine": self.engine} | ({"drafter": "lookup"} if self.pair.draft is None else {})
-        with suppress(SettingsError):  # whoever runs it is told
-            yield from prepare(engine, begun(self.pair.target, **chosen), costs, stop)
+        with suppress(SettingsError):  # running it reports the error
+            return initial_settings(self.pair.target, **chosen)
+        return None
+
+
+def needs_costs(settings: GenerationSettings) -> bool:
+    """Whether the strategy depends on what steps cost."""
+    strategy = settings.strategy
+    return strategy.needs_costs or strategy.fixed_lookahead is None
 
 
 @dataclass(frozen=True)
@@ -113,10 +235,10 @@ class Race:
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Load whatever is not ready yet, measure step costs where the strategy depends on them, then race."""
-        strategy = self.settings.strategy
-        varying = strategy.needs_costs or strategy.fixed_lookahead is None
+        chosen = self.settings
+        check_strategy(self.pair, chosen.engine, chosen.strategy, chosen.sampling)  # before loading, which takes long
         work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
-        yield from WithEngine(self.settings.engine, self.pair, work, calibrate=varying)(engines)
+        yield from WithEngine(self.settings.engine, self.pair, work, calibrate=needs_costs(self.settings))(engines)
 
 
 @dataclass(frozen=True)
@@ -141,16 +263,14 @@ class WithLoader:
 
 @dataclass(frozen=True)
 class IfLoaded:
-    """Work with a pair in one engine, as `WithEngine`, but only if both are loaded already."""
+    """A job with a pair in one engine, but only if both are loaded already."""
 
-    engine: EngineName
-    pair: ModelPair
-    work: Callable[..., Iterator[Any]]
+    job: WithEngine | Prepare
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
         """Work, or do nothing."""
-        if engines.has(self.engine, self.pair):
-            yield from WithEngine(self.engine, self.pair, self.work)(engines)
+        if engines.has(self.job.engine, self.job.pair):
+            yield from self.job(engines)
 
 
 def converting(pair: ModelPair) -> Iterator[Phase]:
@@ -177,9 +297,12 @@ def serve(
 
     engines = Engines(factory, stop.is_set, moved)
     if first is not None:
-        with suppress(Exception):  # the job that needs it is told, when loading is retried
-            for _, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
+        with suppress(Exception):  # the job that needs it reports the error when loading is retried
+            for name, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
                 connection.send(next(phases))
+                if name == "calibrating":  # whoever waits may do without
+                    engines.stop = lambda: stop.is_set() or connection.poll()
+        engines.stop = stop.is_set
     ready.set()
     while True:
         send_all(connection, _guarded(connection.recv(), engines))

@@ -13,11 +13,9 @@ from typing import Any
 from specdemo.child import Child, Sign
 from specdemo.errors import EngineError, SpecdemoError
 from specdemo.measure.race import LiveSettings, RaceEvent
-from specdemo.progress import Phase
-from specdemo.records import ModelPair, Turn
+from specdemo.records import ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.worker.jobs import EngineFactory, Job, Race, serve
-from specdemo.worker.watch import PATIENCE, SILENCE, Watch
+from specdemo.worker.jobs import PATIENCE, SILENCE, EngineFactory, Job, Race, Watch, serve
 
 _POLL_SECONDS = 0.05
 TICK_SECONDS = 1.0
@@ -41,12 +39,13 @@ class Worker:
         grace_seconds: float = _GRACE,
         patience: float = PATIENCE,
         silence: float = SILENCE,
+        tick_seconds: float = TICK_SECONDS,
     ) -> None:
         """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once.
 
         A child that stays silent for `grace_seconds` after a Stop is ended, and so is one that hangs: see `watch`.
         """
-        self._patience, self._silence = patience, silence
+        self._patience, self._silence, self._tick = patience, silence, tick_seconds
         self._factory = load
         self._first = first
         self._grace = grace_seconds
@@ -78,20 +77,22 @@ class Worker:
         None comes after any other second without news, waiting for another job's end included, so that whoever
         iterates for someone can close this when they have gone.
 
-        Once `cancelled` is set the job is told to stop; loading is broken off. So it is, and the event set, when this
-        is closed, which does not wait for it.
+        Once `cancelled` is set the job is asked to stop; loading is broken off. Closing this sets the event, too, and
+        does not wait for the job.
 
         Raises:
             SpecdemoError: what the job raised, or the child died, or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
         with self._in_line():
-            while not self._busy.acquire(timeout=TICK_SECONDS):
+            while not self._busy.acquire(timeout=self._tick):
                 yield None
         yield from self._do(job, cancelled, cancelled.is_set)
 
     def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
         """As `run`, but only if no other job is being done, and no longer than until another one waits.
+
+        What it loads is loaded to the end, though: whoever waits probably needs it.
 
         Raises:
             SpecdemoError: what the job raised, or the child died, or had to be ended.
@@ -123,9 +124,9 @@ class Worker:
             self._stop.clear()
             self._moved[:] = _UNMOVED
             self._current = cancelled
-            self._watch.heard()
+            self._watch.reported()
             self._child.send(job)
-            messages = self._messages(unwanted)
+            messages = self._messages(cancelled, unwanted)
             try:
                 for message in messages:  # noqa: UP028 (`yield from` would close them, too)
                     yield message
@@ -140,7 +141,7 @@ class Worker:
                 self._busy.release()
 
     def _finish(self, messages: Iterator[Any]) -> None:
-        """Hear a job that was told to stop to its end, and let the next begin."""
+        """Wait for a stopped job to end, and let the next one begin."""
         try:
             with suppress(SpecdemoError):
                 deque(messages, maxlen=0)
@@ -173,21 +174,21 @@ class Worker:
         self._first = None  # a restarted child loads what its first job needs
         self._watch = Watch(self._child.process_id, pulse, self._child.kill, self._patience, self._silence)
 
-    def _messages(self, unwanted: Callable[[], bool]) -> Iterator[Any]:
+    def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
         """Whatever the child sends until its job is done; once a second without news, the phase again, or None."""
         phase: Phase | None = None if self._ready.is_set() else Phase("loading")
-        began = told = heard = monotonic()
+        began = ticked = reported = monotonic()
         cancelled_at: float | None = None
         if phase is not None:
             yield phase
         while True:
             message, now = self._receive(), monotonic()
             if message is Sign.END:
-                self._watch.heard(over=True)
+                self._watch.reported(over=True)
                 return
             if message is not Sign.SILENCE:
-                self._watch.heard()
-                heard = told = now
+                self._watch.reported()
+                reported = ticked = now
                 if not isinstance(message, Phase):
                     phase = None
                 elif phase is None or message.name != phase.name:
@@ -195,23 +196,23 @@ class Worker:
                 else:
                     phase = message
                 yield message
-            elif now - told >= TICK_SECONDS:
-                told = now
+            elif now - ticked >= self._tick:
+                ticked = now
                 yield replace(phase, seconds=now - began) if phase is not None else None
             if not unwanted():
                 continue
             self._stop.set()
             cancelled_at = cancelled_at or now
             if phase is not None and phase.name in ("converting", "loading"):
-                if now - cancelled_at > _LOADING_GRACE:
+                if cancelled.is_set() and now - cancelled_at > _LOADING_GRACE:
                     self._child.end()
                     return
-            elif now - max(cancelled_at, heard) > self._grace:
+            elif now - max(cancelled_at, reported) > self._grace:
                 self._child.end()
                 raise EngineError("The engine did not stop and its process was ended; run again, and it restarts.")
 
     def _forget(self) -> None:
-        """Pass over what the child said of its first job, if nobody was there to hear it."""
+        """Discard what the child reported of its first job, if nobody received it."""
         with suppress(EOFError):
             while self._child.receive(0) is not Sign.SILENCE:
                 pass
@@ -224,6 +225,6 @@ class Worker:
             self._child.end()
             raise EngineError(_HUNG if self._watch.hung else _DIED) from None
         if isinstance(message, SpecdemoError):
-            self._watch.heard(over=True)
+            self._watch.reported(over=True)
             raise message
         return message

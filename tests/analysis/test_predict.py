@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.analysis.predict import WHAT_IFS, Imagined, expected_length, predict
+from specdemo.analysis.predict import WHAT_IFS, WhatIf, expected_length, predict
 from specdemo.records import Costs, Spread, StepCosts
 
 COSTS = Costs(plain_step=0.010, draft_step=0.002, verify=(0.010, 0.011, 0.012, 0.025))
@@ -63,7 +63,7 @@ def test_what_if_changes_one_cost_and_leaves_the_measured_ones() -> None:
     assert (faster.draft_step, faster.verify) == (0.25, costs.verify)
     assert (wider.draft_step, wider.verify) == (0.5, (2.0, 2.8, 4.0))
     assert predict(WHAT_IFS["As measured"].of(costs), 0.7) == predict(costs, 0.7)
-    free = predict(Imagined(growth=0).of(costs), 0.7)
+    free = predict(WhatIf(growth=0).of(costs), 0.7)
     assert free is not None
     assert free.predicted == free.textbook
-    assert Imagined(draft=2).of(Costs(plain_step=1, draft_step=None, verify=(1.0,))).draft_step is None
+    assert WhatIf(draft=2).of(Costs(plain_step=1, draft_step=None, verify=(1.0,))).draft_step is None

@@ -19,7 +19,7 @@ import specdemo
 from specdemo.api.runs import FIGURES
 from specdemo.errors import SettingsError, UsageError
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
-from specdemo.progress import Phase, Progress
+from specdemo.records import Phase, Progress
 from tests.support import scripted_app
 
 ROOT = Path(__file__).resolve().parents[2]

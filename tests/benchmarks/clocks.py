@@ -25,7 +25,7 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.records import Comparison, Request, Run, Side
 from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
-from specdemo.worker import WithEngine, Worker
+from specdemo.worker import Prepare, Worker
 from tests.support.browser import installed
 
 PROMPT = "Once upon a time there was a fox who"
@@ -84,7 +84,7 @@ class RecordingWorker(Worker):
 
 def streaming(settings: GenerationSettings, repeats: int, chromium: str) -> None:
     """The same race unwatched, streamed and drawn, in the same engine process."""
-    worker = RecordingWorker(load_engine, WithEngine("genai", bundled_pair()))
+    worker = RecordingWorker(load_engine, Prepare("genai", bundled_pair()))
     app = build_page(worker, bundled_pair())
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     seconds: dict[tuple[str, Side], list[float]] = {}

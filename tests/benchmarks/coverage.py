@@ -4,7 +4,8 @@
 
 The truth is what many quiet races of the same request take in all, which needs no estimate. They lie between the
 others, over the whole time: on a shared machine, passes of different lengths drift apart by a tenth within minutes,
-and with them the true speedup. The races to be judged are short, each with a few repeats, quiet and while processes
+and with them the true speedup. So there are two truths: that of the quiet races just before and after, and that of
+all of them. The races to be judged are short, each with a few repeats, quiet and while processes
 that this script starts ask for 25, 50 and 90 % of the processor in bursts of 0.05 to 0.5 s. Three settings of each
 pair are meant to lie above, near and below 1×; the truth says where they do. Run it on a machine that does nothing
 else. Rows are appended as they are measured, and measured ones are skipped, so that it can be interrupted;
@@ -25,14 +26,14 @@ from time import monotonic, perf_counter, sleep
 from typing import Any, NamedTuple
 
 from specdemo.analysis import metrics
-from specdemo.analysis.speedups import Speedup, of_comparison
+from specdemo.analysis.estimates import Speedup, of_comparison
 from specdemo.engines import load_engine
 from specdemo.engines.base import Engine
 from specdemo.files import json_text
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import begun, bundled_pair, default_pair
+from specdemo.models.pairs import bundled_pair, default_pair, initial_settings
 from specdemo.presentation import schema
 from specdemo.records import Comparison, ModelPair
 from specdemo.settings import GenerationSettings
@@ -201,40 +202,48 @@ def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespa
     engine = load_engine(engine_name, loaded)  # type: ignore[arg-type]
     shared = {"engine": engine_name, "max_new_tokens": arguments.tokens, "ignore_eos": True}
     variants = {
-        name: (prompt, begun(loaded.target, **shared | chosen)) for name, (prompt, chosen) in SETTINGS[pair].items()
+        name: (prompt, initial_settings(loaded.target, **shared | chosen))
+        for name, (prompt, chosen) in SETTINGS[pair].items()
     }
+    places = {name: Place(pair, engine_name, name) for name in variants}
+
+    def true(number: int) -> None:
+        for name, (prompt, settings) in variants.items():
+            if not rows.has(places[name], "", number):
+                sides = truth(engine, prompt, settings, arguments.truth)
+                ratio = sides[0] / sides[1]
+                rows.add(Measured(*places[name], "", number, ratio, ratio, ratio, "", None, *sides))
+                print(f"{pair} {engine_name} {name}: {ratio:.3f}", flush=True)
+
     try:
         for number in range(1, arguments.races + 1):
-            for name, (prompt, settings) in variants.items():
-                place = Place(pair, engine_name, name)
-                if not rows.has(place, "", number) and monotonic() < until:
-                    sides = truth(engine, prompt, settings, arguments.truth)
-                    ratio = sides[0] / sides[1]
-                    rows.add(Measured(*place, "", number, ratio, ratio, ratio, "", None, *sides))
-                    print(f"{pair} {engine_name} {name}: {ratio:.3f}", flush=True)
+            if monotonic() > until:
+                break
+            true(number)
             for condition, share in CONDITIONS.items():
                 with beside(share):
                     for name, (prompt, settings) in variants.items():
-                        place = Place(pair, engine_name, name)
-                        if rows.has(place, condition, number):
+                        if rows.has(places[name], condition, number) or monotonic() > until:
                             continue
-                        if monotonic() > until:
-                            return
                         comparison = compared(engine, prompt, settings, arguments.repeats)
-                        rows.add(*measured(place, condition, number, comparison))
+                        rows.add(*measured(places[name], condition, number, comparison))
                         if arguments.keep is not None:
-                            path = arguments.keep / "-".join((*place, condition.strip(" %"), f"{number}.json"))
+                            path = arguments.keep / "-".join((*places[name], condition.strip(" %"), f"{number}.json"))
                             path.write_text(json_text(schema.to_json(comparison)), encoding="utf-8")
+            true(number + 1)  # the minutes of these races end with it
     finally:
         engine.close()
 
 
 def table(rows: Sequence[Measured]) -> Iterator[str]:
     """Every condition of every pair and engine, then all together."""
-    truths = {place: _true(rows, place) for place in {each.place for each in rows if not each.condition}}
-    races = [each for each in rows if each.condition and each.place in truths]
-    yield "| pair, engine | asked for | races | true speedups | held the truth | wrong side | half-width | said |"
-    yield "|---|---|---|---|---|---|---|---|"
+    truths = Truths(rows)
+    races = [each for each in rows if each.condition and truths.has(each.place)]
+    yield (
+        "| pair, engine | asked for | races | true speedups | held the truth of its minutes | of the whole time "
+        "| wrong side | half-width | said |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
     places = sorted({(each.pair, each.engine) for each in races})
     groups = [(f"{pair}, {engine}", {(pair, engine)}) for pair, engine in places]
     groups += [("all", set(places)), ("all, without repeats", set(places))]
@@ -250,24 +259,47 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
                 yield f"| {name} | {condition} | {line(of_it, truths)} |"
 
 
-def _true(rows: Sequence[Measured], place: Place) -> float:
-    """The true speedup there: plain over speculative seconds of all its parts."""
-    parts = [each for each in rows if each.place == place and not each.condition]
+class Truths:
+    """The true speedups: plain over speculative seconds of quiet races."""
+
+    def __init__(self, rows: Sequence[Measured]) -> None:
+        """Read them from the rows that are parts of the truth."""
+        self._parts: dict[Place, dict[int, Measured]] = {}
+        for each in rows:
+            if not each.condition:
+                self._parts.setdefault(each.place, {})[each.number] = each
+
+    def has(self, place: Place) -> bool:
+        """Whether there is one for this place."""
+        return place in self._parts
+
+    def overall(self, place: Place) -> float:
+        """That of the whole time."""
+        return _ratio(list(self._parts[place].values()))
+
+    def near(self, race: Measured) -> float:
+        """That of the minutes around a race, which lies between the part of its own number and the next one."""
+        parts, number = self._parts[race.place], abs(race.number)
+        return _ratio([parts[each] for each in (number, number + 1) if each in parts] or list(parts.values()))
+
+
+def _ratio(parts: Sequence[Measured]) -> float:
     return sum(each.plain for each in parts) / sum(each.speculative for each in parts)
 
 
-def line(rows: Sequence[Measured], truths: dict[Place, float]) -> str:
+def line(rows: Sequence[Measured], truths: Truths) -> str:
     """The figures of one condition."""
-    held = sum(each.low <= truths[each.place] <= each.high for each in rows)
-    wrong = sum(each.call == ("slower" if truths[each.place] > 1 else "faster") for each in rows)
+    near = [each.low <= truths.near(each) <= each.high for each in rows]
+    overall = [each.low <= truths.overall(each.place) <= each.high for each in rows]
+    wrong = sum(each.call == ("slower" if truths.overall(each.place) > 1 else "faster") for each in rows)
     width = median((each.high / each.low) ** 0.5 - 1 for each in rows)
-    true = sorted({truths[each.place] for each in rows})
+    true = sorted({truths.overall(each.place) for each in rows})
     said = Counter(each.call for each in rows)
     calls = ", ".join(f"{count} {call}" for call, count in sorted(said.items()))
     cells = (
         len(rows),
         f"{true[0]:.2f}–{true[-1]:.2f}",
-        f"{held / len(rows) * 100:.0f} %",
+        *(f"{sum(held) / len(rows) * 100:.0f} %" for held in (near, overall)),
         wrong,
         f"±{width * 100:.0f} %",
         calls,

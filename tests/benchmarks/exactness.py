@@ -15,7 +15,7 @@ from specdemo.engines.traced import TracedEngine
 from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.measure.race import run_alone
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import begun, bundled_prompts, default_pair
+from specdemo.models.pairs import bundled_prompts, default_pair, initial_settings
 from specdemo.records import ModelPair, Request
 
 RUNTIMES = {
@@ -70,7 +70,7 @@ def main() -> None:
 
 def identical(pair: ModelPair, runtime: dict[str, str]) -> str:
     """On how many of the bundled prompts plain and speculative outputs of GenAI are the same."""
-    settings = begun(pair.target, num_assistant_tokens=3, max_new_tokens=96)
+    settings = initial_settings(pair.target, num_assistant_tokens=3, max_new_tokens=96)
     prompts = bundled_prompts(pair.target.prompts)
     engine = GenAIEngine(pair.model_copy(update={"runtime": pair.runtime.model_copy(update=runtime)}))
     same = 0

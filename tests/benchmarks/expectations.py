@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specdemo.engines import load_engine
-from specdemo.experiments.bench import REPEATS, Bench, BenchPlan
+from specdemo.experiments.bench import REPEATS, BenchPlan
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import Load, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.trials import TrialRow, cell_of
 from specdemo.files import ASSETS
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.machine import instruction_sets
-from specdemo.models.pairs import PAIR_VARIABLE, begun, bundled_prompts, default_pair
+from specdemo.models.pairs import PAIR_VARIABLE, bundled_prompts, default_pair, initial_settings
 from specdemo.records import ModelPair
 from specdemo.strategies import Strategy
 
@@ -40,13 +41,13 @@ class Expectations(NamedTuple):
 
 def expectations(pair: ModelPair, load: Load, *, repeats: int = 2 * REPEATS, tokens: int = 128) -> Expectations:
     """What was measured of every example prompt, with the strategy and settings that the pair begins with."""
-    settings = begun(pair.target, max_new_tokens=tokens)
+    settings = initial_settings(pair.target, max_new_tokens=tokens)
     strategy: type[Strategy] = type(settings.strategy)
     prompts = bundled_prompts(pair.target.prompts)
     tasks = [Task(name=prompt[:100], task="examples", prompt=prompt) for prompt in prompts]
     plan = BenchPlan(pair, tasks, settings, [f"{settings.engine} {strategy.name}"], repeats=repeats)
     *_, last = run(plan, load)
-    return expected(last.found)
+    return expected(last.result)
 
 
 def expected(found: Bench) -> Expectations:

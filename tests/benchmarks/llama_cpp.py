@@ -21,7 +21,7 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.measure.race import run_alone
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.library import resolve
-from specdemo.models.pairs import bundled_prompts, default_pair, pair_of, suited
+from specdemo.models.pairs import bundled_prompts, default_pair, initial_runtime, pair_of
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings
 
@@ -39,7 +39,7 @@ def main() -> None:
     target = resolve(arguments.model) if arguments.model else default_pair().target
     assert target.path is not None
     prompts = bundled_prompts("base")
-    runtime = suited(target).model_copy(update={"inference_num_threads": arguments.threads})
+    runtime = initial_runtime(target).model_copy(update={"inference_num_threads": arguments.threads})
     engines = {}
     for form in ("exact", "int8"):
         pair = pair_of(target, runtime=runtime.model_copy(update={"weights": form}))

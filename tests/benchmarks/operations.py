@@ -14,12 +14,11 @@ from time import perf_counter
 import numpy as np
 import openvino
 
-from specdemo.models.converted import converted_folder
+from specdemo.models.converted import converted_folder, pass_inputs
 from specdemo.models.devices import device_name, properties
 from specdemo.models.gguf_convert import Forms, convert_gguf
 from specdemo.models.library import resolve
-from specdemo.models.pairs import default_pair, suited
-from specdemo.models.weights import pass_inputs
+from specdemo.models.pairs import default_pair, initial_runtime
 
 CONTEXT = 64
 WARM_UP = 5
@@ -37,7 +36,7 @@ def main() -> None:
     model = resolve(arguments.model) if arguments.model else default_pair().target
     assert model.path is not None
     assert model.path.is_file(), "a GGUF file has forms"
-    compiled_with = properties(suited(model).model_copy(update={"model_cache": False}), "CPU")
+    compiled_with = properties(initial_runtime(model).model_copy(update={"model_cache": False}), "CPU")
     print(f"{model.name} on {device_name('CPU')}, {compiled_with}\n")
     for form in arguments.form:
         for _ in convert_gguf(model.path, Forms(form)):

@@ -19,25 +19,25 @@ from specdemo.cli import experiments as experiments_module
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
-from specdemo.cli.progress import progress_bar
+from specdemo.cli.terminal import progress_bar
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, UsageError
 from specdemo.experiments import bench as bench_kind
-from specdemo.experiments.bench import Bench
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import run
-from specdemo.experiments.sweep import Sweep
+from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED
 from specdemo.presentation import schema
-from specdemo.progress import Progress
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Progress
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from specdemo.worker import EngineFactory
 from tests.conftest import PROMPTS
+from tests.support.hurried import load_briefly
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -131,7 +131,8 @@ def test_both_texts_and_the_figures_are_printed(
     for words in (
         "plain",
         "speculative",
-        "accepted draft",
+        "accepted proposal",
+        "correction or bonus",
         "Identical output, 48 tokens",
         "speedup",
         "acceptance rate",
@@ -240,7 +241,7 @@ def test_help_names_the_defaults_of_the_pair(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["specdemo", "compare", "--help"])
     began = GenerationSettings(num_assistant_tokens=7, repetition_penalty=1.1)
-    monkeypatch.setattr("specdemo.cli.options.begun", lambda target: began)
+    monkeypatch.setattr("specdemo.cli.options.initial_settings", lambda target: began)
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     printed = " ".join(capsys.readouterr().out.split())
@@ -345,7 +346,7 @@ def test_terminal_settings_are_the_page_settings() -> None:
 @pytest.mark.openvino
 def test_a_sweep_is_one_json_object_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--lookaheads 2,4-5 --thresholds none --repeats 1 --max-new-tokens 8 --json -"
-    assert main(["sweep", PROMPTS[0], *options.split()]) == 0
+    assert main(["sweep", PROMPTS[0], *options.split()], load=load_briefly) == 0
     result = Sweep.model_validate_json(capsys.readouterr().out)
     assert [point.candidate.name for point in result.points] == ["lookahead 2", "lookahead 4", "lookahead 5"]
     assert result.recommendation.sentence
@@ -381,14 +382,14 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
     before = signal.getsignal(signal.SIGINT)
     out = tmp_path / "out.json"
     options = ["--lookaheads", "2,4", "--thresholds", "none", "--repeats", "2", "--max-new-tokens", "8", "--json"]
-    assert main(["sweep", PROMPTS[0], *options, str(out)]) == 130
+    assert main(["sweep", PROMPTS[0], *options, str(out)], load=load_briefly) == 130
     assert len(Sweep.model_validate_json(out.read_text()).points) == 1
     assert signal.getsignal(signal.SIGINT) is before
 
 
 INTERRUPTED = """
 import signal
-from specdemo.cli.progress import interruptible
+from specdemo.cli.terminal import interruptible
 from specdemo.engines import load_engine
 from specdemo.models.pairs import bundled_pair
 
@@ -613,7 +614,9 @@ def test_training_without_pytorch_says_how_to_get_it(
     models = tmp_path / "models"
     assert main(["train-draft", "--target", "story-pair/target", "--out", "made", "--models-dir", str(models)]) == 2
     assert "train-requirements.txt" in capsys.readouterr().err
-    assert not models.exists()
+    assert not list(models.iterdir())
+    assert main(["train-draft", "--target", "nope", "--out", "made"]) == 2
+    assert capsys.readouterr().err.startswith("specdemo: Unknown model 'nope'")  # which comes first
 
 
 @pytest.mark.parametrize(

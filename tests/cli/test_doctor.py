@@ -11,8 +11,7 @@ import pytest
 
 from specdemo.analysis.predict import break_even, predict
 from specdemo.cli import doctor, main
-from specdemo.cli.commands import TOPICS, build_parser
-from specdemo.cli.completion import SHELLS, script, words_of
+from specdemo.cli.commands import SHELLS, TOPICS, build_parser, completion, words_of
 from specdemo.cli.doctor import allows, block, folders
 from specdemo.errors import DeviceError
 from specdemo.models import machine
@@ -115,7 +114,7 @@ def test_bash_completes_with_it(tmp_path: Path) -> None:
     if bash is None:
         pytest.skip("no bash on this machine")
     commands = next(action.choices for action in build_parser()._actions if action.choices)
-    lines = script("bash", words_of(dict(commands or {})))
+    lines = completion("bash", words_of(dict(commands or {})))
     asked = 'COMP_WORDS=(specdemo compare --num-a); COMP_CWORD=2; _specdemo; echo "${COMPREPLY[@]}"'
     done = subprocess.run([bash, "-c", f"{lines}\n{asked}"], capture_output=True, text=True, check=True)
     assert done.stdout == "--num-assistant-tokens\n"

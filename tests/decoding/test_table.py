@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdemo.decoding.indexes import LONGEST, Following, Table
+from specdemo.decoding.indexes import LONGEST, Continuation, Table
 from specdemo.errors import ModelError
 
 TEXTS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=4)
@@ -19,7 +19,7 @@ def _table(texts: list[list[int]]) -> Table:
     return Table.count([(ids, np.ones(len(ids), bool)) for ids in arrays], 4)
 
 
-def _slowly(texts: list[list[int]], context: list[int]) -> list[Following]:
+def _slowly(texts: list[list[int]], context: list[int]) -> list[Continuation]:
     """Every answer that counting would accept, for the longest context that occurred twice."""
     for size in range(min(LONGEST, len(context)), 0, -1):
         last = context[-size:]
@@ -27,7 +27,9 @@ def _slowly(texts: list[list[int]], context: list[int]) -> list[Following]:
         counts = Counter(text[end] for text, end in ends if text[end - size : end] == last)
         if counts.total() > 1:
             most = max(counts.values())
-            return [Following(size, token, most, counts.total()) for token, count in counts.items() if count == most]
+            return [
+                Continuation(size, token, most, counts.total()) for token, count in counts.items() if count == most
+            ]
     return []
 
 
@@ -40,7 +42,7 @@ def test_the_longest_context_decides(texts: list[list[int]], context: list[int])
 def test_only_answers_count_but_prompts_are_context() -> None:
     ids, answered = np.array([1, 2, 3, 1, 2, 3]), np.array([False, False, True] * 2)
     table = Table.count([(ids, answered)], 9)
-    assert table.following([1, 2]) == Following(2, 3, 2, 2)
+    assert table.following([1, 2]) == Continuation(2, 3, 2, 2)
     assert table.following([1]) is None
 
 

@@ -11,10 +11,9 @@ from specdemo.engines.base import Engine
 from specdemo.engines.genai import decoder, pipelines
 from specdemo.errors import PromptError
 from specdemo.measure.race import race
-from specdemo.progress import Phase
-from specdemo.records import Comparison, ModelPair, Request, Slice, Turn
+from specdemo.records import Comparison, ModelPair, Phase, Request, Slice, Turn
 from specdemo.runtime import sequences
-from specdemo.runtime.tokenizer import Tokenizer, special_patterns
+from specdemo.runtime.text import Tokenizer, special_patterns
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import EngineName
 from tests.support.folders import chat_pair

@@ -10,10 +10,11 @@ from openvino import opset13 as ops
 
 from specdemo.engines import load_engine
 from specdemo.engines.genai import GenAIEngine
-from specdemo.errors import FolderError, PairError, SettingsError
-from specdemo.measure.race import race, run_alone
-from specdemo.models.checks import check_engine, check_pair, check_strategy
-from specdemo.models.folder import inspect_folder
+from specdemo.errors import FolderError, PairError, PromptError, SettingsError
+from specdemo.measure.race import race, run_alone, with_counters
+from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
+from specdemo.models.folder import inspect_folder, own_head
+from specdemo.models.library import library
 from specdemo.models.pairs import bundled_models, check_target, pair_of
 from specdemo.records import Comparison, Model, ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
@@ -22,6 +23,8 @@ from tests.support import dflash
 from tests.support.folders import FIXTURES
 
 TARGET = FIXTURES / "eagle3" / "target"
+MTP = FIXTURES / "mtp"
+PROMPT = "abc def ghi the model"
 EXACT = {"precision": "f32", "model_cache": False}
 
 
@@ -116,9 +119,121 @@ def test_which_engines_can_run_it_is_reported(draft: Path) -> None:
     assert (can, report.same_tokenizer) == ({"genai": True, "traced": False}, None)
 
 
+def mtp_pair(**runtime: object) -> ModelPair:
+    return pair_of(inspect_folder(MTP), runtime=RuntimeSettings.checked(**EXACT | runtime))
+
+
+def test_a_model_in_parts_drafts_with_its_own_head() -> None:
+    model = inspect_folder(MTP)
+    assert (model.in_parts, model.linear_attention, model.head) == (True, True, None)
+    assert model.weight_bytes == (MTP / "openvino_language_model.bin").stat().st_size
+    pair = mtp_pair()
+    assert pair.draft is not None
+    assert (pair.draft.name, pair.head, pair.draft_kind) == ("mtp/mtp", "mtp", "mtp")
+    assert pair.draft.weight_bytes == (MTP / "openvino_mtp_model.bin").stat().st_size
+    assert pair_of(model, model, runtime=pair.runtime) == pair, "its folder as the draft means the head in it"
+
+
+def test_a_folder_of_parts_is_listed_with_its_head(tmp_path: Path) -> None:
+    shutil.copytree(MTP, tmp_path / "qwen")
+    models = {model.name: model for model in library(tmp_path).models}
+    target, head = models["qwen"], models["qwen/mtp"]
+    assert drafts_for(target, models.values()) == [head]
+    assert is_recommended(head, target)
+    other = next(model for model in models.values() if not model.in_parts and not model.head)
+    assert head not in drafts_for(other, models.values())
+    with pytest.raises(PairError, match="is a multi-token-prediction head, which cannot generate text on its own"):
+        check_target(head)
+
+
+@pytest.mark.openvino
+@pytest.mark.parametrize("lookahead", [1, 3])
+def test_a_multi_token_prediction_head_decodes_and_genai_counts_the_same(lookahead: int) -> None:
+    engine = load_engine("genai", mtp_pair())
+    settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
+    (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
+    counters = with_counters(engine, comparison).counters
+    engine.close()
+    assert comparison.plain.token_ids == comparison.speculative.token_ids
+    assert comparison.trace_source == "counts only"
+    rounds = comparison.speculative.rounds
+    accepted = sum(step.accepted or 0 for step in rounds)
+    assert accepted > 0, "some proposals are right"
+    assert counters is not None
+    assert (counters.proposed, counters.accepted, counters.same) == (
+        sum(len(step.proposed or ()) for step in rounds),
+        accepted,
+        True,
+    )
+
+
+@pytest.mark.openvino
+def test_prompts_in_parts_are_prefilled_whole_and_alike() -> None:
+    """A long prompt in chunks would part the head's states from its tokens."""
+    engine = load_engine("genai", mtp_pair())
+    long = " ".join(["abc def"] * 60)
+    plain, speculative = (
+        run_alone(engine.decoder(Request(long, strategy, max_new_tokens=24, ignore_eos=True)))
+        for strategy in (Plain(), Constant(3))
+    )
+    engine.close()
+    assert plain.token_ids == speculative.token_ids
+
+
+@pytest.mark.openvino
+def test_a_typed_special_token_is_refused_where_genai_takes_texts() -> None:
+    engine = load_engine("genai", mtp_pair())
+    with pytest.raises(PromptError, match="holds a special token as text"):
+        run_alone(engine.decoder(Request("abc <|im_start|> def", Plain(), max_new_tokens=4)))
+    with pytest.raises(PromptError, match="at least two tokens"):
+        run_alone(engine.decoder(Request("a", Constant(2), max_new_tokens=4, apply_chat_template=False)))
+    engine.close()
+
+
+def test_what_a_multi_token_prediction_head_cannot_is_refused_before_loading() -> None:
+    pair = mtp_pair()
+    check_strategy(pair, "genai", Constant(4), Sampling())
+    check_strategy(pair, "genai", Plain(), Sampling(do_sample=True))
+    for engine, strategy, sampling, reason in (
+        ("genai", Constant(4), Sampling(do_sample=True), "works in greedy decoding only; switch sampling off"),
+        ("genai", Confidence(0.4), Sampling(), "with a constant lookahead; choose policy constant"),
+        ("genai", Lookup(3, 3), Sampling(), "no prompt lookup for a model that is exported in parts"),
+        ("traced", Constant(4), Sampling(), "choose the genai engine and that head as the draft"),
+    ):
+        with pytest.raises((PairError, SettingsError), match=reason):
+            check_strategy(pair, engine, strategy, sampling)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
+        check_strategy(mtp_pair(enable_prefix_caching=True), "genai", Constant(4), Sampling())
+    engines = GenAIEngine(pair, lazy=True)
+    for each in (Constant(4), Plain()):
+        with pytest.raises(SettingsError, match="head decodes one request at a time"):
+            engines.batch(each)
+
+
+def test_a_head_drafts_only_for_its_own_model() -> None:
+    (target, _), model = bundled_models(), inspect_folder(MTP)
+    stranger = pair_of(target, own_head(model), runtime=RuntimeSettings())
+    with pytest.raises(PairError, match="drafts for the model that it was exported with"):
+        check_engine(stranger, "genai")
+    with pytest.raises(PairError, match="choose the genai engine and that head as the draft"):
+        check_engine(pair_of(model, bundled_models()[1], runtime=RuntimeSettings()), "genai")
+    report = check_pair(model, own_head(model))
+    assert {engine.engine: engine.can_run for engine in report.engines} == {"genai": True, "traced": False}
+
+
+def test_an_export_that_lacks_a_part_says_which(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(MTP, tmp_path / "part"))
+    (folder / "openvino_text_embeddings_model.bin").unlink()
+    with pytest.raises(FolderError, match=r"'part' lacks openvino_text_embeddings_model\.bin; copy the whole folder"):
+        inspect_folder(folder)
+    (folder / "openvino_mtp_model.xml").unlink()
+    with pytest.raises(FolderError, match="export its language model alone"):
+        inspect_folder(folder)
+
+
 @pytest.fixture
 def mtp(tmp_path: Path) -> Path:
-    """A network that says that it is a multi-token-prediction head; no such head can be made without its model."""
+    """A network that says that it is a multi-token-prediction head, without its model."""
     x = ops.parameter([-1, 4], openvino.Type.f32)
     model = openvino.Model([ops.result(ops.relu(x))], [x])
     model.set_rt_info("True", ["mtp_mode"])
@@ -127,15 +242,12 @@ def mtp(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_multi_token_prediction_head_is_refused(mtp: Path) -> None:
+def test_a_head_by_itself_is_refused(mtp: Path) -> None:
     head = inspect_folder(mtp, draft=True)
     assert head.head == "mtp"
-    target = bundled_models()[0]
-    report = check_pair(target, head)
+    report = check_pair(bundled_models()[0], head)
     assert not report.fits
-    assert "choose a draft model or an EAGLE-3 head" in (report.reason or "")
-    with pytest.raises(PairError, match="which GenAI runs only in pipelines that cannot be stepped"):
-        check_engine(pair_of(target, head, runtime=RuntimeSettings()), "genai")
+    assert "choose that as the target" in (report.reason or "")
 
 
 def gemma4_head(folder: Path) -> Path:
@@ -157,8 +269,8 @@ def test_gemma_4s_head_is_known_by_its_inputs(tmp_path: Path, config: dict[str, 
     if config is not None:
         (folder / "config.json").write_text(json.dumps(config))
     head = inspect_folder(folder, draft=True)
-    assert head.head == "mtp"
-    with pytest.raises(PairError, match=r"for Gemma 4, one without continuous batching\); choose a draft model"):
+    assert head.head == "gemma4_mtp"
+    with pytest.raises(PairError, match="Gemma 4's multi-token-prediction head only without continuous batching"):
         check_engine(pair_of(bundled_models()[0], head, runtime=RuntimeSettings()), "genai")
 
 
@@ -167,14 +279,7 @@ def test_gemma_4s_head_is_known_by_its_configuration(mtp: Path) -> None:
     network.write_text(network.read_text().replace("mtp_mode", "another_mode"))
     config = {"model_type": "gemma4_assistant", "architectures": ["Gemma4AssistantForCausalLM"]}
     (mtp / "config.json").write_text(json.dumps(config))
-    assert inspect_folder(mtp, draft=True).head == "mtp"
-
-
-def test_an_export_in_parts_with_such_a_head_says_what_to_do(tmp_path: Path) -> None:
-    for name in ("openvino_language_model", "openvino_text_embeddings_model", "openvino_mtp_model"):
-        (tmp_path / f"{name}.xml").write_text("<net/>")
-    with pytest.raises(FolderError, match=r"multi-token-prediction head.* export its language model alone"):
-        inspect_folder(tmp_path)
+    assert inspect_folder(mtp, draft=True).head == "gemma4_mtp"
 
 
 def linear(target: Model) -> Model:

@@ -19,7 +19,7 @@ from specdemo.decoding.verification import (
     Logits,
     Probabilities,
     Uniform,
-    Verified,
+    Verification,
     block_verify,
     distribution,
     draw,
@@ -33,14 +33,14 @@ from specdemo.models.devices import properties
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs, Model, ModelPair, Request
 from specdemo.runtime.language_model import LanguageModel, ModelSequence
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import Tokenizer
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain, Source
 
 SIX = [weights for weights in product(range(7), repeat=3) if sum(weights) == 6]
 GRID = lcm(*range(1, 7))  # divides every probability, ratio and residual of weights that sum to 6
 
-Rule = Callable[..., Verified]
+Rule = Callable[..., Verification]
 
 
 class Given:
@@ -73,14 +73,14 @@ def test_a_round_commits_exactly_the_targets_distribution(target: tuple[int, ...
 
 def too_lenient(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
-) -> Verified:
+) -> Verification:
     """A plausible mistake: tokens are accepted with twice the probability they should be."""
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
         if random.random() * q[token] >= 2 * p[token]:
-            return Verified(index, draw(np.maximum(p - q, 0), random.random()))
-    return Verified(len(proposed), draw(next(remaining), random.random()))
+            return Verification(index, draw(np.maximum(p - q, 0), random.random()))
+    return Verification(len(proposed), draw(next(remaining), random.random()))
 
 
 def test_the_enumeration_finds_a_wrong_rule() -> None:
@@ -90,14 +90,14 @@ def test_the_enumeration_finds_a_wrong_rule() -> None:
 
 def redraws_from_p(
     proposed: list[int], drafts: list[Probabilities], targets: list[Probabilities], random: Uniform
-) -> Verified:
+) -> Verification:
     """The likeliest mistake: a refused token is replaced by a draw from p, not from what p has more than q."""
     remaining = iter(targets)
     for index, (token, q) in enumerate(zip(proposed, drafts, strict=True)):
         p = next(remaining)
         if random.random() * q[token] >= p[token]:
-            return Verified(index, next(own for own in (draw(p, random.random()), 0, 1, 2) if own != token))
-    return Verified(len(proposed), draw(next(remaining), random.random()))
+            return Verification(index, next(own for own in (draw(p, random.random()), 0, 1, 2) if own != token))
+    return Verification(len(proposed), draw(next(remaining), random.random()))
 
 
 class Scripted:

@@ -9,7 +9,7 @@ import pytest
 from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.errors import ServerError
 from specdemo.measure.race import race
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import initial_settings
 from specdemo.records import Comparison, Server, Servers
 from tests.support.misbehaving import LISTS, STREAMS, misbehaving
 
@@ -24,7 +24,7 @@ def outcome(mode: str) -> str:
         servers = Servers(speculative=Server(url=url, kind="openai", silence_seconds=SILENCE))
         try:
             with closing(ServedEngine(served_pair(servers))) as engine:
-                *_, last = race(engine, "Say", begun(engine.pair.target, max_new_tokens=32))
+                *_, last = race(engine, "Say", initial_settings(engine.pair.target, max_new_tokens=32))
         except ServerError as error:
             return str(error)
     if not isinstance(last, Comparison):

@@ -15,15 +15,16 @@ import pytest
 
 from specdemo.analysis import metrics
 from specdemo.cli.options import check_url
+from specdemo.engines.base import BRIEF
 from specdemo.engines.server import ServedEngine, served_pair
-from specdemo.engines.server.batch import ServedBatch
 from specdemo.engines.server.client import Client, OnEvent, Sending
 from specdemo.engines.server.client import Event as Heard
+from specdemo.engines.server.decoder import ServedBatch
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
-from specdemo.measure.closed_loop import Prompted, serve
+from specdemo.measure.closed_loop import NamedRequest, serve
 from specdemo.measure.race import race, run_alone
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import initial_settings
 from specdemo.presentation import explain, schema
 from specdemo.presentation.figures import figures
 from specdemo.presentation.verdict import verdict
@@ -38,11 +39,12 @@ Answers = Mapping[str, Answer]
 
 @contextmanager
 def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[ServedEngine]:
-    """The served engine on fake servers."""
+    """The remote engine on fake servers."""
     with ExitStack() as opened:
         urls = [answers and opened.enter_context(fake(answers)).url for answers in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)
-        engine = opened.enter_context(closing(ServedEngine(served_pair(Servers(plain=one, speculative=other)))))
+        pair = served_pair(Servers(plain=one, speculative=other))
+        engine = opened.enter_context(closing(ServedEngine(pair, thoroughness=BRIEF)))
         yield engine
 
 
@@ -53,13 +55,13 @@ def no_warm_up(*_: Any) -> Generator[Any, None, dict[Any, Any]]:
 
 def run(answers: Answers, **chosen: Any) -> tuple[Run, str]:
     with engine_of(None, answers) as engine:
-        decoder = engine.decoder(Request.of("Say", begun(engine.pair.target, **chosen)))
+        decoder = engine.decoder(Request.of("Say", initial_settings(engine.pair.target, **chosen)))
         return run_alone(decoder), decoder.trace_source
 
 
 def compare(plain: Answers | None, speculative: Answers | None, **server: Any) -> Comparison:
     with engine_of(plain, speculative, **server) as engine:
-        *_, comparison = race(engine, "Say", begun(engine.pair.target))
+        *_, comparison = race(engine, "Say", initial_settings(engine.pair.target))
         assert isinstance(comparison, Comparison)
         assert schema.from_json(schema.to_json(comparison)).model_dump() == comparison.model_dump()
         return comparison
@@ -100,7 +102,7 @@ def test_sglang_tells_totals_from_which_rounds_follow() -> None:
 
 def test_ovms_tells_no_rounds_but_is_told_how_to_speculate() -> None:
     with engine_of(OVMS, OVMS) as engine:
-        settings = begun(engine.pair.target, num_assistant_tokens=3)
+        settings = initial_settings(engine.pair.target, num_assistant_tokens=3)
         *_, comparison = race(engine, "Say", settings)
     assert isinstance(comparison, Comparison)
     assert comparison.trace_source == "bursts"
@@ -117,9 +119,9 @@ def test_tokens_that_arrive_together_are_not_said_to_come_from_one_pass() -> Non
 
 def test_a_batch_learns_of_rounds_at_the_end() -> None:
     with engine_of(None, VLLM) as engine, closing(engine.batch(ServerDefault())) as batch:
-        request = Request.of("Say", begun(engine.pair.target))
+        request = Request.of("Say", initial_settings(engine.pair.target))
         # no third request, which might end before the second
-        block = serve(batch, repeat(Prompted("first", request), 2), 2, 2)
+        block = serve(batch, repeat(NamedRequest("first", request), 2), 2, 2)
     assert block is not None
     assert (block.judged, block.accepted) == ((6, 18), (2, 2, 2))
     assert [one.tokens for one in block.served] == [7, 7]
@@ -166,16 +168,16 @@ def test_tokens_that_are_counted_at_the_end_are_not_taken_for_one_per_event() ->
 
 def test_a_batch_fails_with_its_server() -> None:
     with engine_of(None, {**VLLM, CHAT: BAD["429"][0]}) as engine, closing(engine.batch(ServerDefault())) as batch:
-        request = Request.of("Say", begun(engine.pair.target))
+        request = Request.of("Say", initial_settings(engine.pair.target))
         with pytest.raises(ServerError, match="too many"):
-            serve(batch, repeat(Prompted("first", request)), 1, 1)
+            serve(batch, repeat(NamedRequest("first", request)), 1, 1)
 
 
 def test_what_is_sent() -> None:
     with fake(VLLM) as vllm, fake(OVMS) as ovms, mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": "secret"}):
         servers = Servers(plain=Server(url=vllm.url), speculative=Server(url=ovms.url + "/v3"))
         with closing(ServedEngine(served_pair(servers))) as engine:
-            settings = begun(engine.pair.target, num_assistant_tokens=3, do_sample=True, top_k=7, seed=5)
+            settings = initial_settings(engine.pair.target, num_assistant_tokens=3, do_sample=True, top_k=7, seed=5)
             request = Request.of("Say", settings)
             for one in (request, request.plain):
                 run_alone(engine.decoder(one))
@@ -227,14 +229,14 @@ def test_nonsense_at_the_end_is_a_sentence_too() -> None:
     with pytest.raises(ServerError, match="unknown format"):
         run(answers)
     with engine_of(None, answers) as engine, closing(engine.batch(ServerDefault())) as batch:
-        request = Request.of("Say", begun(engine.pair.target))
+        request = Request.of("Say", initial_settings(engine.pair.target))
         with pytest.raises(ServerError, match="unknown format"):
-            serve(batch, repeat(Prompted("first", request)), 1, 1)
+            serve(batch, repeat(NamedRequest("first", request)), 1, 1)
 
 
 def test_a_prompt_that_cannot_be_sent_is_refused() -> None:
     with engine_of(None, VLLM) as engine:
-        request = Request.of("Say \ud800", begun(engine.pair.target))
+        request = Request.of("Say \ud800", initial_settings(engine.pair.target))
         with pytest.raises(PromptError, match="not text"):
             run_alone(engine.decoder(request))
         with closing(engine.batch(ServerDefault())) as batch, pytest.raises(PromptError, match="not text"):
@@ -363,7 +365,7 @@ def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None
         for side, other in (("plain", "speculative"), ("speculative", "plain"))
     }
     with engine_of(answers["plain"], answers["speculative"]) as engine, mock.patch(WARM_UP, no_warm_up):
-        *_, comparison = race(engine, "Say", begun(engine.pair.target, at_once=True))
+        *_, comparison = race(engine, "Say", initial_settings(engine.pair.target, at_once=True))
     assert isinstance(comparison, Comparison)
     assert met == [True, True]
     assert comparison.plain.text == comparison.speculative.text == TEXT
@@ -383,10 +385,10 @@ def test_a_server_whose_model_has_a_template_is_asked_through_it_unless_told_oth
         assert pair.target.chat_template
         with closing(ServedEngine(pair)) as engine:
             for chosen in ({}, {"apply_chat_template": False}):
-                run_alone(engine.decoder(Request.of("Say", begun(pair.target, **chosen))))
+                run_alone(engine.decoder(Request.of("Say", initial_settings(pair.target, **chosen))))
     assert [body["prompt"] for body in server.bodies["/completion"]] == ["<user>Say<assistant>", "Say"]
     with fake(VLLM) as server:
         pair = served_pair(Servers(speculative=Server(url=server.url)))
         with closing(ServedEngine(pair)) as engine:
-            run_alone(engine.decoder(Request.of("Say", begun(pair.target))))
+            run_alone(engine.decoder(Request.of("Say", initial_settings(pair.target))))
     assert server.bodies[CHAT][0]["messages"] == [{"role": "user", "content": "Say"}]

@@ -1,4 +1,4 @@
-"""The served engine on llama.cpp's own servers, with tiny models: one decodes plainly, one speculatively."""
+"""The remote engine on llama.cpp's own servers, with tiny models: one decodes plainly, one speculatively."""
 
 import json
 import re
@@ -13,16 +13,18 @@ import pytest
 
 from specdemo.analysis import metrics
 from specdemo.cli import main
+from specdemo.engines.base import BRIEF
 from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.errors import PromptError, SettingsError
 from specdemo.experiments.bench import available
 from specdemo.experiments.sweep import candidates, sweep
-from specdemo.measure.closed_loop import Prompted, serve
+from specdemo.measure.closed_loop import NamedRequest, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import contexts_task, measure_costs
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import initial_settings
 from specdemo.records import Comparison, Request, Server, Servers
 from tests.support import gguf_files
+from tests.support.hurried import load_briefly
 from tests.support.llama import started
 
 PROMPT = "Once upon a time"
@@ -30,7 +32,7 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="session")
 def served(llama_servers: Servers) -> Iterator[ServedEngine]:
-    with closing(ServedEngine(served_pair(llama_servers))) as engine:
+    with closing(ServedEngine(served_pair(llama_servers), thoroughness=BRIEF)) as engine:
         yield engine
 
 
@@ -43,13 +45,13 @@ def drafted(servers: Servers) -> tuple[int, ...]:
 
 
 def raced(engine: ServedEngine, prompt: str = PROMPT, **chosen: object) -> Comparison:
-    *_, comparison = race(engine, prompt, begun(engine.pair.target, **chosen))
+    *_, comparison = race(engine, prompt, initial_settings(engine.pair.target, **chosen))
     assert isinstance(comparison, Comparison)
     return comparison
 
 
 def test_rounds_add_up_to_what_the_server_counts(served: ServedEngine, llama_servers: Servers) -> None:
-    settings = begun(served.pair.target, max_new_tokens=60, ignore_eos=True)
+    settings = initial_settings(served.pair.target, max_new_tokens=60, ignore_eos=True)
     before = drafted(llama_servers)
     run = run_alone(served.decoder(Request.of(PROMPT, settings)))
     assert len(run.token_ids) == len(run.tokens) == 60
@@ -75,22 +77,22 @@ def test_both_servers_race(served: ServedEngine) -> None:
 
 
 def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: ServedEngine) -> None:
-    settings = begun(served.pair.target, max_new_tokens=8, ignore_eos=True)
+    settings = initial_settings(served.pair.target, max_new_tokens=8, ignore_eos=True)
     *_, last = sweep(served, [PROMPT], settings, candidates(served.pair, settings), repeats=1)
-    assert [point.candidate.name for point in last.found.points] == ["policy server"]
-    (point,) = last.found.points
+    assert [point.candidate.name for point in last.result.points] == ["policy server"]
+    (point,) = last.result.points
     assert point.identical
     assert point.acceptance_rate is not None
     assert list(available(served.pair, settings)) == ["served server"]
 
 
 def test_several_requests_at_once(served: ServedEngine, llama_servers: Servers) -> None:
-    settings = begun(served.pair.target, max_new_tokens=24, ignore_eos=True)
+    settings = initial_settings(served.pair.target, max_new_tokens=24, ignore_eos=True)
     request, before = Request.of(PROMPT, settings), drafted(llama_servers)
     blocks = []
     for one in (request.plain, request):
         with closing(served.batch(one.strategy)) as batch:
-            blocks.append(serve(batch, repeat(Prompted("first", one)), 3, 4))
+            blocks.append(serve(batch, repeat(NamedRequest("first", one)), 3, 4))
     plain, speculative = blocks
     assert plain is not None
     assert speculative is not None
@@ -106,11 +108,11 @@ def test_several_requests_at_once(served: ServedEngine, llama_servers: Servers) 
 
 def test_what_the_server_was_started_with_cannot_be_asked_for(served: ServedEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
-        request = Request.of(PROMPT, begun(served.pair.target, **chosen))
+        request = Request.of(PROMPT, initial_settings(served.pair.target, **chosen))
         with pytest.raises(SettingsError, match="choose policy server"):
             served.decoder(request)
     with pytest.raises(PromptError):
-        run_alone(served.decoder(Request.of(" ", begun(served.pair.target))))
+        run_alone(served.decoder(Request.of(" ", initial_settings(served.pair.target))))
     with pytest.raises(SettingsError, match="does not report"):
         contexts_task(served, stop=lambda: False, costs=None)
     assert measure_costs(served) is None
@@ -124,7 +126,7 @@ def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
         started(file, file) as url,
         closing(ServedEngine(served_pair(Servers(speculative=Server(url=url))))) as engine,
     ):
-        settings = begun(engine.pair.target, max_new_tokens=60, ignore_eos=True)
+        settings = initial_settings(engine.pair.target, max_new_tokens=60, ignore_eos=True)
         run = run_alone(engine.decoder(Request.of(PROMPT, settings)))
     assert len(run.tokens) == 60 > len(run.token_ids)
     assert sum(len(step.committed) for step in run.rounds) == 59
@@ -139,7 +141,7 @@ def test_the_terminal(
     assert speculative is not None
     monkeypatch.setenv("SPECDEMO_PLAIN_URL", plain.url)
     chosen = ["--max-new-tokens", "8", "--ignore-eos", "--repeats", "0", "--json", "-"]
-    assert main(["compare", PROMPT, "--url", speculative.url, *chosen]) == 0
+    assert main(["compare", PROMPT, "--url", speculative.url, *chosen], load=load_briefly) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["trace_source"] == "reported"
     assert told["summary"]["identical"]

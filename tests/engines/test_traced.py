@@ -26,7 +26,7 @@ from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Request, Round, Run, Spread, StepCosts, Verdict
 from specdemo.runtime.language_model import LanguageModel
 from specdemo.runtime.sequences import Paged
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import Tokenizer
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from specdemo.strategies import Planned, Strategy, strategies
 from tests.conftest import PROMPTS

@@ -12,7 +12,8 @@ from specdemo.cli import main
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError
 from specdemo.experiments.against import compare, read_bench, with_other
-from specdemo.experiments.bench import KIND, Bench, BenchPlan
+from specdemo.experiments.bench import KIND, BenchPlan
+from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import run
 from specdemo.experiments.report import to_html, to_markdown, write
 from specdemo.experiments.suites import Task, bundled_tasks, limited
@@ -35,7 +36,7 @@ def bench(tasks: list[Task] = TASKS, step: float = 0.01, **options: object) -> B
         return engine
 
     plan = BenchPlan(ScriptedEngine().pair, tasks, SETTINGS, METHODS, repeats=1)
-    return list(run(plan, load))[-1].found
+    return list(run(plan, load))[-1].result
 
 
 def test_a_machine_twice_as_fast_is_said_to_be() -> None:
@@ -62,7 +63,7 @@ def test_only_prompts_of_both_are_compared() -> None:
     others = [*TASKS[:2], Task(name="tales 5", task="tales", prompt="Something else")]
     (each, _) = (each for each in compare(bench(), bench(others)) if each.task == ALL)
     assert each.prompts == 2
-    assert not each.speculative.known  # from two runs each
+    assert not each.speculative.has_interval  # from two runs each
     nothing = bench([Task(name="x", task="tales", prompt="Nothing of the kind")])
     report = with_other(bench().report(), bench(), nothing, "other.json")
     assert any(line.startswith("Nothing can be compared with other.json") for line in report.opening)

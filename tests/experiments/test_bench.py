@@ -19,23 +19,15 @@ import pytest
 from PIL import ImageColor
 from playwright.sync_api import BrowserContext, expect
 
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis.estimates import Interval
 from specdemo.cli.signals import on_interrupt
 from specdemo.engines.base import Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, RunError, SettingsError, UsageError
-from specdemo.experiments import bench as report
+from specdemo.experiments import bench_result as report
 from specdemo.experiments import report as files
-from specdemo.experiments.bench import (
-    Bench,
-    BenchPlan,
-    available,
-    charts,
-    conclusion,
-    headline,
-    opening,
-    with_hardware,
-)
+from specdemo.experiments.bench import BenchPlan, available, with_hardware
+from specdemo.experiments.bench_result import Bench, charts, conclusion, headline, opening
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import Task
@@ -65,12 +57,12 @@ def run(
     **options: Any,
 ) -> list[Bench]:
     plan = BenchPlan(PAIR, TASKS, SETTINGS, **{"methods": METHODS, "repeats": 3, **options})
-    return [state.found for state in bench(plan, load, checkpoint=checkpoint, stop=stop)]
+    return [state.result for state in bench(plan, load, checkpoint=checkpoint, stop=stop)]
 
 
 def test_every_method_runs_on_every_prompt_in_every_repeat() -> None:
     states = list(bench(BenchPlan(PAIR, TASKS, SETTINGS, METHODS), load))
-    result = states[-1].found
+    result = states[-1].result
     assert result.complete
     assert {(row.engine, row.method, row.prompt, row.repeat) for row in result.rows} == {
         (*method.split(), task.name, repeat) for method in METHODS for task in TASKS for repeat in range(3)
@@ -187,7 +179,7 @@ def test_rows_of_other_weights_under_the_same_name_are_not_mixed_in(checkpoint: 
     def resumed(seed: int) -> list[Bench]:
         weights.write_bytes(Random(seed).randbytes(2**22))
         return [
-            s.found for s in bench(BenchPlan(pair, TASKS, SETTINGS, METHODS, repeats=1), load, checkpoint=checkpoint)
+            s.result for s in bench(BenchPlan(pair, TASKS, SETTINGS, METHODS, repeats=1), load, checkpoint=checkpoint)
         ]
 
     rows = resumed(0)[-1].rows
@@ -202,7 +194,8 @@ def test_a_checkpoint_keeps_names_that_hold_ends_of_lines(checkpoint: Checkpoint
 
     def resumed() -> list[Bench]:
         return [
-            s.found for s in bench(BenchPlan(PAIR, [task], SETTINGS, METHODS, repeats=1), load, checkpoint=checkpoint)
+            s.result
+            for s in bench(BenchPlan(PAIR, [task], SETTINGS, METHODS, repeats=1), load, checkpoint=checkpoint)
         ]
 
     rows = resumed()[-1].rows
@@ -229,7 +222,7 @@ def test_methods_are_those_that_the_pair_can() -> None:
 
 def test_a_prompt_that_cannot_be_run_keeps_nobody_from_running() -> None:
     tasks = [*TASKS, Task(name="void", task="songs", prompt=" ")]
-    result = list(bench(BenchPlan(PAIR, tasks, SETTINGS, METHODS, repeats=1), load))[-1].found
+    result = list(bench(BenchPlan(PAIR, tasks, SETTINGS, METHODS, repeats=1), load))[-1].result
     assert result.complete
     assert {row.prompt for row in result.rows if row.problem} == {"void"}
     assert all("empty" in row.problem for row in result.rows if row.problem)
@@ -337,7 +330,7 @@ def test_a_conclusion_may_be_that_there_is_none() -> None:
 @pytest.mark.parametrize("name", ["tales", "<!--<script>", "</script><b>"])
 def test_the_html_report_opens_offline_in_light_and_dark(name: str, browser: BrowserContext, tmp_path: Path) -> None:
     tasks = [Task(name="1", task=name, prompt="Say")]
-    result = [state.found for state in bench(BenchPlan(PAIR, tasks, SETTINGS, METHODS[:2], repeats=1), load)][-1]
+    result = [state.result for state in bench(BenchPlan(PAIR, tasks, SETTINGS, METHODS[:2], repeats=1), load)][-1]
     (_, _, _, file) = files.write(result.report(), tmp_path / "run.json")
     page = browser.new_page()
     complaints: list[str] = []
@@ -456,11 +449,11 @@ def test_where_nothing_could_run_nothing_is_called_identical() -> None:
     ends = SETTINGS.model_copy(update={"ignore_eos": False})
     silent = ScriptedEngine(words=("",))
     *_, last = bench(BenchPlan(PAIR, TASKS, ends, METHODS[:1], repeats=1), lambda name: silent)
-    assert last.found.complete
-    assert cells(last.found) == []
-    assert "identical" not in charts(last.found)["speedup"].title
+    assert last.result.complete
+    assert cells(last.result) == []
+    assert "identical" not in charts(last.result)["speedup"].title
     assert any(
-        "Left out for genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.found)
+        "Left out for genai constant, 4 of 4 prompts: The text ended" in note for note in report.notes(last.result)
     )
 
 
@@ -486,6 +479,6 @@ def test_short_prompts_and_long_ones_are_told_apart() -> None:
     tasks = [Task(name=name, task="mixed", prompt="x " * words) for name, words in lengths.items()]
     plan = BenchPlan(PAIR, tasks, SETTINGS, methods=METHODS[:2], repeats=1)
     *_, last = bench(plan, load)
-    rows = [row[:2] for row in last.found.report().tables["lengths"].rows]
+    rows = [row[:2] for row in last.result.report().tables["lengths"].rows]
     assert rows == [(name, length) for name in METHODS[:2] for length in ("under 500", "about 1,000", "about 8,000")]
     assert "lengths" not in run(repeats=1)[-1].report().tables, "all are short"

@@ -18,13 +18,10 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, SettingsError
 from specdemo.experiments import KINDS, report
 from specdemo.experiments.checkpoint import Checkpoint, EngineFacts
-from specdemo.experiments.kind import Kind, Option
-from specdemo.experiments.plan import run
-from specdemo.experiments.precision import PrecisionPlan
+from specdemo.experiments.plan import Kind, Option, run
 from specdemo.experiments.suites import Task
-from specdemo.experiments.temperature import TemperaturePlan, Temperatures
 from specdemo.experiments.trials import TrialPlan, TrialRow
-from specdemo.experiments.variants import Variants, ratio
+from specdemo.experiments.variants import PrecisionPlan, TemperaturePlan, Temperatures, Variants, ratio
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
@@ -78,7 +75,7 @@ def load(name: EngineName, pair: ModelPair | None = None) -> ScriptedEngine:
 
 def lengths(checkpoint: Checkpoint | None = None, stop: Any = lambda: False, **options: Any) -> Lengths:
     plan = LengthPlan(PAIR, TASKS, SETTINGS, **{"repeats": 2, **options})
-    return list(run(plan, load, checkpoint=checkpoint, stop=stop))[-1].found
+    return list(run(plan, load, checkpoint=checkpoint, stop=stop))[-1].result
 
 
 def test_a_new_kind_runs() -> None:
@@ -170,7 +167,7 @@ def test_temperatures_sample_with_a_seed_for_each_repeat() -> None:
 
     plan = TemperaturePlan(PAIR, TASKS[:1], SETTINGS, (0.8, 0), repeats=2)
     *_, last = run(plan, lambda name: Watched())
-    found = last.found
+    found = last.result
     assert isinstance(found, Temperatures)
     assert [point.value for point in found.points] == [0, 0.8]
     assert [point.comparable for point in found.points] == [True, False]
@@ -196,8 +193,8 @@ def test_precisions_are_loaded_one_after_the_other() -> None:
         "default f32 default",
         "f32 default u8",
     ]
-    assert last.found.complete
-    assert list(last.found.engines) == [f"traced {name}" for name in chosen]
+    assert last.result.complete
+    assert list(last.result.engines) == [f"traced {name}" for name in chosen]
     for wrong, message in (("weights u4", "not a precision of target, draft, cache"), ("cache u3", "KV-cache")):
         with pytest.raises(SettingsError, match=message):
             next(run(PrecisionPlan(PAIR, TASKS, SETTINGS, (wrong,)), load))
@@ -236,6 +233,6 @@ def test_later_turns_follow_the_targets_own_answers() -> None:
     short = SETTINGS.model_copy(update={"max_new_tokens": 4})
     plan = LengthPlan(PAIR, [second], short, (4, 8), repeats=2)
     *_, last = run(plan, lambda name: Watched())
-    assert last.found.complete
+    assert last.result.complete
     assert asked.count(("Write a tale.", ())) == 1  # decoded once, off the clock
     assert {history for prompt, history in asked if prompt == "Shorten it."} == {("the quick brown fox",)}

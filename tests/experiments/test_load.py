@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.intervals import Interval
-from specdemo.engines.batch import Arrival
+from specdemo.analysis.estimates import Interval
+from specdemo.engines.base import Arrival
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, FileError, PairError, SettingsError
@@ -21,10 +21,8 @@ from specdemo.experiments import load as load_runs
 from specdemo.experiments import report as files
 from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.load import LoadPlan
-from specdemo.experiments.load_result import (
-    COLUMNS,
+from specdemo.experiments.load_points import (
     PLAIN,
-    Load,
     LoadRow,
     Percentiles,
     Point,
@@ -32,18 +30,15 @@ from specdemo.experiments.load_result import (
     conclusion,
     crossovers,
     fastest_words,
-    headline,
-    opening,
-    report_of,
     schedule,
 )
+from specdemo.experiments.load_result import COLUMNS, Load, headline, opening, report_of
 from specdemo.experiments.plan import run as load_run
 from specdemo.experiments.plan import run_with_extras
 from specdemo.experiments.suites import Task
-from specdemo.measure.closed_loop import Prompted, decode_at_once, serve, shuffled
-from specdemo.progress import Progress
-from specdemo.records import Request, Server, Servers
-from specdemo.records.trial import Block
+from specdemo.measure.closed_loop import NamedRequest, decode_at_once, serve, shuffled
+from specdemo.records import Progress, Request, Server, Servers
+from specdemo.records.run import Block
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant, EngineName, Plain, Strategy
 from tests.conftest import PROMPTS
@@ -70,13 +65,13 @@ def states(
 
 
 def run(**options: Any) -> Load:
-    return states(**options)[-1].found
+    return states(**options)[-1].result
 
 
 def block(strategy: Strategy, level: int, number: int, tokens: int = 41) -> Block:
     request = Request("Say", strategy, max_new_tokens=tokens, ignore_eos=True)
     with closing(engine().batch(strategy)) as batch:
-        found = serve(batch, repeat(Prompted("Say", request)), level, number)
+        found = serve(batch, repeat(NamedRequest("Say", request)), level, number)
     assert found is not None
     return found
 
@@ -148,7 +143,7 @@ class Distant:
 
 
 def test_where_only_text_arrives_the_rest_is_unknown() -> None:
-    requests = repeat(Prompted("Say", Request("Say", Plain())))
+    requests = repeat(NamedRequest("Say", Request("Say", Plain())))
     whole, pieces = (serve(Distant(*told), requests, 2, 3) for told in (("a b c d",), ("a b", " c d")))
     assert whole is not None
     assert pieces is not None
@@ -166,7 +161,7 @@ def test_every_prompt_comes_before_any_comes_again() -> None:
 
 def test_a_run_measures_every_side_at_every_level_on_the_same_requests() -> None:
     done = states()
-    result = done[-1].found
+    result = done[-1].result
     assert result.complete
     assert (done[-1].done, done[-1].total, done[-1].seconds_left) == (8, 8, 0)
     assert Load.model_validate_json(result.model_dump_json()) == result
@@ -419,13 +414,13 @@ def test_reports_agree_with_the_figures(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_says_so_and_shows_nothing_false() -> None:
     begun, *_, last = states(repeats=1)
-    unknown = last.found.model_copy(update={"rows": [row for row in last.found.rows if row.block.level == 4]})
+    unknown = last.result.model_copy(update={"rows": [row for row in last.result.rows if row.block.level == 4]})
     assert [each["identical"] for each in headline(unknown)["speedups"].values()] == [None]
-    assert all(each["identical"] for each in headline(last.found)["speedups"].values())
-    assert report_of(begun.found).tables["table"].rows == []
-    assert next(opening(begun.found)) == "Nothing could be compared yet."
-    complete = report_of(last.found)
-    cut = last.found.model_copy(update={"rows": last.found.rows[:1]})
+    assert all(each["identical"] for each in headline(last.result)["speedups"].values())
+    assert report_of(begun.result).tables["table"].rows == []
+    assert next(opening(begun.result)) == "Nothing could be compared yet."
+    complete = report_of(last.result)
+    cut = last.result.model_copy(update={"rows": last.result.rows[:1]})
     assert len(complete.tables["table"].rows) == 4
     assert len(report_of(cut).tables["table"].rows) == 1
     assert "Unfinished: 1 of 4 blocks." in report_of(cut).notes
@@ -443,7 +438,7 @@ def test_memory_is_measured_with_the_most_requests_in_flight(monkeypatch: pytest
     plan = LoadPlan(PAIR, TASKS, SETTINGS, LEVELS, repeats=1)
     last = list(run_with_extras(plan, engine))
     assert asked == [("plain", 4), ("speculative", 4)]
-    assert (last[-2].doing, last[-1].found.complete) == ("memory and bandwidth", True)
+    assert (last[-2].doing, last[-1].result.complete) == ("memory and bandwidth", True)
 
 
 @pytest.mark.openvino
@@ -451,7 +446,7 @@ def test_requests_in_flight_decode_as_they_do_alone(engine: GenAIEngine) -> None
     tasks = [Task(name=prompt, task="tales", prompt=prompt) for prompt in PROMPTS]
     settings = SETTINGS.model_copy(update={"max_new_tokens": 24})
     *_, last = load_run(LoadPlan(engine.pair, tasks, settings, levels=(3,), repeats=1), lambda name: engine)
-    found = {(point.method, point.level): point for point in last.found.points}
+    found = {(point.method, point.level): point for point in last.result.points}
     for (method, level), each in found.items():
         assert each.identical == each.requests
         assert each.batch == pytest.approx(level)

@@ -6,28 +6,18 @@ from typing import Any
 
 import pytest
 
-from specdemo.analysis.intervals import Interval, median_interval
+from specdemo.analysis.estimates import Interval, median_interval
 from specdemo.engines.base import Decoder
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import PromptError, SettingsError
 from specdemo.experiments.checkpoint import Checkpoint
-from specdemo.experiments.plan import Loaded, run
-from specdemo.experiments.sweep import (
-    FRESH,
-    Candidate,
-    Point,
-    Sweep,
-    SweepPlan,
-    candidates,
-    prompts_as_tasks,
-    recommend,
-    sweep,
-)
+from specdemo.experiments.plan import LoadedEngine, run
+from specdemo.experiments.sweep import FRESH, SweepPlan, candidates, prompts_as_tasks, sweep
+from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend
 from specdemo.measure.step_costs import measure_costs
 from specdemo.measure.trials import trials
-from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Request
+from specdemo.records import Costs, ModelPair, Progress, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Plain
 from tests.conftest import PROMPTS
@@ -44,7 +34,7 @@ def swept(engine: ScriptedEngine, **options: Any) -> list[Progress[Sweep]]:
 
 def test_speedups_are_those_of_the_script_and_the_prediction_agrees() -> None:
     engine = ScriptedEngine()  # always right: τ is the lookahead plus one
-    result = swept(engine)[-1].found
+    result = swept(engine)[-1].result
     assert [point.candidate.name for point in result.points] == ["lookahead 1", "lookahead 4", "lookahead 8"]
     assert result.acceptance == 1
     assert result.prediction is not None
@@ -70,14 +60,14 @@ def test_progress_counts_every_run_and_holds_what_is_finished() -> None:
     assert {state.total for state in states} == {18 + FRESH}
     assert states[0].seconds_left is None
     assert states[-1].seconds_left == 0
-    finished = [sum(len(point.speedups) for point in state.found.points) for state in states]
+    finished = [sum(len(point.speedups) for point in state.result.points) for state in states]
     assert finished == [*range(19), *[18] * FRESH]
-    assert "Too few runs to be sure" in states[18].found.recommendation.sentence
-    assert Sweep.model_validate_json(states[-1].found.model_dump_json()) == states[-1].found
+    assert "Too few runs to be sure" in states[18].result.recommendation.sentence
+    assert Sweep.model_validate_json(states[-1].result.model_dump_json()) == states[-1].result
 
 
 def test_a_draft_that_is_always_wrong_recommends_plain_decoding() -> None:
-    result = swept(ScriptedEngine(wrong=range(1000)))[-1].found
+    result = swept(ScriptedEngine(wrong=range(1000)))[-1].result
     assert result.recommendation.candidate is None
     assert result.recommendation.sentence.startswith("No setting beats plain decoding here: the best, lookahead 1")
 
@@ -86,14 +76,14 @@ def test_stopping_keeps_what_is_finished() -> None:
     engine, asked = ScriptedEngine(), count()
     states = swept(engine, stop=lambda: next(asked) > 700)
     assert 0 < states[-1].done < states[-1].total
-    assert states[-1].found.points
+    assert states[-1].result.points
     assert engine.requests == 0
 
 
 def test_the_order_is_shuffled_by_the_seed() -> None:
     def order(seed: int) -> list[tuple[str, ...]]:
         states = swept(ScriptedEngine(), seed=seed)
-        return [tuple(point.candidate.name for point in state.found.points) for state in states]
+        return [tuple(point.candidate.name for point in state.result.points) for state in states]
 
     assert order(1) == order(1)
     assert len({tuple(order(seed)) for seed in range(6)}) > 1
@@ -108,13 +98,13 @@ def test_a_machine_that_slows_down_favours_nobody() -> None:
                 self.step, self.draft, self.extra = (1.05 * cost for cost in (self.step, self.draft, self.extra))
             return super().decoder(request, costs)
 
-    steady, slowing = swept(ScriptedEngine())[-1].found, swept(Slowing())[-1].found
+    steady, slowing = swept(ScriptedEngine())[-1].result, swept(Slowing())[-1].result
     for point, other in zip(slowing.points, steady.points, strict=True):
         assert point.speedup.middle == pytest.approx(other.speedup.middle, rel=0.03)
 
 
 def test_outputs_that_differ_are_told() -> None:
-    result = swept(ScriptedEngine(diverges_at=9))[-1].found
+    result = swept(ScriptedEngine(diverges_at=9))[-1].result
     assert not any(point.identical for point in result.points)
     assert "but outputs differ" in result.recommendation.sentence
 
@@ -157,7 +147,7 @@ def test_what_a_pair_cannot_do_is_left_out() -> None:
     tried = candidates(engine.pair, LONG, (1, 4), (0.5,))
     engine.pair = HEAD  # loaded, it turns out to be another pair
     *_, last = sweep(engine, ["Say"], LONG, tried, repeats=1)
-    assert [point.candidate.name for point in last.found.points] == ["lookahead 1", "lookahead 4"]
+    assert [point.candidate.name for point in last.result.points] == ["lookahead 1", "lookahead 4"]
     with pytest.raises(SettingsError, match="supports none of the settings to be tried"):
         list(sweep(engine, ["Say"], LONG, tried[2:], repeats=1))
 
@@ -167,8 +157,8 @@ def test_nothing_is_predicted_where_step_costs_do_not_tell(settings: dict[str, s
     engine, changed = ScriptedEngine(), GenerationSettings.checked(**{**LONG.model_dump(), **settings})
     tried = candidates(engine.pair, changed, (2,), ())
     *_, last = sweep(engine, ["Say"], changed, tried, repeats=1, costs=measure_costs(engine))
-    assert last.found.acceptance == 1
-    assert last.found.prediction is None
+    assert last.result.acceptance == 1
+    assert last.result.prediction is None
 
 
 def test_an_empty_prompt_is_refused() -> None:
@@ -241,14 +231,14 @@ def test_the_bundled_pair_is_swept(traced: TracedEngine) -> None:
     tried = candidates(traced.pair, settings, (2, 6), (0.4,))
     *_, last = sweep(traced, PROMPTS[:1], settings, tried, repeats=1, costs=costs)
     assert (last.done, last.total) == (5 + FRESH, 5 + FRESH)
-    names = [point.candidate.name for point in last.found.points]
+    names = [point.candidate.name for point in last.result.points]
     assert names == ["lookahead 2", "lookahead 6", "threshold 0.4", "policy heuristic", "policy auto"]
-    assert all(point.identical and point.speedup.middle > 0 for point in last.found.points)
-    two, six = last.found.points[:2]
+    assert all(point.identical and point.speedup.middle > 0 for point in last.result.points)
+    two, six = last.result.points[:2]
     assert two.mean_accepted_length is not None
     assert six.mean_accepted_length is not None
     assert 1 < two.mean_accepted_length < six.mean_accepted_length < 7
-    assert last.found.prediction is not None
+    assert last.result.prediction is not None
 
 
 def test_a_sweep_within_a_time_tries_what_fits_and_keeps_the_rest_for_fresh_runs(
@@ -259,11 +249,11 @@ def test_a_sweep_within_a_time_tries_what_fits_and_keeps_the_rest_for_fresh_runs
     tried = candidates(PAIR, LONG, range(1, 17), ())
     states = list(sweep(ScriptedEngine(), ("Say",), LONG, tried, repeats=3, seconds=10))
     last = states[-1]
-    assert last.found.complete
+    assert last.result.complete
     assert (last.done, last.seconds_left) == (last.total, 0)
-    assert 1 < len(last.found.points) < 16
-    assert last.found.fresh is not None
-    assert last.found.recommendation.candidate is not None
+    assert 1 < len(last.result.points) < 16
+    assert last.result.fresh is not None
+    assert last.result.recommendation.candidate is not None
     assert next(now) / 100 < 12
     left = [state.seconds_left for state in states[1:]]
     assert left == sorted(left, key=lambda seconds: -(seconds or 0))
@@ -273,16 +263,16 @@ def test_a_sweep_within_a_time_tries_what_fits_and_keeps_the_rest_for_fresh_runs
 def test_a_time_that_is_long_enough_leaves_a_sweep_as_it_is() -> None:
     *_, whole = sweep(ScriptedEngine(), ("Say",), LONG, FEW, repeats=1)
     *_, timed = sweep(ScriptedEngine(), ("Say",), LONG, FEW, repeats=1, seconds=1e6)
-    assert timed.found == whole.found
+    assert timed.result == whole.result
 
 
 def test_a_sweep_resumes(tmp_path: Path) -> None:
     asked, checkpoint, engine = count(), Checkpoint(tmp_path / "sweep.rows.jsonl"), ScriptedEngine()
     plan = SweepPlan(engine.pair, prompts_as_tasks(["Say", "Tell"]), LONG, FEW)
-    loaded = Loaded(engine, None)
+    loaded = LoadedEngine(engine, None)
     *_, cut = run(plan, loaded=loaded, checkpoint=checkpoint, stop=lambda: next(asked) > 700)
     resumed = list(run(plan, loaded=loaded, checkpoint=checkpoint))
     assert 0 < cut.done < cut.total
     assert resumed[0].done == cut.done
-    assert resumed[-1].found.complete
-    assert resumed[-1].found.fresh is not None
+    assert resumed[-1].result.complete
+    assert resumed[-1].result.fresh is not None

@@ -6,8 +6,7 @@ from typing import get_args
 import pytest
 
 from specdemo.errors import FileError
-from specdemo.experiments import suites
-from specdemo.experiments.suites import Task, bundled_tasks, chosen_tasks, limited, read_tasks
+from specdemo.experiments.suites import Limits, Task, bundled_tasks, chosen_tasks, limited, read_tasks
 from specdemo.records import Prompts
 
 
@@ -77,23 +76,22 @@ def test_files_without_prompts(tmp_path: Path) -> None:
     assert str(tmp_path) not in str(refused.value), "a visitor is not told where the server keeps files"
 
 
-def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_limits(tmp_path: Path) -> None:
     path = written(tmp_path, *({"prompt": "x" * 50} for _ in range(5)))
-    for limit, message in (
-        ("LONGEST_LINE", "Line 1 of 'prompts.jsonl' is longer than 10 characters; shorten it"),
-        ("MOST_LINES", "holds more than 4 prompts; choose a file with fewer"),
-        ("MOST_BYTES", "is larger than 0 MB; choose a smaller file"),
+    for limits, message in (
+        (Limits(line=10), "Line 1 of 'prompts.jsonl' is longer than 10 characters; shorten it"),
+        (Limits(lines=4), "holds more than 4 prompts; choose a file with fewer"),
+        (Limits(bytes=10), "is larger than 0 MB; choose a smaller file"),
     ):
-        monkeypatch.setattr(suites, limit, 4 if limit == "MOST_LINES" else 10)
         with pytest.raises(FileError, match=message):
-            read_tasks(path)
+            read_tasks(path, limits)
 
 
-def test_names_are_told_apart_without_comparing_every_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suites, "MOST_LINES", 30_000)
-    path = written(tmp_path, *({"prompt": "x"} for _ in range(suites.MOST_LINES)))
+def test_names_are_told_apart_without_comparing_every_two(tmp_path: Path) -> None:
+    limits = Limits(lines=30_000)
+    path = written(tmp_path, *({"prompt": "x"} for _ in range(limits.lines)))
     began = process_time()
-    assert len(read_tasks(path)) == suites.MOST_LINES
+    assert len(read_tasks(path, limits)) == limits.lines
     assert process_time() - began < 2, "0.1 s; comparing every two takes 7 s"
 
 

@@ -11,8 +11,7 @@ from specdemo.measure.race import LiveSettings, RaceEvent, race, run_alone
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, SHORTEST, measure_contexts, measure_costs, visits_in_order
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
-from specdemo.progress import Phase
-from specdemo.records import Comparison, Request, Round, Slice
+from specdemo.records import Comparison, Phase, Request, Round, Slice
 from specdemo.settings import GenerationSettings
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=120)
@@ -185,13 +184,13 @@ def test_a_failing_afterthought_does_not_cost_the_result(monkeypatch: pytest.Mon
 def test_step_costs_after_texts_of_several_lengths() -> None:
     engine = ScriptedEngine()
     *states, last = measure_contexts(engine, (16, 256))
-    assert last.found is not None
-    assert [step.context for step in last.found.contexts] == [16, 256]
+    assert last.result is not None
+    assert [step.context for step in last.result.contexts] == [16, 256]
     half = last.total // 2
-    assert [state.found is not None for state in states] == [state.done >= half for state in states]
+    assert [state.result is not None for state in states] == [state.done >= half for state in states]
     assert (last.done, states[0].done, states[-1].total) == (last.total, 0, last.total)
-    first = last.found.contexts[0]
-    assert last.found.verify == tuple(spread.middle for spread in first.passes)
+    first = last.result.contexts[0]
+    assert last.result.verify == tuple(spread.middle for spread in first.passes)
     assert first.draft is not None
     assert first.draft.low <= first.draft.middle <= first.draft.high
 
@@ -201,16 +200,16 @@ def test_texts_that_the_models_cannot_read_are_left_out() -> None:
     small = engine.pair.target.model_copy(update={"context_length": 400})
     engine.pair = engine.pair.model_copy(update={"draft": small})
     *_, last = measure_contexts(engine, (16, 128, 256))
-    assert last.found is not None
-    assert [step.context for step in last.found.contexts] == [16, 128]
+    assert last.result is not None
+    assert [step.context for step in last.result.contexts] == [16, 128]
 
 
 def test_stopping_keeps_the_lengths_that_are_finished() -> None:
     engine = ScriptedEngine()
     asked, each = count(), engine.thoroughness.visits * (MAX_LOOKAHEAD + 2)
     *_, last = measure_contexts(engine, (16, 256), stop=lambda: next(asked) > 1.5 * each)
-    assert last.found is not None
-    assert len(last.found.contexts) == 1
+    assert last.result is not None
+    assert len(last.result.contexts) == 1
 
 
 def test_measuring_step_costs_takes_no_longer_than_it_may() -> None:

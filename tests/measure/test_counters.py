@@ -9,8 +9,7 @@ from specdemo.analysis import metrics
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
-from specdemo.measure.diagnosis import with_counters
-from specdemo.measure.race import race
+from specdemo.measure.race import race, with_counters
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
 from specdemo.presentation.explain import notes

@@ -9,8 +9,7 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError
-from specdemo.measure.diagnosis import find_divergence
-from specdemo.measure.race import race, run_alone
+from specdemo.measure.race import find_divergence, race, run_alone
 from specdemo.presentation import schema
 from specdemo.presentation.explain import divergence_reason
 from specdemo.presentation.verdict import verdict

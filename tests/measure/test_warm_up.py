@@ -1,6 +1,6 @@
 """Warming up on scripted clocks: as long as it gains something, and not for ever."""
 
-import pytest
+from dataclasses import replace
 
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
 from specdemo.engines.scripted import ScriptedEngine
@@ -8,8 +8,7 @@ from specdemo.errors import EngineError
 from specdemo.measure import conditions as module
 from specdemo.measure.conditions import warm_up
 from specdemo.measure.race import race
-from specdemo.progress import Phase
-from specdemo.records import Costs, Request, Side, WarmUp
+from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings
 
 WARM = Thoroughness(cold_seconds=0)
@@ -75,17 +74,30 @@ def test_stopping_leaves_no_request_behind() -> None:
     assert engine.requests == 0
 
 
-def test_what_was_steady_a_moment_ago_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_steady_a_moment_ago_is_only_looked_at() -> None:
     engine = ScriptedEngine(thoroughness=WARM)
-    warmed(engine)
+    full = warmed(engine)[1]
     phases, found = warmed(engine)
     assert len(phases) == 2
     assert all(warm.steady for warm in found.values())
+    assert found["plain"].rounds < full["plain"].rounds / 3
     other = Request.of("Say", GenerationSettings(num_assistant_tokens=7))
     phases = list(warm_up(engine, {"plain": REQUEST.plain, "speculative": other}))
     assert len(phases) > 2  # this lookahead is new
-    monkeypatch.setattr(module, "WARM_SECONDS", 0)
-    assert len(warmed(engine)[0]) == 6
+    engine.thoroughness = replace(WARM, warm_seconds=0)
+    assert len(warmed(engine)[0]) == 2  # its steps take as long as they did
+    engine.step *= 1.05
+    assert len(warmed(engine)[0]) == 2
+    engine.step *= 1.1
+    phases, found = warmed(engine)
+    assert len(phases) > 2
+    assert all(warm.steady for warm in found.values())
+
+
+def test_a_warm_up_that_was_stopped_counts_for_nothing() -> None:
+    engine = ScriptedEngine(thoroughness=THOROUGH)
+    list(warm_up(engine, {"plain": REQUEST.plain}, stop=lambda: True))
+    assert warmed(engine)[1]["plain"].seconds >= 1.5
 
 
 def test_a_race_after_the_pair_was_prepared_begins_at_once() -> None:

@@ -1,19 +1,29 @@
 """Adding a model of one's own to the models directory."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from specdemo.errors import FolderError, SpecdemoError, UsageError
+from specdemo.child import Limits
+from specdemo.errors import FolderError, ModelError, SpecdemoError, UsageError
+from specdemo.models import gguf
 from specdemo.models.library import add_model, library
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.ui.registry import Registry
 from specdemo.ui.session import Visitors
-from specdemo.ui.uploads import drop_route
+from specdemo.ui.uploads import DROPPED, Drops, own_folder
 from tests.support import gguf_files
+
+
+def drops(directory: Path, free_bytes: int = 0) -> TestClient:
+    """A page that takes files into this directory."""
+    return TestClient(Starlette(routes=[Drops(directory, free_bytes).route]))
 
 
 @pytest.fixture
@@ -78,7 +88,7 @@ def test_the_page_gets_the_name_under_which_it_is_listed(file: Path, tmp_path: P
 
 
 def test_a_dropped_file_is_kept_if_it_is_a_model(file: Path, tmp_path: Path, directory: Path) -> None:
-    page = TestClient(Starlette(routes=[drop_route(directory)]))
+    page = drops(directory)
     for _ in range(2):  # again is no mistake
         kept = page.put("/model/mine.gguf", content=file.read_bytes()).json()
         assert kept == {"path": str(directory / "mine.gguf")}
@@ -95,7 +105,63 @@ def test_a_dropped_file_is_kept_if_it_is_a_model(file: Path, tmp_path: Path, dir
 
 
 def test_no_file_is_taken_that_would_fill_the_disk(directory: Path) -> None:
-    refused = TestClient(Starlette(routes=[drop_route(directory, free_bytes=2**63)])).put(
-        "/model/a.gguf", content=b"GGUF"
-    )
+    refused = drops(directory, 2**63).put("/model/a.gguf", content=b"GGUF")
     assert "There is no room for this file" in refused.json()["refused"]
+
+
+def test_files_that_arrive_at_once_share_the_disk(file: Path, directory: Path) -> None:
+    directory.mkdir()
+    free = shutil.disk_usage(directory).free
+    page, large = drops(directory, free // 2), {"content-length": str(free // 3)}
+    answers = []
+
+    def slowly() -> Iterator[bytes]:
+        for name, headers in (("large", large), ("small", {})):
+            answers.append(page.put(f"/model/{name}.gguf", content=file.read_bytes(), headers=headers))
+        yield file.read_bytes()
+
+    answers.append(page.put("/model/first.gguf", content=slowly(), headers=large))
+    answers.append(page.put("/model/later.gguf", content=file.read_bytes(), headers=large))
+    large_one, *others = [answer.json() for answer in answers]
+    assert "There is no room for this file" in large_one["refused"]
+    assert others == [{"path": str(directory / f"{name}.gguf")} for name in ("small", "first", "later")]
+
+
+def test_so_many_files_arrive_at_once(file: Path, directory: Path) -> None:
+    page = drops(directory)
+
+    def put(number: int) -> Any:
+        return page.put(f"/model/{number}.gguf", content=while_others(number), headers={"content-length": "9"})
+
+    def while_others(number: int) -> Iterator[bytes]:
+        if number < 4:
+            answers.append(put(number + 1))
+        yield b"no model"
+
+    answers: list[Any] = []
+    answers.append(put(0))
+    first, *others = [answer.json()["refused"] for answer in answers]
+    assert "Other files are being copied" in first
+    assert all("is not a readable GGUF file" in other for other in others)
+    assert list(directory.iterdir()) == []
+
+
+def test_a_file_that_was_half_here_when_its_server_was_killed_is_deleted(directory: Path) -> None:
+    directory.mkdir()
+    with Popen(["true"]) as ended:
+        ended.wait()
+    left = directory / f"{DROPPED}{ended.pid}-1-abc"
+    left.mkdir()
+    (left / "half.gguf").touch()
+    with own_folder(directory, DROPPED) as running:
+        Drops(directory)
+        assert list(directory.iterdir()) == [running]
+
+
+def test_a_file_is_read_within_limits(file: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf, "_LIMITS", Limits(seconds=-1.0))
+    refused = drops(directory).put("/model/mine.gguf", content=file.read_bytes()).json()["refused"]
+    assert "'mine.gguf' cannot be read within limits of memory and time" in refused
+    with pytest.raises(ModelError, match="within limits"):
+        add_model(str(file), directory)
+    assert list(directory.iterdir()) == []

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from specdemo.errors import ConversionError
-from specdemo.models import convert as module
-from specdemo.models.convert import convert, converted_folder
+from specdemo.models import download as module
+from specdemo.models.download import convert, converted_folder
 from specdemo.models.pairs import BUNDLED
 from specdemo.records import Request
 from specdemo.settings import GenerationSettings, RuntimeSettings

@@ -19,7 +19,7 @@ from specdemo.models.hub_process import NEEDED
 from specdemo.models.machine import in_units
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.models.places import hub_cache
-from specdemo.progress import Progress
+from specdemo.records import Progress
 from specdemo.ui.registry import Registry
 from specdemo.ui.session import Visitors
 from tests.support.hub import Hub
@@ -55,7 +55,7 @@ def test_a_whole_download_can_be_loaded(hub: Hub) -> None:
     steps = list(download(NAME))
     assert steps[0].done == 0
     assert all(before.done <= after.done for before, after in pairwise(steps))
-    folder = steps[-1].found
+    folder = steps[-1].result
     assert folder is not None
     assert steps[-1].done == steps[-1].total == sum(file.stat().st_size for file in folder.iterdir())
     assert inspect_folder(folder).parameters == inspect_folder(BUNDLED / "draft").parameters
@@ -72,7 +72,7 @@ def test_only_what_is_needed_is_fetched_and_the_weights_last(hub: Hub) -> None:
 def test_the_cache_is_one_that_the_library_knows(hub: Hub) -> None:
     from huggingface_hub import snapshot_download
 
-    folder = last(download(NAME)).found
+    folder = last(download(NAME)).result
     found = snapshot_download(NAME, cache_dir=hub_cache(), local_files_only=True, allow_patterns=list(NEEDED))
     assert Path(found) == folder
     assert not list(hub_cache().rglob("*.incomplete"))
@@ -81,13 +81,13 @@ def test_the_cache_is_one_that_the_library_knows(hub: Hub) -> None:
 def test_what_is_here_is_not_fetched_again(hub: Hub) -> None:
     first = last(download(NAME))
     served = hub.served.total()
-    assert last(download(NAME)).found == first.found
+    assert last(download(NAME)).result == first.result
     assert hub.served.total() == served
 
 
 def test_a_connection_cut_in_the_middle_is_gone_on_with(hub: Hub) -> None:
     hub.cut_after = {WEIGHTS: 1_500_000}
-    folder = last(download(NAME)).found
+    folder = last(download(NAME)).result
     assert folder is not None
     whole = (folder / WEIGHTS).stat().st_size
     first = int(hub.ranges[0].rpartition(" ")[2])
@@ -100,7 +100,7 @@ def test_a_cancelled_download_is_gone_on_with(hub: Hub) -> None:
     hub.stall_after = {WEIGHTS: 1_500_000}
     done = [0]
     for step in download(NAME, stop=lambda: done[-1] > 1_000_000):
-        assert step.found is None
+        assert step.result is None
         done.append(step.done)
     assert 1_000_000 < done[-1] < 2_000_000
     assert local_folder(SOURCE) is None, "nothing half-downloaded counts"
@@ -109,7 +109,7 @@ def test_a_cancelled_download_is_gone_on_with(hub: Hub) -> None:
     steps = list(download(NAME))
     assert steps[0].done >= done[-1]
     assert len(hub.ranges) == 1
-    folder = steps[-1].found
+    folder = steps[-1].result
     assert folder is not None
     assert (folder / WEIGHTS).read_bytes() == (BUNDLED / "draft" / WEIGHTS).read_bytes()
 
@@ -129,7 +129,7 @@ def test_damage_on_the_way_is_found(hub: Hub) -> None:
     with pytest.raises(NetworkError, match=f"{WEIGHTS} arrived damaged and was deleted; download it again"):
         list(download(NAME))
     hub.damaged = set()
-    assert last(download(NAME)).found == local_folder(SOURCE)
+    assert last(download(NAME)).result == local_folder(SOURCE)
 
 
 def test_the_page_tells_the_size_then_fetches_and_only_where_downloads_are_allowed(hub: Hub) -> None:
@@ -150,7 +150,7 @@ def test_the_page_tells_the_size_then_fetches_and_only_where_downloads_are_allow
 
 
 def test_an_older_model_will_do_while_a_newer_one_is_fetched(hub: Hub) -> None:
-    folder = last(download(NAME)).found
+    folder = last(download(NAME)).result
     assert folder is not None
     newer = folder.with_name("f" * 40)
     newer.mkdir()
@@ -164,7 +164,7 @@ def test_gated(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AccessError, match=f"accept its licence at {hub.url}/{NAME}, and set HF_TOKEN"):
         list(download(NAME))
     monkeypatch.setenv("HF_TOKEN", "hf_right")
-    assert last(download(NAME)).found is not None
+    assert last(download(NAME)).result is not None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.errors import DeviceError, FolderError, PairError
-from specdemo.models.checks import drafts_for
+from specdemo.models.checks import check_vocabularies, drafts_for
 from specdemo.models.devices import check_devices
 from specdemo.models.folder import REQUIRED, inspect_folder
 from specdemo.models.pairs import (
@@ -16,10 +16,10 @@ from specdemo.models.pairs import (
     bundled_pair,
     pair_of,
 )
-from specdemo.models.vocabulary import check_vocabularies
 from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
 from tests.support.folders import pair_from_folders
+from tests.support.hurried import load_briefly
 
 
 @pytest.fixture
@@ -74,7 +74,8 @@ def test_a_pair_without_configurations_runs(engine: str, tmp_path: Path, capfd: 
         shutil.copytree(BUNDLED / role, tmp_path / role)
         (tmp_path / role / "config.json").unlink()
     names = ["--target", str(tmp_path / "target"), "--draft", str(tmp_path / "draft"), "--engine", engine]
-    assert main(["compare", "Once upon a time", *names, "--max-new-tokens", "16", "--json", "-"]) == 0
+    options = [*names, "--max-new-tokens", "16", "--json", "-"]
+    assert main(["compare", "Once upon a time", *options], load=load_briefly) == 0
     assert len(json.loads(capfd.readouterr().out)["speculative"]["token_ids"]) == 16
 
 

@@ -23,6 +23,7 @@ from specdemo.models.pairs import bundled_models, pair_of
 from specdemo.runtime.language_model import LanguageModel
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support import gguf_files
+from tests.support.hurried import load_briefly
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -259,7 +260,7 @@ def test_every_family_is_compared(
 ) -> None:
     file = gguf_files.write(tmp_path / "tiny.gguf", family, "Q8_0")
     options = ["--drafter", "lookup", "--engine", engine, "--max-new-tokens", "24", "--ignore-eos", "--json", "-"]
-    assert main(["compare", "Hi", "--target", str(file), *options]) == 0
+    assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
     told = json.loads(capfd.readouterr().out)
     assert (told["pair"]["name"], told["pair"]["target"]["architecture"]) == ("tiny.gguf", family)
     assert len(told["plain"]["token_ids"]) == len(told["speculative"]["token_ids"]) == 24

@@ -11,17 +11,26 @@ import pytest
 from openvino import opset13 as opset
 
 from specdemo.cli import main
-from specdemo.models import gguf_convert, gguf_network
-from specdemo.models.converted import awaits_conversion, choice_of, converted_folder, folder_of, form_of
+from specdemo.models import gguf_convert
+from specdemo.models.converted import (
+    WeightsChoice,
+    awaits_conversion,
+    choice_of,
+    converted_folder,
+    folder_of,
+    form_of,
+    measure_forms,
+    remember_choice,
+)
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import Forms, convert_here, convert_pair
 from specdemo.models.graph import join_products, store_as_int8
 from specdemo.models.pairs import pair_of
-from specdemo.models.weights import WeightsChoice, measure_forms, remember_choice
 from specdemo.records import Model
 from specdemo.runtime.language_model import LanguageModel
 from specdemo.settings import RuntimeSettings, WeightsForm
 from tests.support import gguf_files
+from tests.support.hurried import load_briefly
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 KINDS = ("Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0", "F16")
@@ -65,7 +74,7 @@ def test_joined_products_compute_the_same(
     file = gguf_files.write(tmp_path / "tiny.gguf", family, kind)
     joined = converted(file)
     ours, count = logits(joined), products(joined)
-    monkeypatch.setattr(gguf_network, "join_products", lambda model: 0)
+    monkeypatch.setattr(gguf_convert, "join_products", lambda model: 0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     apart = converted(file)
     assert apart != joined
@@ -187,7 +196,7 @@ def test_exact_is_chosen_unless_it_takes_a_tenth_longer(file: Path, monkeypatch:
     exact, int8 = (converted(file, form) for form in ("exact", "int8"))
     for factor, form in ((1.08, "exact"), (1.12, "int8")):
         seconds = iter([0.01 * factor, 0.02 * factor, 0.01, 0.02] * 100)
-        monkeypatch.setattr("specdemo.models.weights._median_seconds", lambda *_, seconds=seconds: next(seconds))
+        monkeypatch.setattr("specdemo.models.converted._median_seconds", lambda *_, seconds=seconds: next(seconds))
         assert measure_forms(exact, int8, "CPU", EXACT).form == form
 
 
@@ -195,7 +204,7 @@ def test_a_damaged_record_counts_as_none(file: Path, cache: Path) -> None:
     remember_choice("a" * 64, FAST_EXACT)
     (record,) = (cache / "weights").iterdir()
     record.write_text("{")
-    from specdemo.models.weights import remembered_choice
+    from specdemo.models.converted import remembered_choice
 
     assert remembered_choice("a" * 64) is None
 
@@ -203,7 +212,7 @@ def test_a_damaged_record_counts_as_none(file: Path, cache: Path) -> None:
 @pytest.mark.openvino
 def test_the_terminal_takes_a_form(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--drafter", "lookup", "--max-new-tokens", "8", "--ignore-eos", "--json", "-", "--weights", "int8"]
-    assert main(["compare", "Hi", "--target", str(file), *options]) == 0
+    assert main(["compare", "Hi", "--target", str(file), *options], load=load_briefly) == 0
     written = json.loads(capfd.readouterr().out)
     assert written["pair"]["runtime"]["weights"] == "int8"
     assert converted_folder(file, "int8") is not None

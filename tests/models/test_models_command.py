@@ -11,6 +11,7 @@ from specdemo.cli import main
 from specdemo.models.catalogue import catalogue
 from specdemo.models.pairs import BUNDLED
 from tests.support.hub import Hub
+from tests.support.hurried import load_briefly
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FAMILIES = ("codegen", "qwen3")
@@ -123,7 +124,7 @@ def test_download_a_pair_and_use_it(hub: Hub, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     options = ["--max-new-tokens", "8", "--precision", "f32", "--json", "-"]
     target, draft = DOLLY
-    assert main(["compare", "Once", "--target", target, "--draft", draft, *options]) == 0
+    assert main(["compare", "Once", "--target", target, "--draft", draft, *options], load=load_briefly) == 0
     assert json.loads(capsys.readouterr().out)["pair"]["target"]["name"] == target
 
 
@@ -158,7 +159,7 @@ def test_errors_are_one_sentence_and_an_exit_code(
 def test_compare_each_architecture_by_name(family: str, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["--models-dir", str(FIXTURES), "--target", f"{family}/target", "--draft", f"{family}/draft"]
     options = ["--engine", "traced", "--max-new-tokens", "12", "--ignore-eos", "--precision", "f32", "--json", "-"]
-    assert main(["compare", "Does it help", *names, *options]) == 0
+    assert main(["compare", "Does it help", *names, *options], load=load_briefly) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["summary"]["identical"] is True
     assert data["pair"]["name"] == f"{family}/target + {family}/draft"

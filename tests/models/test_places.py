@@ -12,6 +12,7 @@ from specdemo.models.devices import PROPERTIES_VARIABLE, properties
 from specdemo.models.library import library
 from specdemo.models.places import writable
 from specdemo.settings import RuntimeSettings
+from tests.support.hurried import load_briefly
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_compiled_models_are_not_cached_where_nothing_can_be_written(
 
 @pytest.mark.openvino
 def test_the_bundled_pair_starts_without_a_cache(no_cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "The old king", "--max-new-tokens", "8", "--json", "-"]) == 0
+    assert main(["compare", "The old king", "--max-new-tokens", "8", "--json", "-"], load=load_briefly) == 0
     assert '"story-pair"' in capfd.readouterr().out
 
 

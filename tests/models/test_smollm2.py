@@ -16,9 +16,10 @@ from specdemo.models.checks import is_recommended
 from specdemo.models.download import local_folder
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import PAIR_VARIABLE, beginning, bundled_prompts, default_pair, suited
+from specdemo.models.pairs import PAIR_VARIABLE, bundled_prompts, default_pair, default_settings, initial_runtime
 from specdemo.records import Comparison, Request
 from specdemo.settings import GenerationSettings
+from tests.support.hurried import load_briefly
 
 FILE = local_folder(find("smollm2").target)
 pytestmark = [
@@ -44,7 +45,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
     name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
-    begin = beginning(engine.pair.target).generation
+    begin = default_settings(engine.pair.target).generation
     settings = GenerationSettings.checked(engine=name, max_new_tokens=64, **begin)
     (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
     assert "def " in comparison.plain.text
@@ -55,7 +56,7 @@ def test_it_writes_code_and_both_sides_agree(engine: Engine) -> None:
 
 def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--target", "SmolLM2-135M-Instruct", "--drafter", "lookup", "--max-new-tokens", "16", "--json", "-"]
-    assert main(["compare", PROMPT, *options]) == 0
+    assert main(["compare", PROMPT, *options], load=load_briefly) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["pair"]["target"]["name"] == "SmolLM2-135M-Instruct"
     assert told["pair"]["runtime"]["dynamic_quantization"] == "off"
@@ -63,8 +64,8 @@ def test_its_name_is_enough(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 def test_a_copy_of_its_file_begins_like_it(tmp_path: Path) -> None:
     copy = Path(shutil.copy(str(FILE), tmp_path / "mine.gguf"))
-    assert beginning(inspect_gguf(copy)) == find("smollm2").begin
-    assert suited(inspect_gguf(copy)).dynamic_quantization == "off"
+    assert default_settings(inspect_gguf(copy)) == find("smollm2").begin
+    assert initial_runtime(inspect_gguf(copy)).dynamic_quantization == "off"
 
 
 def test_its_draft_is_recommended() -> None:
@@ -76,7 +77,7 @@ def test_its_draft_is_recommended() -> None:
 
 def test_the_first_example_is_answered_in_well_formed_markdown(engine: Engine) -> None:
     name = "genai" if type(engine).__name__ == "GenAIEngine" else "traced"
-    settings = GenerationSettings.checked(engine=name, **beginning(engine.pair.target).generation)
+    settings = GenerationSettings.checked(engine=name, **default_settings(engine.pair.target).generation)
     request = Request.of(bundled_prompts(engine.pair.target.prompts)[0], settings)
     run = run_alone(engine.decoder(request.plain))
     text = run.text

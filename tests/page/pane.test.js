@@ -63,7 +63,7 @@ test("a round in slow motion: guesses, outcomes, what is added", () => {
   slow.open([round(ROUND), round(ROUND)], "Say");
   assert.equal(slow.find(".saying").textContent, "The draft guesses 3 tokens, one after the other.");
   slow.forward();
-  assert.match(slow.find(".saying").textContent, /keeps the first 1 and adds a correction token: 2 tokens for one pass\. This engine does not report/);
+  assert.match(slow.find(".saying").textContent, /keeps the first and adds a correction token: 2 tokens for one pass\. This engine does not report/);
   assert.ok(!slow.element.textContent.includes("→ –"));
   slow.forward();
   assert.equal(slow.element.hidden, true);

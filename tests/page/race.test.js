@@ -77,6 +77,22 @@ test("what goes on before the first token stands in both panes", () => {
   view.player.halt();
 });
 
+test("a first token is shown as it arrives, before there is a pace to play at", () => {
+  const view = race();
+  const shown = () => ["plain", "speculative"].map((side) => view.find(`.pane.${side} .text`).querySelectorAll("[data-index]").length);
+  view.receive([start(), line("phase", { text: "Warming up (2 of 2) …" })].join("\n"));
+  assert.deepEqual([view.root.dataset.state, ...shown()], ["waiting", 0, 0]);
+  view.receive(slice("plain", [[0, 1]], false));
+  assert.deepEqual([view.root.dataset.state, ...shown()], ["playing", 1, 0]);
+  assert.equal(view.find(".headline").textContent, ""); // no lead, before both have begun
+  assert.equal(view.find(".reason").textContent, "");
+  view.receive(slice("speculative", [[0, 1]], false));
+  assert.deepEqual(shown(), [1, 1]);
+  view.receive([slice("plain", [[3000, 6]], false), slice("speculative", [[2000, 6]], false)].join("\n"));
+  assert.equal(view.player.position, 0); // from here on it is played
+  view.player.halt();
+});
+
 test("a run that fails before its first token says why", () => {
   const view = race();
   view.receive([start(), line("phase", { text: "Loading the models …" }), line("error", { text: "The model is damaged." })].join("\n"));

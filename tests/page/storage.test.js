@@ -3,7 +3,7 @@ import { beforeEach, test } from "node:test";
 import { load, show, until } from "./support.js";
 
 const { Stored, isText } = await load("storage.js");
-const { Past, overlaid, runsIn } = await load("past.js");
+const { Past, runsIn } = await load("past.js");
 const { textsIn } = await load("settings.js");
 const RUN = { run: "a", when: 1, prompt: "Say", headline: "1.2× faster", made_by: "x", words: ["lookahead 4"], events: "" };
 
@@ -79,16 +79,4 @@ test("this tab's run comes back, whatever another has run since", async () => {
   runs.lines = async (run) => { seen.push(run); return []; };
   await runs.last();
   assert.deepEqual(seen, ["mine"]);
-});
-
-test("two runs compared are labelled by what differs", () => {
-  const events = (run, prompt, words) => [
-    { run, at: 0, kind: "start", prompt, max_new_tokens: 8 },
-    { kind: "slice", side: "speculative" },
-    { kind: "end", headline: "1.2× faster", made_by: "x", words, figures: "", record: '{"speculative": {"token_ids": [1, 2]}}' },
-  ];
-  const names = (first, second) => Object.values(overlaid([first, second])[0].names);
-  assert.deepEqual(names(events("a", "Say", ["lookahead 2", "greedy"]), events("b", "Say", ["lookahead 4", "greedy"])), ["lookahead 2", "lookahead 4"]);
-  assert.deepEqual(names(events("a", "Say", ["greedy"]), events("b", "Tell", ["greedy"])), ["“Say”", "“Tell”"]);
-  assert.deepEqual(names(events("a", "Say", ["greedy"]), events("b", "Say", ["greedy"])), ["greedy, earlier", "greedy, later"]);
 });

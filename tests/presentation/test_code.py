@@ -21,7 +21,7 @@ from specdemo.measure.race import run_alone
 from specdemo.models.catalogue import find
 from specdemo.models.folder import inspect_folder
 from specdemo.models.gguf import inspect_model
-from specdemo.models.pairs import BUNDLED, begun, bundled_models, bundled_pair, pair_of
+from specdemo.models.pairs import BUNDLED, bundled_models, bundled_pair, initial_settings, pair_of
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.records import ModelPair, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -52,13 +52,28 @@ def written(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> str:
 def test_the_lines_for_genai_write_what_the_engine_writes(
     engine: GenAIEngine, chosen: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    settings = begun(engine.pair.target, max_new_tokens=40, repetition_penalty=1.1, **chosen)
+    settings = initial_settings(engine.pair.target, max_new_tokens=40, repetition_penalty=1.1, **chosen)
     prompt = "Once upon a time there was a fox who"
     expected = run_alone(engine.decoder(Request.of(prompt, settings))).text
     lines = code("genai", engine.pair, settings, prompt, local=True)
     capfd.readouterr()
     exec(lines, {})
     assert capfd.readouterr().out == expected + "\n"
+
+
+@pytest.mark.openvino
+def test_the_lines_for_a_model_in_parts_write_what_the_engine_writes(capfd: pytest.CaptureFixture[str]) -> None:
+    runtime = RuntimeSettings.checked(precision="f32", model_cache=False)
+    pair = pair_of(inspect_folder(FIXTURES / "mtp"), runtime=runtime)
+    settings = GenerationSettings(num_assistant_tokens=3, max_new_tokens=16, ignore_eos=True)
+    engine = GenAIEngine(pair)
+    expected = run_alone(engine.decoder(Request.of("abc def ghi", settings))).text
+    engine.close()
+    lines = code("genai", pair, settings, "abc def ghi", local=True)
+    capfd.readouterr()
+    exec(lines, {})
+    assert capfd.readouterr().out == expected + "\n"
+    assert "--draft_source_model" in code("ovms", pair, settings, "abc", local=True)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -282,14 +297,14 @@ def test_a_visitor_from_elsewhere_does_not_learn_paths(tiny: ModelPair) -> None:
 
 def test_a_catalogues_model_is_named_by_its_repository(monkeypatch: pytest.MonkeyPatch, tiny: ModelPair) -> None:
     source = find("smollm2").target
-    monkeypatch.setattr("specdemo.models.origins._source", lambda model: source)
+    monkeypatch.setattr("specdemo.models.library._source", lambda model: source)
     lines = code("llama.cpp", tiny, GenerationSettings(drafter="lookup"), PROMPT)
     assert (
         f"# hf download {source.repository} {source.file} --local-dir ., or from the package {source.package}"
         in lines
     )
     original = source.model_copy(update={"format": "convert", "repository": "someone/model"})
-    monkeypatch.setattr("specdemo.models.origins._source", lambda model: original)
+    monkeypatch.setattr("specdemo.models.library._source", lambda model: original)
     assert "vllm serve someone/model" in code("vllm", tiny, GenerationSettings(), PROMPT)
     assert "from_pretrained('someone/model')" in code("transformers", tiny, GenerationSettings(), PROMPT)
 

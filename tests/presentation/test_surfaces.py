@@ -11,9 +11,9 @@ import pytest
 from PIL import ImageDraw
 from rich.console import Console
 
-from specdemo.analysis.speedups import Speedup, of_comparison, of_trials, summarise
+from specdemo.analysis.estimates import Speedup, of_comparison, of_trials, summarise
 from specdemo.cli.terminal import print_comparison
-from specdemo.experiments.sweep import Candidate, Point
+from specdemo.experiments.sweep_result import Candidate, Point
 from specdemo.presentation import schema
 from specdemo.presentation.feed import feed_of
 from specdemo.presentation.figures import figures

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.analysis import metrics
+from specdemo.analysis.estimates import of_comparison, summarise
 from specdemo.analysis.metrics import Loop, loop
 from specdemo.analysis.predict import ceiling
-from specdemo.analysis.speedups import of_comparison, summarise
 from specdemo.engines.base import THOROUGH
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.conditions import OtherLoad
@@ -132,7 +132,7 @@ def test_a_figure_that_is_too_noisy_says_what_would_settle_it() -> None:
     noisy = estimated(*[0.8, 0.95, 1.3] * 3)
     assert noisy.sentence.startswith("Anything from 0.80× to 1.30× fits the measurements.")
     disturbed = estimated(*[0.8, 0.95, 1.3] * 3, other_load=0.91)
-    assert disturbed.sentence.endswith("Close other programs and run again for a firmer result.")
+    assert disturbed.sentence.endswith("Close other programs and run again.")
     assert disturbed.chip == "disturbed: other programs used 91 % of the processor"
     assert disturbed.doubt in disturbed.why
 
@@ -172,7 +172,7 @@ def test_what_disturbs_a_measurement_is_named() -> None:
     assert kinds(repeated(2.0, other_load=0.3)) == ["other load"]
     costs = Costs(plain_step=1, draft_step=None, verify=(1.0, 0.98, 0.9, 1.2))
     (doubt,) = warnings(comparison.model_copy(update={"costs": costs}))
-    assert doubt.reason.startswith("v(3) = 0.90 is below 1")
+    assert doubt.reason.startswith("A pass over 3 tokens seemed to take 0.90 of one")
     unsteady = {"speculative": WarmUp(rounds=9, seconds=3, steady=False)}
     assert kinds(comparison.model_copy(update={"warm_up": unsteady})) == ["still warming up"]
 

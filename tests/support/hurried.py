@@ -10,5 +10,7 @@ from specdemo.cli import main
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
 
+load_briefly = partial(load_engine, thoroughness=BRIEF)
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], load=partial(load_engine, thoroughness=BRIEF)))
+    sys.exit(main(sys.argv[1:], load=load_briefly))

@@ -17,7 +17,7 @@ from specdemo.models.pairs import default_pair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.page import build_page, launch_options
 from specdemo.ui.session import initial_pair
-from specdemo.worker import WithEngine, Worker
+from specdemo.worker import Prepare, Worker
 from tests.support.browser import FLAGS, installed, models_tab, open_tab, repeated, run, set_slider, start, watch
 
 SIZES: tuple[ViewportSize, ...] = (
@@ -97,7 +97,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(exist_ok=True)
     pair = default_pair()
-    worker = Worker(load_engine, WithEngine(GenerationSettings().engine, initial_pair(pair)))
+    worker = Worker(load_engine, Prepare(GenerationSettings().engine, initial_pair(pair)))
     app = build_page(worker, pair)
     _, url, _ = app.launch(**launch_options(), prevent_thread_lock=True, quiet=True)
     with sync_playwright() as playwright:

@@ -18,9 +18,9 @@ from torch import nn
 
 from specdemo.analysis.metrics import passes
 from specdemo.train import fit, objective
+from specdemo.train.architecture import PRODUCTS
 from specdemo.train.evaluate import acceptance_length
 from specdemo.train.fit import Plan, Point
-from specdemo.train.modules import PRODUCTS
 from specdemo.train.objective import LATER, MATCHING, Context, Learner, Loss, Weights, gradients, weights_at
 from specdemo.train.request import OBJECTIVES, Objective, Request
 

@@ -18,12 +18,12 @@ from specdemo.models.converted import folder_of
 from specdemo.models.gguf import inspect_gguf
 from specdemo.models.gguf_convert import convert_gguf
 from specdemo.models.graph import join_products
-from specdemo.train import text
 from specdemo.train.corpus import Conversation, Corpus, Label, is_corpus, pack, unpacked
 from specdemo.train.network import Network
 from specdemo.train.prompts import kind_of, read_passages, read_prompts, with_passage
+from specdemo.train.request import Effort
 from specdemo.train.table import predictions
-from specdemo.train.text import AnswerSettings, Sources, Writer
+from specdemo.train.text import ALIKE, AnswerSettings, Sources, Writer
 from tests.support import gguf_files
 from tests.support.folders import FIXTURES
 
@@ -31,10 +31,7 @@ TARGET = FIXTURES / "eagle3" / "target"
 PEOPLE = Label("question", "people")
 
 
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "BATCH", 16)
-    monkeypatch.setattr(text, "ANSWER", 24)
+SMALL = Effort(batch=16, answer=24)
 
 
 def _prompts(file: Path, **counts: int) -> Path:
@@ -54,7 +51,7 @@ def test_a_table_is_made_without_pytorch(
     prompts = _prompts(tmp_path / "prompts.jsonl", first=20, second=12)
     options = ["train-draft", "--target", str(TARGET), "--models-dir", str(tmp_path), "--threads", "1"]
     sources = ["--prompts", str(prompts), "--hold-out", "second"]
-    assert main([*options, *sources, "--kind", "table", "--out", "counts", "--tokens", "700"]) == 0
+    assert main([*options, *sources, "--kind", "table", "--out", "counts", "--tokens", "700"], effort=SMALL) == 0
     assert "of held-out tokens predicted" in capfd.readouterr().err
     table = Table.load(tmp_path / "counts" / TABLE)
     assert len(table)
@@ -64,7 +61,7 @@ def test_a_table_is_made_without_pytorch(
     written = Corpus(tmp_path / ".counts.training" / "text")
     first = [written.label(index).source for index in range(len(prompts.read_text().splitlines()))]
     assert (first.count("first"), first.count("second")) == (20, 12)  # before anything else
-    elsewhere = predictions(table, written, written.divided("second").elsewhere)
+    elsewhere = predictions(table, written, written.split("second").elsewhere)
     assert f"**{elsewhere.agreement:.1%}**" in card
 
     again = [
@@ -77,23 +74,26 @@ def test_a_table_is_made_without_pytorch(
         "--text",
         str(tmp_path / ".counts.training" / "text"),
     ]
-    assert main([*options, *again]) == 0
+    assert main([*options, *again], effort=SMALL) == 0
     taken = Corpus(tmp_path / ".again.training" / "text")
     assert 300 <= taken.answer_tokens < written.answer_tokens
     assert "a second" not in capfd.readouterr().err  # nothing was written anew
 
-    assert main([*options, "--out", "draft"]) == 2
+    assert main([*options, "--out", "draft"], effort=SMALL) == 2
     assert "--kind table" in capfd.readouterr().err
     for wrong in ("third", ""):
         one = _prompts(tmp_path / "one.jsonl", only=3) if not wrong else prompts
         assert (
-            main([*options, "--kind", "table", "--out", "x", "--prompts", str(one), "--hold-out", wrong or "only"])
+            main(
+                [*options, "--kind", "table", "--out", "x", "--prompts", str(one), "--hold-out", wrong or "only"],
+                effort=SMALL,
+            )
             == 2
         )
         assert "one of several sources" in capfd.readouterr().err
-    assert main([*options, "--kind", "table", "--out", "x", "--curve"]) == 2
+    assert main([*options, "--kind", "table", "--out", "x", "--curve"], effort=SMALL) == 2
     assert "counted, not trained" in capfd.readouterr().err
-    assert main([*options, "--kind", "table", "--out", "x", "--text", str(tmp_path)]) == 2
+    assert main([*options, "--kind", "table", "--out", "x", "--text", str(tmp_path)], effort=SMALL) == 2
     assert "text.rows" in capfd.readouterr().err
 
 
@@ -130,11 +130,11 @@ def test_prompts_are_held_out_whole_and_by_source(tmp_path: Path) -> None:
     for start in range(2):  # every prompt twice: answered greedily and sampled
         batch = [Conversation.of([1, number], [5, start], PEOPLE, bool(start)) for number in range(100)]
         corpus.append([*batch, *(Conversation.of([2, number], [6], Label("list", "other")) for number in range(10))])
-    parts = corpus.divided("other")
+    parts = corpus.split("other")
     assert (len(parts.train), len(parts.held_out), len(parts.elsewhere)) == (2 * 91, 2 * 9, 20)
     assert sorted([*parts.train, *parts.held_out, *parts.elsewhere]) == list(range(len(corpus)))
     assert not {corpus[index].digest for index in parts.train} & {corpus[index].digest for index in parts.held_out}
-    assert not corpus.divided().elsewhere
+    assert not corpus.split().elsewhere
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,9 @@ def test_chats_go_on_for_up_to_three_turns(tmp_path: Path) -> None:
     file = tmp_path / "tiny.gguf"
     gguf_files.write(file, "llama")
     assert list(convert_gguf(file))
-    writer = Scripted(folder_of(inspect_gguf(file)), AnswerSettings(greedy=1), 1)
+    writer = Scripted(
+        folder_of(inspect_gguf(file)), AnswerSettings(greedy=1, tokens=SMALL.answer, batch=SMALL.batch), 1
+    )
     assert writer.between, "the template has a place for another turn"
     batch = [one for index in range(4) for one in writer.batch(index, 0, ["A text. Of sentences."], Sources())]
     turns = [int((np.diff(one.answered.astype(int)) == 1).sum()) for one in batch]
@@ -220,8 +222,8 @@ def test_chats_go_on_for_up_to_three_turns(tmp_path: Path) -> None:
         assert one.ids[one.answered].tolist() == answer * (int(one.answered.sum()) // len(answer))
         assert one.ids[: one.prompt].tolist() in writer.read
     made_up = [writer.decode(one.ids[: one.prompt].tolist()) for one in batch if one.label.source == "target"]
-    assert 0 < len(made_up) <= text.ALIKE * 40  # no more of one opening
-    assert writer.openings.most_common(1)[0][1] <= text.ALIKE
+    assert 0 < len(made_up) <= ALIKE * 40  # no more of one opening
+    assert writer.openings.most_common(1)[0][1] <= ALIKE
 
 
 def test_products_that_were_joined_are_read_apart() -> None:

@@ -28,14 +28,13 @@ from specdemo.models.library import library
 from specdemo.models.pairs import pair_of
 from specdemo.records import Request as DecodingRequest
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.train import evaluate, fit, pipeline, text
+from specdemo.train import pipeline
 from specdemo.train.corpus import Conversation, Corpus, Label
 from specdemo.train.dataset import write_labels
-from specdemo.train.network import Network
+from specdemo.train.network import Network, from_draft
 from specdemo.train.pipeline import Run
 from specdemo.train.prompts import Prompt
-from specdemo.train.request import Kind, Request
-from specdemo.train.start import from_draft
+from specdemo.train.request import Effort, Kind, Request
 from specdemo.train.text import Sources
 from tests.support import gguf_files
 from tests.support.folders import FIXTURES
@@ -44,28 +43,17 @@ TARGET = FIXTURES / "eagle3" / "target"
 LABEL = Label("question", "people")
 
 
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little text, short races, and enough steps for a tiny network."""
-    monkeypatch.setattr(text, "BATCH", 24)
-    monkeypatch.setattr(text, "ANSWER", 40)
-    monkeypatch.setattr(pipeline, "EPOCHS", 60)
-    monkeypatch.setattr(evaluate, "OPENINGS", evaluate.OPENINGS[:1])
-    monkeypatch.setattr(evaluate, "TOKENS", 16)
-
-
-@pytest.fixture
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without step costs and races."""
-    monkeypatch.setattr(pipeline, "costs_of", lambda pair: None)
-    monkeypatch.setattr(pipeline, "raced", lambda *_: "")
+SMALL = Effort(batch=24, answer=40, epochs=60, races=1, race_tokens=16)
+"""Little text, one short race, and enough steps for a tiny network."""
+UNMEASURED = replace(SMALL, races=0)
+"""Without step costs and races."""
 
 
 @pytest.mark.parametrize("kind", ["draft", "eagle3"])
 def test_a_draft_is_trained_and_can_be_used(kind: Kind, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--target", str(TARGET), "--kind", kind, "--models-dir", str(tmp_path), "--threads", "1"]
     command = ["train-draft", *options, "--out", "made", "--tokens", "500", "--penalty", "1"]
-    assert main(command) == 0
+    assert main(command, effort=SMALL) == 0
     said = capfd.readouterr()
     assert "--draft made" in said.out
     stages = ("text: ", "labels: ", "measuring step costs", "training: step ", "minutes left", "Raced on 1 prompts")
@@ -78,18 +66,16 @@ def test_a_draft_is_trained_and_can_be_used(kind: Kind, tmp_path: Path, capfd: p
     card = (tmp_path / "made" / "README.md").read_text()
     for words in ("# A draft for target", f"**{last}%**", "| lookahead | 1 |", "median speedup"):
         assert words in card
-    assert main(command) == 2
+    assert main(command, effort=SMALL) == 2
     assert "choose another --out" in capfd.readouterr().err
     if kind == "eagle3":
-        assert main([*command, "--out", "again", "--from", "made"]) == 1
+        assert main([*command, "--out", "again", "--from", "made"], effort=SMALL) == 1
         assert "that train-draft made with --kind draft" in capfd.readouterr().err
 
 
-@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("kind", ["draft", "eagle3"])
-def test_an_interrupted_run_ends_like_any_other(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "SAVE_SECONDS", 0)
-    monkeypatch.setattr(pipeline, "EPOCHS", 8)
+def test_an_interrupted_run_ends_like_any_other(kind: Kind, tmp_path: Path) -> None:
+    effort = replace(UNMEASURED, epochs=8, save_seconds=0)
     lines = list[str]()
 
     def interrupt(at: str) -> Callable[[str], None]:
@@ -101,30 +87,30 @@ def test_an_interrupted_run_ends_like_any_other(kind: Kind, tmp_path: Path, monk
         return say
 
     request, target = Request("target", kind, tokens=500), inspect_folder(TARGET)
-    whole = Run(request, target, tmp_path / "whole", 1, say=interrupt("never")).everything()
+    whole = Run(request, target, tmp_path / "whole", 1, say=interrupt("never"), effort=effort).everything()
     for stage in ("labels: ", "training: step"):
         with pytest.raises(InterruptedError):
-            Run(request, target, tmp_path / "parts", 1, say=interrupt(stage)).everything()
+            Run(request, target, tmp_path / "parts", 1, say=interrupt(stage), effort=effort).everything()
         assert not (tmp_path / "parts").exists()
     interrupted = lines[-1].partition(",")[0]
     del lines[:]
-    parts = Run(request, target, tmp_path / "parts", 1, say=interrupt("never")).everything()
+    parts = Run(request, target, tmp_path / "parts", 1, say=interrupt("never"), effort=effort).everything()
     assert not any(line.startswith(("text", "labels", f"{interrupted},")) for line in lines)
     assert parts == whole
     first, second = ((tmp_path / name / "openvino_model.bin").read_bytes() for name in ("whole", "parts"))
     assert first == second
 
 
-@pytest.mark.usefixtures("unmeasured")
-def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_begins_from_an_earlier_one(tmp_path: Path) -> None:
     target, network = inspect_folder(TARGET), Network(TARGET)
-    earlier = Run(Request("target", tokens=500, penalty=1), target, tmp_path / "earlier", 1).everything()
+    request = Request("target", tokens=500, penalty=1)
+    earlier = Run(request, target, tmp_path / "earlier", 1, effort=UNMEASURED).everything()
     start, kept = from_draft(tmp_path / "earlier", network)
     assert start.rows.shape == (len(kept), network.shape.hidden)
-    monkeypatch.setattr(pipeline, "EPOCHS", 1)
-    request = Request("target", tokens=500, penalty=1, begin=str(tmp_path / "earlier"))
-    assert Run(request, target, tmp_path / "later", 1).everything().agreement >= earlier.agreement - 0.05
-    head = Run(replace(request, kind="eagle3"), target, tmp_path / "head", 1)
+    once = replace(UNMEASURED, epochs=1)
+    request = replace(request, begin=str(tmp_path / "earlier"))
+    assert Run(request, target, tmp_path / "later", 1, effort=once).everything().agreement >= earlier.agreement - 0.05
+    head = Run(replace(request, kind="eagle3"), target, tmp_path / "head", 1, effort=once)
     assert head.everything().agreement >= earlier.agreement - 0.05
     learner = head.learner(head.dataset())
     assert [learner.steps(share) for share in (0, 0.1)] == [1, 3]
@@ -136,12 +122,11 @@ def test_a_draft_begins_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.
         from_draft(ASSETS / "smollm2-draft", network)
 
 
-@pytest.mark.usefixtures("unmeasured")
-def test_parts_of_the_text_say_what_more_of_it_is_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "EPOCHS", 6)
+def test_parts_of_the_text_say_what_more_of_it_is_worth(tmp_path: Path) -> None:
     prompts = [Prompt(f"a b {number}", Label("list", "people" if number % 4 else "others")) for number in range(60)]
     request = Request("target", tokens=1500, hold_out="others", match_states=True, replay=True, curve=True)
-    found = Run(request, inspect_folder(TARGET), tmp_path / "made", 1).everything(Sources(prompts))
+    effort = replace(UNMEASURED, epochs=6)
+    found = Run(request, inspect_folder(TARGET), tmp_path / "made", 1, effort=effort).everything(Sources(prompts))
     points = json.loads((tmp_path / "made" / pipeline.BY_TEXT).read_text())
     tokens = [point["tokens"] for point in points]
     assert tokens == sorted({*tokens})
@@ -159,12 +144,10 @@ def test_parts_of_the_text_say_what_more_of_it_is_worth(tmp_path: Path, monkeypa
         assert words in card
 
 
-@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
     ("family", "kind"), [("llama", "draft"), ("qwen2", "draft"), ("qwen3", "draft"), ("llama", "eagle3")]
 )
 def test_a_gguf_file_is_a_target(family: str, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "EPOCHS", 1)
     monkeypatch.setattr(gguf_files, "LAYERS", 10 if kind == "eagle3" else 2)
     file = tmp_path / "tiny.gguf"
     gguf_files.write(file, family)
@@ -174,7 +157,7 @@ def test_a_gguf_file_is_a_target(family: str, kind: Kind, tmp_path: Path, monkey
         Prompt(f"a b {number}", Label("question", "people" if number % 3 else "others")) for number in range(48)
     ]
     request = Request("tiny.gguf", kind, tokens=1500, hold_out="others", vocabulary=64)
-    Run(request, target, tmp_path / "made", 1).everything(Sources(prompts))
+    Run(request, target, tmp_path / "made", 1, effort=replace(UNMEASURED, epochs=1)).everything(Sources(prompts))
     made = inspect_folder(tmp_path / "made", draft=True)
     card = (tmp_path / "made" / "README.md").read_text()
     for words in (

@@ -9,7 +9,7 @@ import pytest
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings
 from specdemo.models import pairs
-from specdemo.models.catalogue import Beginning, find
+from specdemo.models.catalogue import Defaults, find
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
@@ -25,7 +25,7 @@ BEGUN = {"repetition_penalty": 1.3, "num_assistant_tokens": 7}
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> ModelPair:
     """The bundled pair, as if the catalogue had settings for it."""
-    entry = find("story-pair").model_copy(update={"begin": Beginning(generation=BEGUN)})
+    entry = find("story-pair").model_copy(update={"begin": Defaults(generation=BEGUN)})
     monkeypatch.setattr(pairs, "catalogue", lambda: (entry,))
     return bundled_pair()
 

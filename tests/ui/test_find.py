@@ -1,14 +1,21 @@
 """The conclusions of the search for the current prompt's best setting, without a page."""
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from specdemo.analysis.intervals import Interval
+from specdemo.analysis.estimates import Interval
 from specdemo.engines.scripted import ScriptedEngine
-from specdemo.experiments.sweep import Candidate, Point, Sweep, candidates, recommend
+from specdemo.experiments.sweep import candidates
+from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend
 from specdemo.settings import GenerationSettings
-from specdemo.ui.tabs.find import outcome, with_current
+from specdemo.ui.controls import start_values
+from specdemo.ui.session import with_chat_cache
+from specdemo.ui.tabs.compare import QUICK
+from specdemo.ui.tabs.find import Finder, outcome, with_current
+from specdemo.worker import Job, WithEngine
 
 NOW = GenerationSettings(num_assistant_tokens=2)
 
@@ -82,3 +89,24 @@ def test_the_present_setting_is_among_those_tried(changes: dict[str, Any], name:
     before = candidates(ScriptedEngine().pair, settings, (2, 3), ())
     added = [candidate.name for candidate in with_current(before, settings) if candidate not in before]
     assert added == ([] if name is None else [name])
+
+
+class Asked:
+    """Stands for the sessions, and remembers what was to be measured."""
+
+    jobs: list[WithEngine]
+
+    def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
+        assert isinstance(job, WithEngine)
+        self.jobs = [job]
+        yield from ()
+
+
+def test_it_searches_with_the_pair_that_a_run_has_loaded() -> None:
+    pair, asked = ScriptedEngine().pair, Asked()
+    chat = pair.model_copy(update={"target": pair.target.model_copy(update={"chat_template": True})})
+    values = start_values(chat).values()
+    request: Any = SimpleNamespace(session_hash="visitor")
+    list(Finder(asked).find(request, True, chat, "Say", QUICK, *values))  # type: ignore[arg-type]
+    assert asked.jobs[0].pair == with_chat_cache(chat, GenerationSettings())
+    assert asked.jobs[0].pair.runtime.enable_prefix_caching

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Event
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any, cast
@@ -77,6 +78,14 @@ def event(app: App, name: str) -> dict[str, Any]:
     return {"fn_index": fn._id, "data": data, "session_hash": uuid4().hex}
 
 
+def until_nothing_waits(app: App) -> None:
+    """Wait until every event is done, and forgotten."""
+    until = monotonic() + 30
+    while app.get_blocks()._queue.event_ids_to_events:
+        assert monotonic() < until
+        sleep(0.05)
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "parameters"),
     [
@@ -117,6 +126,13 @@ def test_the_queue_keeps_messages_where_it_is_expected(page: httpx.Client, app: 
     assert queue.pending_messages_per_session.bytes == 0
 
 
+def test_the_queue_makes_no_table_of_its_events(page: httpx.Client, app: App) -> None:
+    queue = app.get_blocks()._queue
+    names = {"ANALYTICS_MAX_EVENTS", "ANAYLTICS_CACHE_FREQUENCY"}
+    assert names <= vars(Queue(False, 1, 0, None, gr.Blocks())).keys()
+    assert cast(Any, queue).compute_analytics_summary([{"function": "a"}]) == {"functions": {}}
+
+
 def test_unread_messages_keep_to_their_budget(page: httpx.Client, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNREAD_BYTES", 4 * 2**20)
     queue, body, emoji = app.get_blocks()._queue, event(app, "code"), "\N{GRINNING FACE}" * 2**17
@@ -132,6 +148,26 @@ def test_unread_messages_keep_to_their_budget(page: httpx.Client, app: App, monk
     assert queue.pending_event_ids_session.keys() <= boxes.keys()
     told = page.get("/gradio_api/queue/data", params={"session_hash": "visitor-0"})
     assert "This session has expired. Reload the page." in told.text
+
+
+def test_events_under_way_keep_to_their_budget(page: httpx.Client, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    going, body, queue = Event(), event(app, "leave_queue") | {"event_data": "x" * 10_000}, app.get_blocks()._queue
+    fn = app.get_blocks().fns[body["fn_index"]]
+
+    def wait(*_: object) -> list[Any]:
+        going.wait(30)
+        return [gr.skip()] * len(fn.outputs)
+
+    monkeypatch.setattr(fn, "fn", wait)
+    monkeypatch.setattr(limits, "EVENTS_BYTES", 25_000)
+    until_nothing_waits(app)
+    answers = [page.post(JOIN, json=body | {"session_hash": f"waiting-{number}"}) for number in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 503]
+    assert "try again in a minute" in answers[-1].text
+    going.set()
+    until_nothing_waits(app)
+    assert cast(Any, queue.event_ids_to_events).bytes == 0
+    assert page.post(JOIN, json=body).status_code == 200
 
 
 def test_state_keeps_to_its_budget(page: httpx.Client, app: App, monkeypatch: pytest.MonkeyPatch) -> None:

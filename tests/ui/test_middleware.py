@@ -1,5 +1,7 @@
 """Access checks in front of the page."""
 
+import gc
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from specdemo.ui import limits
 from specdemo.ui.limits import A_MINUTE, OPEN, SIGN_INS, Addresses
 from specdemo.ui.middleware import BODY_BYTES, TEXT_CHARACTERS, checks, is_loopback
 from specdemo.ui.uploads import FILE_BYTES, UPLOADS, UploadLimits, delete_older, visitors_files
@@ -33,6 +36,10 @@ async def answer(request: Request) -> PlainTextResponse:
     return PlainTextResponse("done", 422 if b"refuse" in await request.body() else 200)
 
 
+class Waiting(dict[str, Any]):
+    bytes = 0
+
+
 def client(
     url: str,
     host: str | None = None,
@@ -45,7 +52,7 @@ def client(
     app = Starlette(routes=[every], middleware=checks(host, allowed, uploads))
     queue = SimpleNamespace(
         pending_messages_per_session={"known": []},
-        event_ids_to_events={},
+        event_ids_to_events=Waiting(),
         pending_event_ids_session=defaultdict(set, busy=set(range(12))),
     )
     vars(app).update(auth=None, tokens={}, cookie_id="1", get_blocks=lambda: SimpleNamespace(_queue=queue))
@@ -270,14 +277,32 @@ def test_before_signing_in_only_what_that_needs_is_open() -> None:
         ({"data": ["x" * (TEXT_CHARACTERS + 1)]}, 413),
         ({"data": [{"turns": [{"prompt": "x" * 100_000}] * 6}]}, 413),
         ({"data": [[1] * 30_000]}, 413),
+        ({"event_data": [[]] * 30_000}, 413),
         ([1], 400),
         ({"session_hash": "busy"}, 429),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_an_event_has_names_texts_and_values_within_limits(event: Any, status: int) -> None:
     answered = client("http://localhost").post(JOIN, json=event)
     assert (answered.status_code, len(answered.text) < 200) == (status, True)
+
+
+def test_a_large_event_is_refused_without_a_search_for_garbage() -> None:
+    """Of which each would look at all objects of the server, and everyone would wait."""
+    searches = []
+
+    def searched(phase: str, info: dict[str, int]) -> None:
+        searches.append(info["generation"])
+
+    body, page = json.dumps({"event_data": [[]] * 200_000}, separators=(",", ":")), client("http://localhost")
+    gc.callbacks.append(searched)
+    try:
+        assert page.post(JOIN, content=body).status_code == 413
+    finally:
+        gc.callbacks.remove(searched)
+    assert len(searches) < 50
+    assert gc.isenabled()
 
 
 def test_a_body_that_is_no_json_is_refused() -> None:
@@ -294,14 +319,38 @@ def test_a_session_that_the_queue_does_not_know_is_told_so() -> None:
     assert "Reload the page" in page.get("/gradio_api/call/compare/gone").text
 
 
-def test_an_address_may_do_so_much_in_a_minute() -> None:
+def test_an_address_may_do_so_much_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "monotonic", lambda: 1e9)  # a slow machine would take longer than that
     elsewhere, here = (client("http://lab", "0.0.0.0", address=address) for address in ("10.0.0.7", "127.0.0.1"))
     assert {here.post(JOIN, json={}).status_code for _ in range(A_MINUTE + 20)} == {200}, "perhaps a proxy's"
-    answers = [elsewhere.post(JOIN, json={}) for _ in range(A_MINUTE + 200)]
+    answers = [elsewhere.post(JOIN, json={}) for _ in range(A_MINUTE + 1)]
     assert {answer.status_code for answer in answers[:A_MINUTE]} == {200}
     assert "wait a minute" in answers[-1].text
     assert elsewhere.get("/").text == "done", "reading goes on"
     assert client("http://lab", "0.0.0.0", address="10.0.0.8").post(JOIN, json={}).text == "done"
+
+
+def test_an_address_has_so_much_waiting_at_once() -> None:
+    def waiting(host: str) -> SimpleNamespace:
+        return SimpleNamespace(request=SimpleNamespace(client=SimpleNamespace(host=host)))
+
+    for address, neighbour, other in (
+        ("10.0.0.7", "10.0.0.7", "10.0.0.8"),
+        ("2001:db8::1", "2001:db8::2", "2001:db9::1"),
+    ):
+        page = client("http://lab", "0.0.0.0", address=address)
+        events = cast(Any, page.app).get_blocks()._queue.event_ids_to_events
+        events.update({str(number): waiting(neighbour) for number in range(OPEN - 1)}, other=waiting(other))
+        assert page.post(JOIN, json={}).text == "done"
+        events["last"] = waiting(address)
+        refused = page.post(JOIN, json={})
+        assert (refused.status_code, "from your address" in refused.text) == (429, True)
+        assert page.post("/gradio_api/cancel", json={}).text == "done"
+    here = client("http://lab", "0.0.0.0", address="127.0.0.1")
+    cast(Any, here.app).get_blocks()._queue.event_ids_to_events.update(
+        {str(number): waiting("127.0.0.1") for number in range(OPEN)}
+    )
+    assert here.post(JOIN, json={}).text == "done"
 
 
 def test_sign_ins_are_limited_sooner() -> None:

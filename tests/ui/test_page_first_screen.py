@@ -12,6 +12,7 @@ from tests.support.browser import (
     Visit,
     downloaded,
     finalized,
+    finish,
     open_tab,
     repeated,
     run,
@@ -126,6 +127,43 @@ def test_the_verdict_takes_a_fifth_of_the_screen_with_any_number_of_warnings(vis
     page.click(".why summary")
     expect(page.locator(".grounds")).to_contain_text("91 %")
     expect(page.locator(".grounds")).to_contain_text("experts")
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.keyboard.press("p")
+    finalized(page)
+    box = page.locator(".verdict").bounding_box()
+    assert box is not None
+    assert box["height"] <= 720 / 5
+    expect(page.locator(".doubt")).to_be_visible()
+    cut = "e => e.scrollHeight > e.clientHeight + 1"
+    assert not page.locator(".outcome").evaluate(cut)
+
+
+def test_a_presenter_has_everything_in_view_and_a_key_for_it(visit: Visit) -> None:
+    page = visit(f"{BRIEF}#present")
+    page.set_viewport_size({"width": 1280, "height": 720})
+    expect(page.locator("#rail")).to_be_hidden()
+    page.keyboard.press("r")
+    finish(page)
+    finalized(page)
+    needed = [".verdict", ".pane.plain", ".pane.speculative", ".chart.clock", ".chart.acceptance", ".presenter-keys"]
+    assert page.evaluate(VISIBLE, needed) == []
+    page.keyboard.press("s")
+    expect(page.locator(".slow-motion")).to_be_visible()
+    page.keyboard.press("s")
+    expect(page.locator(".slow-motion")).to_be_hidden()
+    asked = page.locator(".presenter-keys .prompt").text_content()
+    page.keyboard.press("n")
+    expect(page.locator(".presenter-keys .prompt")).not_to_have_text(str(asked))
+    expect(page.locator("#prompt textarea")).to_have_value(
+        str(page.locator(".presenter-keys .prompt").text_content())
+    )
+    page.keyboard.press("w")
+    page.wait_for_selector(".race[data-state=playing]")
+    page.keyboard.press("w")
+    expect(page.locator(".race .toggle")).to_have_text("Play")
+    page.keyboard.press("p")
+    expect(page.locator("#rail")).to_be_visible()
 
 
 def test_without_motion_the_end_is_shown_at_once_and_answers_can_be_copied(visit: Visit) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from specdemo.errors import LoadError
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.session import Sessions
-from specdemo.worker import WithEngine
+from specdemo.worker import IfLoaded, Prepare, WithEngine
 
 
 class Recorder:
@@ -15,10 +16,18 @@ class Recorder:
 
     def __init__(self) -> None:
         self.pairs: list[ModelPair] = []
+        self.idle: list[IfLoaded | Prepare] = []
 
     def run(self, job: WithEngine, *arguments: Any) -> Iterator[Any]:
         self.pairs.append(job.pair)
         yield from ()
+
+    def run_idle(self, job: IfLoaded | Prepare) -> Iterator[Any]:
+        self.idle.append(job)
+        yield from self.failing()
+
+    def failing(self) -> Iterator[Any]:
+        raise LoadError("OpenVINO cannot load it; export it again.")
 
     def compare(self, pair: ModelPair, *arguments: Any) -> Iterator[Any]:
         self.pairs.append(pair)
@@ -45,3 +54,12 @@ def test_an_empty_prompt_leaves_the_earlier_run_on_the_page() -> None:
     assert update.feed is None
     assert "The prompt is empty" in update.message
     assert worker.pairs == []
+
+
+def test_an_engine_gets_ready_for_whoever_reads_and_its_failures_wait_for_the_run() -> None:
+    worker, settings = Recorder(), GenerationSettings(num_assistant_tokens=3)
+    sessions = Sessions(worker)  # type: ignore[arg-type]
+    for load in (True, False):
+        sessions.prepare(bundled_pair(), settings, load=load)
+    job = Prepare("genai", bundled_pair(), settings)
+    assert worker.idle == [job, IfLoaded(job)]

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from specdemo.analysis import metrics
-from specdemo.analysis.predict import AS_MEASURED, Imagined
+from specdemo.analysis.predict import AS_MEASURED, WhatIf
 from specdemo.cli.terminal import print_report
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
@@ -23,22 +23,22 @@ from specdemo.experiments.bench import KIND, BenchPlan
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.plan import run_with_extras
 from specdemo.experiments.suites import Task
-from specdemo.experiments.sweep import Sweep, candidates, sweep
+from specdemo.experiments.sweep import candidates, sweep
+from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.hardware import Bound, MemoryUse
 from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
 from specdemo.presentation import figures
-from specdemo.progress import Phase, Progress
-from specdemo.records import Costs, StepCosts
+from specdemo.records import Costs, Phase, Progress, StepCosts
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import EMPTY, PairCosts, costs_board, prediction_board, result_board
 from specdemo.ui.events import job_updates
 from specdemo.ui.tabs.experiments import ExperimentCallbacks
 from specdemo.ui.tabs.tune import after_sweep, reset_for
-from specdemo.worker import WithEngine
+from specdemo.worker import Prepare
 
 ENGINE = ScriptedEngine(wrong=(3, 7), draft=0.001)
 SETTINGS = GenerationSettings(engine="traced", max_new_tokens=40, ignore_eos=True)
-JOB = WithEngine("traced", ENGINE.pair)
+JOB = Prepare("traced", ENGINE.pair)
 
 
 def swept() -> list[Progress[Sweep]]:
@@ -49,8 +49,8 @@ def swept() -> list[Progress[Sweep]]:
 def costs() -> Costs:
     *_, last = measure_contexts(ENGINE)
     assert isinstance(last, Progress)
-    assert last.found is not None
-    return last.found
+    assert last.result is not None
+    return last.result
 
 
 def pair_costs(**changes: object) -> PairCosts:
@@ -58,7 +58,7 @@ def pair_costs(**changes: object) -> PairCosts:
 
 
 def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
-    sweep_ = swept()[-1].found
+    sweep_ = swept()[-1].result
     shown = json.loads(result_board(sweep_))
     assert sweep_.recommendation.sentence in shown["html"]["opening"]
     predicted, textbook, dots = shown["charts"]["speedup"]["data"]
@@ -74,12 +74,12 @@ def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
 
 
 def test_a_sweep_that_has_only_begun_shows_nothing_false() -> None:
-    shown = json.loads(result_board(swept()[0].found))
+    shown = json.loads(result_board(swept()[0].result))
     assert shown == {"html": {}, "charts": {}, "whole": True}  # so the page empties what an earlier sweep showed
 
 
 def test_a_sweep_board_leaves_out_what_was_not_measured_and_names_what_was() -> None:
-    genai = swept()[-1].found
+    genai = swept()[-1].result
     points = [
         point.model_copy(update={"draft_share": None, "verify_share": None, "other_share": None})
         for point in genai.points
@@ -96,7 +96,7 @@ def test_a_sweep_board_leaves_out_what_was_not_measured_and_names_what_was() -> 
 
 
 def test_a_policys_speedup_comes_with_whether_outputs_were_identical() -> None:
-    sweep_ = swept()[-1].found
+    sweep_ = swept()[-1].result
     differing = [
         point.model_copy(update={"identical": point.candidate.name != "policy auto"}) for point in sweep_.points
     ]
@@ -146,22 +146,22 @@ def test_another_acceptance_changes_only_what_is_predicted() -> None:
 def test_imagined_costs_stand_beside_the_measured_ones() -> None:
     found = pair_costs()
     measured_, other = (
-        json.loads(prediction_board(found, 0.8, what_if)) for what_if in (AS_MEASURED, Imagined(0.5, 2))
+        json.loads(prediction_board(found, 0.8, what_if)) for what_if in (AS_MEASURED, WhatIf(0.5, 2))
     )
     assert "What if" not in measured_["html"]["expectation"]
     assert "what if" in [trace["name"] for trace in other["charts"]["prediction"]["data"]]
-    half, whole = (metrics.draft_cost(costs) for costs in (Imagined(0.5, 2).of(found.costs), found.costs))
+    half, whole = (metrics.draft_cost(costs) for costs in (WhatIf(0.5, 2).of(found.costs), found.costs))
     assert f"c = {figures.number(half)} (measured {figures.number(whole)})" in other["html"]["expectation"]
     assert set(other["charts"]) == {"prediction"}
     assert "is assumed to double v(n) − 1" in other["html"]["expectation"]
-    smaller = json.loads(prediction_board(found, 0.8, Imagined(0.5)))["html"]["expectation"]
+    smaller = json.loads(prediction_board(found, 0.8, WhatIf(0.5)))["html"]["expectation"]
     assert "bandwidth" not in smaller  # only the draft differs
     assert "At an acceptance of 0.80" in smaller
 
 
 def test_another_pair_starts_with_nothing_imagined() -> None:
     *_, acceptance, draft, growth = reset_for(ENGINE.pair, "mine")
-    assert (acceptance, Imagined(draft, growth)) == (0.7, AS_MEASURED)
+    assert (acceptance, WhatIf(draft, growth)) == (0.7, AS_MEASURED)
 
 
 def test_a_draft_whose_cost_is_not_known_predicts_nothing() -> None:
@@ -182,7 +182,7 @@ def test_costs_of_more_lengths_are_richer_if_they_are_of_the_same_pair_and_engin
 
 @pytest.mark.parametrize("drafter", ["model", "lookup"])
 def test_a_sweep_keeps_richer_costs_and_tells_the_acceptance_of_a_draft_model_alone(drafter: str) -> None:
-    sweep_, rich = swept()[-1].found, pair_costs()
+    sweep_, rich = swept()[-1].result, pair_costs()
     poor = Costs.of(rich.costs.contexts[:1])
     settings = sweep_.settings.model_copy(update={"drafter": drafter})
     sweep_ = sweep_.model_copy(update={"costs": poor, "settings": settings})
@@ -194,7 +194,7 @@ def test_a_sweep_keeps_richer_costs_and_tells_the_acceptance_of_a_draft_model_al
 
 
 def test_the_terminal_tells_what_steps_cost_and_explains_predictions_only_where_there_are() -> None:
-    sweep_ = swept()[-1].found
+    sweep_ = swept()[-1].result
     step, drafted = costs().plain_step, costs().draft_step
     assert drafted is not None
     shown = printed(sweep_)
@@ -219,7 +219,7 @@ def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
     tasks = [Task(name="one", task="tales", prompt="Say"), Task(name="two", task="<b>", prompt="Say more")]
     states = list(bench(BenchPlan(ENGINE.pair, tasks, SETTINGS, ["traced constant"], repeats=2), lambda name: ENGINE))
     assert isinstance(states[-1], Progress)
-    shown = json.loads(result_board(states[-1].found))
+    shown = json.loads(result_board(states[-1].result))
     assert "identical" in shown["html"]["table"]
     assert "&lt;b&gt;" in shown["html"]["table"]
     assert shown["charts"]["speedup"]["data"][0]["name"] == "traced constant"
@@ -232,7 +232,7 @@ class Sessions:
     def __init__(self, *progress: object, error: EngineError | None = None) -> None:
         self._progress, self._error = progress, error
 
-    def measure(self, visitor: str, what: str, job: WithEngine) -> Iterator[object]:
+    def measure(self, visitor: str, what: str, job: Prepare) -> Iterator[object]:
         yield from self._progress
         if self._error is not None:
             raise self._error
@@ -243,7 +243,7 @@ def shown(sessions: Sessions) -> list[Any]:
 
 
 def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
-    sweep_ = swept()[-1].found
+    sweep_ = swept()[-1].result
     half, whole = (Progress(done, 2, 61.0, sweep_) for done in (1, 2))
     phase, first, last = shown(Sessions(Phase("loading"), half, whole))
     assert "Loading the models" in phase.message
@@ -252,7 +252,7 @@ def test_phases_and_progress_are_told_and_the_end_clears_them() -> None:
 
 
 def test_what_is_finished_stays_after_a_stop_and_after_a_failure() -> None:
-    half = Progress(1, 2, None, swept()[-1].found)
+    half = Progress(1, 2, None, swept()[-1].result)
     assert "Stopped after 1 of 2; finished results are kept" in shown(Sessions(half))[-1].message
     failed = shown(Sessions(half, error=EngineError()))[-1]
     assert 'role="alert"' in failed.message
@@ -318,8 +318,8 @@ def test_memory_is_measured_after_the_rows_until_a_stop(to_its_end: bool, monkey
             stopped.append(True)
     *_, measuring, last = states
     assert measuring.doing == "memory and bandwidth"
-    assert last.found.complete
-    assert (len(last.found.memory), last.found.bound) == ((2, bound) if to_its_end else (0, None))
+    assert last.result.complete
+    assert (len(last.result.memory), last.result.bound) == ((2, bound) if to_its_end else (0, None))
 
 
 def test_a_cache_that_cannot_be_written_is_told_and_nothing_is_run(

@@ -6,13 +6,13 @@ from base64 import b64encode
 from collections.abc import Generator
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 from unittest import mock
 
 import psutil
 import pytest
 
-from specdemo.child import Limits
+from specdemo.child import Limits, finished
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, PromptError
 from specdemo.measure.race import race
@@ -23,17 +23,6 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui import uploads
 from specdemo.ui.tabs.compare import CompareCallbacks, restore_chat
 from specdemo.ui.uploads import meanwhile, open_apart, share_apart, show_file, tasks_apart
-
-T = TypeVar("T")
-
-
-def result(work: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +39,11 @@ def packed(comparison: dict[str, Any]) -> str:
 
 def test_a_file_is_opened_and_a_run_drawn_in_a_process_of_its_own(saved: dict[str, Any]) -> None:
     data = json.dumps(saved).encode()
-    assert result(open_apart(data)).anatomy == show_file(data).anatomy
+    assert finished(open_apart(data)).anatomy == show_file(data).anatomy
     for kind, start in (("html", b"<!"), ("png", b"\x89PNG"), ("gif", b"GIF8")):
-        assert result(share_apart(kind, packed(saved))).startswith(start)
+        assert finished(share_apart(kind, packed(saved))).startswith(start)
     with pytest.raises(FileError, match="not a comparison"):
-        result(open_apart(b"{}"))
+        finished(open_apart(b"{}"))
 
 
 def test_twenty_thousand_turns_are_refused_at_once(saved: dict[str, Any]) -> None:
@@ -75,7 +64,7 @@ def test_a_picture_that_takes_too_long_is_refused(saved: dict[str, Any], monkeyp
     long, began = packed(saved | {"prompt": "\n" * 2**22}), monotonic()
     assert len(long) < 50_000
     with pytest.raises(FileError, match="takes too long to draw; share it as JSON"):
-        result(share_apart("gif", long))
+        finished(share_apart("gif", long))
     assert monotonic() - began < 20
 
 
@@ -99,11 +88,11 @@ def test_the_page_shows_why_a_file_is_refused() -> None:
 def test_prompts_of_a_file_are_read_apart(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "Once"}\n{"prompt": "Twice"}\n')
-    assert [task.prompt for task in result(tasks_apart(str(file), "base", 5))] == ["Once", "Twice"]
-    assert len(result(tasks_apart(None, "base", 3))) == 3
+    assert [task.prompt for task in finished(tasks_apart(str(file), "base", 5))] == ["Once", "Twice"]
+    assert len(finished(tasks_apart(None, "base", 3))) == 3
     file.write_text("{")
     with pytest.raises(FileError, match="is not JSON"):
-        result(tasks_apart(str(file), "base", 5))
+        finished(tasks_apart(str(file), "base", 5))
 
 
 def test_kinds_of_files_are_those_that_the_page_offers() -> None:

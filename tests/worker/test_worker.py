@@ -12,23 +12,22 @@ from time import perf_counter, sleep
 import psutil
 import pytest
 
-from specdemo.engines.base import Decoder, Engine
+from specdemo.engines.base import THOROUGH, Decoder, Engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError, LoadError, PromptError
-from specdemo.measure.conditions import steady_since
+from specdemo.measure.conditions import steady_before
 from specdemo.measure.race import race
-from specdemo.progress import Phase
-from specdemo.records import Comparison, Costs, ModelPair, Request, Slice
+from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.worker import Engines, IfLoaded, WithEngine, Worker, process
+from specdemo.worker import Engines, IfLoaded, Prepare, WithEngine, Worker
 
 LONG = GenerationSettings(ignore_eos=True, max_new_tokens=2000)
 SHORT = GenerationSettings(max_new_tokens=8)
 STEP = 0.005
 PAIR = ScriptedEngine().pair
-OTHER, REFUSED, ENDLESS, HUNG, PUZZLED = (
-    PAIR.model_copy(update={"name": name}) for name in ("other", "refused", "endless", "hung", "puzzled")
+OTHER, REFUSED, ENDLESS, HUNG, PUZZLED, SLOW = (
+    PAIR.model_copy(update={"name": name}) for name in ("other", "refused", "endless", "hung", "puzzled", "slow")
 )
 
 
@@ -52,22 +51,21 @@ def load(name: EngineName, pair: ModelPair) -> ScriptedEngine:
         raise LoadError("OpenVINO cannot load it; export it again.")
     if pair == ENDLESS:
         sleep(3600)
+    if pair == SLOW:
+        sleep(1.5)
     if pair == HUNG:
         return Hung()
     engine = Puzzled() if pair == PUZZLED else ScriptedEngine(step=STEP, prefill=STEP, real_time=True)
-    steady_since.setdefault(engine, {})  # its steps are as fast from the first
+    steady_before.setdefault(engine, {})  # its steps are as fast from the first
     return engine
 
 
-@pytest.fixture(autouse=True)
-def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be told sooner that there is no news."""
-    monkeypatch.setattr(process, "TICK_SECONDS", 0.1)
+TICK = 0.1  # seconds between reports that there is no news
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
-    worker = Worker(load)
+    worker = Worker(load, tick_seconds=TICK)
     yield worker
     worker.close()
 
@@ -79,7 +77,7 @@ def compare(worker: Worker, pair: ModelPair = PAIR, settings: GenerationSettings
 
 
 def test_a_race_in_the_child_is_the_race(worker: Worker) -> None:
-    list(worker.run(WithEngine("genai", PAIR)))  # measures step costs
+    list(worker.run(Prepare("genai", PAIR)))  # measures step costs
     progress = list(worker.compare(PAIR, "Say", SHORT))
     assert {type(item) for item in progress} == {Phase, Slice, Comparison}
     comparison = progress[-1]
@@ -113,7 +111,7 @@ def test_leaving_frees_the_engine(worker: Worker) -> None:
 
 def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None:
     compare(worker)
-    endless = IfLoaded("genai", PAIR, partial(race, prompt="Say", settings=LONG))
+    endless = IfLoaded(WithEngine("genai", PAIR, partial(race, prompt="Say", settings=LONG)))
     idle = worker.run_idle(endless)
     next(idle)
     with ThreadPoolExecutor() as pool:
@@ -127,7 +125,7 @@ def test_idle_work_gives_way_to_whoever_needs_the_engine(worker: Worker) -> None
     assert list(worker.run_idle(endless)) == []
     running.close()
     compare(worker)
-    assert list(worker.run_idle(replace(endless, pair=OTHER))) == []
+    assert list(worker.run_idle(IfLoaded(replace(endless.job, pair=OTHER)))) == []
 
 
 def test_an_error_in_the_child_is_raised_here_and_the_next_run_works(worker: Worker) -> None:
@@ -171,7 +169,7 @@ def phases(worker: Worker, pair: ModelPair, engine: EngineName = "genai", policy
 
 
 def test_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
-    worker = Worker(load, WithEngine("genai", PAIR))
+    worker = Worker(load, Prepare("genai", PAIR))
     compare(worker)
     assert phases(worker, PAIR) == ["warming up"]
     assert phases(worker, PAIR, "traced") == ["loading", "warming up"]  # step costs are not needed
@@ -181,13 +179,39 @@ def test_another_engine_or_pair_is_loaded_when_it_is_asked_for() -> None:
     worker.close()
 
 
+def test_whoever_comes_while_step_costs_are_measured_does_not_wait_for_them() -> None:
+    worker = Worker(load_thorough, Prepare("genai", PAIR))
+    assert phases(worker, PAIR)[:2] == ["loading", "warming up"]
+    *_, comparison = worker.compare(PAIR, "Say", SHORT)
+    assert isinstance(comparison, Comparison)
+    assert comparison.costs is None
+    worker.close()
+
+
+def load_thorough(name: EngineName, pair: ModelPair) -> ScriptedEngine:
+    engine = load(name, pair)
+    engine.thoroughness = THOROUGH
+    return engine
+
+
+def test_a_pair_that_is_prepared_unasked_is_loaded_to_the_end(worker: Worker) -> None:
+    compare(worker, OTHER)
+    prepared = worker.run_idle(Prepare("genai", SLOW))
+    assert next(prepared).name == "loading"
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(phases, worker, SLOW)
+        list(prepared)
+        assert asked.result() == ["warming up"]
+    assert list(worker.run_idle(IfLoaded(Prepare("genai", PAIR)))) == []
+
+
 def slow_start(engines: Engines) -> Iterator[Phase]:
     yield Phase("converting")
     sleep(0.5)
 
 
 def test_whoever_comes_early_hears_what_the_first_job_does() -> None:
-    worker = Worker(load, slow_start)
+    worker = Worker(load, slow_start, tick_seconds=TICK)
     assert phases(worker, PAIR)[:2] == ["loading", "converting"]
     worker.close()
 
@@ -196,7 +220,7 @@ def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
     compare(worker)
     cancelled = Event()
     seen = []
-    for phase in worker.run(WithEngine("genai", ENDLESS), cancelled):
+    for phase in worker.run(Prepare("genai", ENDLESS), cancelled):
         seen.append(phase)
         if len(seen) == 2:
             cancelled.set()
@@ -206,7 +230,7 @@ def test_loading_is_reported_and_can_be_broken_off(worker: Worker) -> None:
 
 
 def test_leaving_while_a_pair_loads_breaks_the_load_off(worker: Worker) -> None:
-    progress = worker.run(WithEngine("genai", ENDLESS))
+    progress = worker.run(Prepare("genai", ENDLESS))
     assert isinstance(progress, Generator)
     assert next(progress).name == "loading"
     began = perf_counter()
@@ -216,7 +240,7 @@ def test_leaving_while_a_pair_loads_breaks_the_load_off(worker: Worker) -> None:
 
 
 def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
-    worker = Worker(load, grace_seconds=0.5)
+    worker = Worker(load, grace_seconds=0.5, tick_seconds=TICK)
     cancelled = Event()
     with pytest.raises(EngineError, match="did not stop and its process was ended; run again"):  # noqa: PT012
         for phase in worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)), cancelled):
@@ -227,7 +251,7 @@ def test_an_engine_that_hangs_is_ended_after_a_stop() -> None:
 
 
 def test_leaving_an_engine_that_hangs_returns_at_once_and_the_engine_is_ended() -> None:
-    worker = Worker(load, grace_seconds=2)
+    worker = Worker(load, grace_seconds=2, tick_seconds=TICK)
     hung = worker.run(WithEngine("genai", HUNG, partial(race, prompt="Say", settings=SHORT)))
     assert isinstance(hung, Generator)
     while (phase := next(hung)).name == "loading" or not phase.seconds:
@@ -247,14 +271,14 @@ def silent_work(engine: Engine, *, stop: Callable[[], bool], costs: Costs | None
 
 
 def test_silent_seconds_are_told_so_that_a_caller_can_be_closed(worker: Worker) -> None:
-    list(worker.run(WithEngine("genai", PAIR)))
+    list(worker.run(Prepare("genai", PAIR)))
     *silence, last = worker.run(WithEngine("genai", PAIR, silent_work))
     assert (set(silence), last) == ({None}, "done")
 
 
 @pytest.fixture
 def impatient() -> Iterator[Worker]:
-    worker = Worker(load, patience=2, silence=3)
+    worker = Worker(load, patience=2, silence=3, tick_seconds=TICK)
     compare(worker)
     yield worker
     worker.close()

@@ -1,9 +1,12 @@
-"""One request at a time on one `openvino_genai` pipeline, stepped one round at a time.
+"""Requests on one `openvino_genai` pipeline, stepped one round at a time: one request alone, or several in a batch.
 
 Facts about openvino-genai 2026.4 that shape this module, each covered by a test:
 
 - After a failed step every later request on that pipeline fails too. It is dropped, and rebuilt when needed.
 - A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
+- One step advances every request of a batch by one round, whatever its strategy; a new one is prefilled in the same
+  step (continuous batching).
+- The pipeline drops cancelled requests in its next step.
 """
 
 import math
@@ -13,15 +16,14 @@ from time import perf_counter
 
 import openvino_genai
 
-from specdemo.decoding.fields import reports_probabilities
 from specdemo.decoding.verification import verdicts_from_counts
-from specdemo.engines.base import PREFILL_CHUNK, Prefilling
+from specdemo.engines.base import PREFILL_CHUNK, Arrival, Prefilling, RoundCounts
 from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
 from specdemo.engines.genai.replay import Tracer
 from specdemo.errors import EngineError, PromptError
 from specdemo.records import DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.runtime.text import IncrementalText
-from specdemo.strategies import Constant, Strategy
+from specdemo.strategies import Constant, Plain, Strategy
 
 request_ids = count(1)
 
@@ -56,13 +58,13 @@ class GenAIDecoder:
     def rounds(self) -> Generator[Prefilling | Round]:
         """Tokenise, prefill, in parts if the prompt is long, and decode."""
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
-        if self._kind == "model" and self._pipelines.pair.eagle3 and len(self._prompt) < 2:
-            raise PromptError("An EAGLE-3 head needs a prompt of at least two tokens; enter a longer one.")
+        if self._kind == "model" and self._pipelines.pair.head in ("eagle3", "mtp") and len(self._prompt) < 2:
+            raise PromptError("Such a head needs a prompt of at least two tokens; enter a longer one.")
         self._text = IncrementalText(self._pipelines.tokenizer.decode, self._prompt)
-        self._pipeline = self._pipelines.get(self._kind)
+        self._pipeline, prompt = self._pipelines.get(self._kind), self._pipelines.prompt(self._prompt)
         try:
             config = generation_config(self._pipeline, self._request)
-            self._handle = self._pipeline.add_request(next(request_ids), as_tensor(self._prompt), config)
+            self._handle = self._pipeline.add_request(next(request_ids), prompt, config)
         except RuntimeError as error:
             raise self._failure() from error
         try:
@@ -131,7 +133,7 @@ class GenAIDecoder:
 
     def _read(self) -> list[Token]:
         assert self._handle is not None
-        output, reported = read(self._handle), reports_probabilities(self._request)
+        output, reported = read(self._handle), self._request.reports_probabilities
         self.finish_reason = output.finish_reason
         return [
             Token(id=id_, text=self._text.push(id_), probability=math.exp(logarithm) if reported else None)
@@ -139,7 +141,7 @@ class GenAIDecoder:
         ]
 
     def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
-        """What is known of a round's proposals before any replay: with a constant lookahead, their number.
+        """A round's proposals before any replay: with a constant lookahead, their number.
 
         Verdicts describe a chain: of a tree, one path is accepted, and the others are not reported. After an
         end-of-text token it is unknown whether the draft proposed it, so the counts are unknown, too.
@@ -153,11 +155,11 @@ class GenAIDecoder:
     def _counts(self, proposed: int, tokens: Sequence[Token]) -> tuple[DraftToken, ...]:
         accepted = min(len(tokens) - 1, proposed)
         verdicts = verdicts_from_counts(proposed, accepted)
-        known = [
+        accepted_drafts = [
             DraftToken(id=token.id, text=token.text, verdict=verdict)
             for token, verdict in zip(tokens[:accepted], verdicts, strict=False)
         ]
-        return (*known, *(DraftToken(id=None, text="", verdict=verdict) for verdict in verdicts[accepted:]))
+        return (*accepted_drafts, *(DraftToken(id=None, text="", verdict=verdict) for verdict in verdicts[accepted:]))
 
     def _traced(self, step: Round, *, ended: bool) -> Round:
         if self._tracer is None:
@@ -169,3 +171,92 @@ class GenAIDecoder:
         self._handle = None
         self._pipelines.discard(self._kind)
         return EngineError()
+
+
+class GenAIBatch:
+    """A `Batch` on the pipeline that decodes this way."""
+
+    in_passes = True
+
+    def __init__(self, pipelines: Pipelines, strategy: Strategy) -> None:
+        self._pipelines = pipelines
+        self._kind = kind_of(strategy)
+        self._pipeline = pipelines.get(self._kind)
+        self._flying: dict[int, _Flight] = {}
+
+    def now(self) -> float:
+        """Seconds of this process's clock."""
+        return perf_counter()
+
+    def submit(self, number: int, request: Request) -> None:
+        """Tokenise the prompt and add the request; the next step prefills it."""
+        prompt = as_tensor(self._pipelines.tokenizer.encode_prompt(request))
+        try:
+            config = generation_config(self._pipeline, request)
+            handle = self._pipeline.add_request(next(request_ids), prompt, config)
+        except RuntimeError as error:
+            raise self._failure() from error
+        self._flying[number] = _Flight(handle, request)
+
+    def receive(self) -> Sequence[Arrival]:
+        """One step: a round of every request in flight, and the prefill of new ones."""
+        try:
+            self._pipeline.step()
+        except RuntimeError as error:
+            raise self._failure() from error
+        at, arrived = self.now(), []
+        for number, flight in list(self._flying.items()):
+            output = read(flight.handle)
+            check_fits(flight.handle, self._pipelines.pair.runtime.cache_size)
+            if output.ids or output.finish_reason is not None:
+                rounds = flight.rounds(len(output.ids), output.finish_reason)
+                arrived.append(Arrival(number, at, len(output.ids), output.ids, rounds, output.finish_reason))
+            if output.finish_reason is not None:
+                del self._flying[number]
+        return arrived
+
+    def cache_bytes(self) -> int | None:
+        """Bytes of the target's cache blocks that requests hold."""
+        metrics = self._pipeline.get_metrics()
+        return int(metrics.cache_usage / 100 * metrics.cache_size_in_bytes)
+
+    def close(self) -> None:
+        """Cancel what is in flight."""
+        flying, self._flying = self._flying, {}
+        for flight in flying.values():
+            flight.handle.cancel()
+        if not flying:
+            return
+        try:
+            self._pipeline.step()
+        except RuntimeError:
+            self._pipelines.discard(self._kind)
+
+    def _failure(self) -> EngineError:
+        self._flying = {}
+        self._pipelines.discard(self._kind)
+        return EngineError()
+
+
+class _Flight:
+    """A request in flight."""
+
+    def __init__(self, handle: "openvino_genai.GenerationHandle", request: Request) -> None:
+        self.handle = handle
+        self._strategy = request.strategy
+        self._most = request.max_new_tokens
+        self._committed = 0
+
+    def rounds(self, tokens: int, finish_reason: FinishReason | None) -> tuple[RoundCounts, ...]:
+        """The round that committed so many tokens; none for the prefill, which commits the first."""
+        wanted, first = self._most - self._committed, self._committed == 0
+        self._committed += tokens
+        if first:
+            return ()
+        if isinstance(self._strategy, Plain):
+            return (RoundCounts(0, 0),)
+        proposed = (
+            min(self._strategy.num_assistant_tokens, wanted - 1) if isinstance(self._strategy, Constant) else None
+        )
+        # prompt lookup may find fewer; after an end-of-text token it is unknown whether the draft proposed it
+        return (RoundCounts(None if finish_reason == "stop" else proposed, tokens - 1),)

@@ -8,10 +8,8 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from itertools import islice
 
-from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
-from specdemo.engines.batch import Batch
-from specdemo.engines.genai.batch import GenAIBatch
-from specdemo.engines.genai.decoder import GenAIDecoder, request_ids
+from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness, rounds_of
+from specdemo.engines.genai.decoder import GenAIBatch, GenAIDecoder, request_ids
 from specdemo.engines.genai.pipelines import (
     Output,
     Pipelines,
@@ -67,19 +65,21 @@ class GenAIEngine:
             PairError, SettingsError: the pair cannot be decoded in this way.
         """
         check_strategy(self.pair, "genai", strategy, Sampling())
-        if self.pair.head == "dflash" and strategy.drafter.model:
-            raise SettingsError(
-                "A DFlash draft decodes one request at a time; compare single runs, or choose another draft."
-            )
+        if self.pair.head in ("dflash", "mtp"):
+            name = "A DFlash draft" if self.pair.head == "dflash" else "A multi-token-prediction head"
+            if strategy.drafter.model or self.pair.target.in_parts:
+                raise SettingsError(
+                    f"{name} decodes one request at a time; compare single runs, or choose another draft."
+                )
         return GenAIBatch(self.pipelines, strategy)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
         """Seconds of plain steps, or of rounds of prompt lookup.
 
         Those need no draft, and GenAI pads short proposals, so that each passes exactly `lookahead + 1` tokens
-        through the target. Their number cannot change within a request.
+        through the target. Their number cannot change within a request. A target in parts has no prompt lookup.
         """
-        if len(tokens) > 1:
+        if len(tokens) > 1 or self.pair.target.in_parts:
             return
         (count,) = tokens
         limit = self.pair.target.context_length
@@ -97,6 +97,8 @@ class GenAIEngine:
 
         With a repetition penalty, which echoed tokens do not have, from the target's network outside GenAI.
         """
+        if self.pair.target.in_parts:  # it takes a prompt's text, which ids alone do not give back
+            return None
         if request.sampling.repetition_penalty != 1:
             start = [*self.pipelines.tokenizer.encode_prompt(request), *before]
             sequence = self.pipelines.target_model().sequence(len(start) + len(tokens))
@@ -128,12 +130,9 @@ class GenAIEngine:
         """Rounds with this lookahead, timed by the counters of `generate()`, without verdicts."""
         if self.pair.draft is None:
             return []
-        pipeline = self.pipelines.get("model")
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
-        config = generation_config(pipeline, request)
-        ids = self.pipelines.tokenizer.encode_prompt(request)
         try:
-            result = pipeline.generate([as_tensor(ids)], [config])[0]
+            result, _ = self.pipelines.generate("model", request)
         except RuntimeError as error:
             self.pipelines.discard("model")
             raise EngineError("The engine failed during calibration and has been reset; run again.") from error
@@ -150,10 +149,8 @@ class GenAIEngine:
             return None
         if reload:
             self.pipelines.discard(kind)
-        pipeline = self.pipelines.get(kind)
-        ids = as_tensor(self.pipelines.tokenizer.encode_prompt(request))
         try:
-            result = pipeline.generate([ids], [generation_config(pipeline, request)])[0]
+            result, text = self.pipelines.generate(kind, request)
         except RuntimeError as error:
             self.pipelines.discard(kind)
             raise EngineError() from error
@@ -163,7 +160,9 @@ class GenAIEngine:
             rejected=counted.get_num_rejected_tokens(),
             processed=counted.get_num_draft_processed_tokens(),
             draft_share=counted.get_draft_to_main_inference_duration_ratio(),
-            same=list(result.m_generation_ids[0]) == list(wrote),
+            same=text == self.pipelines.tokenizer.decode(wrote)
+            if text is not None
+            else list(result.m_generation_ids[0]) == list(wrote),
             reloaded=reload,
         )
 

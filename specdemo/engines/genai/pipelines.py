@@ -11,7 +11,6 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from specdemo.decoding import fields
 from specdemo.engines.base import PREFILL_CHUNK
 from specdemo.errors import CacheError, LoadError, PairError
 from specdemo.models.converted import folder_of
@@ -19,7 +18,7 @@ from specdemo.models.devices import check_devices, check_head_device, draft_devi
 from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.runtime.language_model import LanguageModel
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import Tokenizer
 from specdemo.strategies import Lookup, Plain, Strategy
 
 Kind = Literal["plain", "model", "lookup"]
@@ -38,8 +37,9 @@ def generation_config(
 ) -> openvino_genai.GenerationConfig:
     """The request for the pipeline of its kind; end-of-text tokens are the model's own."""
     config = pipeline.get_config()
-    for name, value in fields.genai(request).items():
+    for name, value in request.genai().items():
         setattr(config, name, value)
+    config.apply_chat_template = False  # the prompt has it already; GenAI applies it to texts only
     return config
 
 
@@ -78,6 +78,26 @@ class Pipelines:
             self._loaded[kind] = self._build(kind)
         return self._loaded[kind]
 
+    def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
+        """A prompt as this target's pipelines take it: its ids, or, where they take embeddings, its text.
+
+        Raises:
+            PromptError: GenAI would read the text differently.
+        """
+        return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
+
+    def generate(self, kind: Kind, request: Request) -> tuple[Any, str | None]:
+        """GenAI's result of the whole answer at once, which has counters; and its text, where it has no ids.
+
+        Raises:
+            PromptError: the prompt cannot be used.
+            RuntimeError: GenAI failed; the pipeline must be discarded.
+        """
+        pipeline = self.get(kind)
+        prompt, config = self.prompt(self.tokenizer.encode_prompt(request)), generation_config(pipeline, request)
+        result = pipeline.generate([prompt], [config])[0]
+        return result, result.m_generation_ids[0] if isinstance(prompt, str) else None
+
     def discard(self, kind: Kind) -> None:
         """Drop a pipeline that failed; it is rebuilt when next needed."""
         self._loaded.pop(kind, None)
@@ -90,7 +110,7 @@ class Pipelines:
         return self._draft_model
 
     def target_model(self) -> LanguageModel:
-        """The target outside GenAI, whose logits GenAI does not tell; kept until the next request is decoded."""
+        """The target outside GenAI, whose logits GenAI does not report; kept until the next request is decoded."""
         if self._target_model is None:
             runtime, device = properties(self.pair.runtime, self._device), self._device
             self._target_model = LanguageModel(folder_of(self.pair.target), device, runtime)
@@ -122,6 +142,10 @@ class Pipelines:
                 raise PairError(
                     f"The EAGLE-3 head {require_draft(self.pair).name!r} does not fit {target.name!r}; "
                     "choose the target it was trained for, which must have at least ten layers."
+                ) from error
+            if kind == "model" and self.pair.head == "mtp":
+                raise PairError(
+                    f"GenAI cannot load the multi-token-prediction head of {target.name!r}; export the model again."
                 ) from error
             if kind == "model" and self.pair.head == "dflash":
                 raise PairError(

@@ -1,8 +1,8 @@
-"""Answers of servers that stream text: each event with text is a round, and what else is told makes it more exact.
+"""Answers of servers that stream text: each event with text is a round, and further fields make it more exact.
 
-How many tokens an event holds is known where it carries their ids or a running total. Otherwise only the total at the
-end is, and tokens are divided among events by the length of their text. Proposals are told at the end, if at all: for
-each round, or in total, which tells those of each round if all rounds proposed equally many.
+An event that carries token ids or a running total says how many tokens it holds. Otherwise only the total at the end
+is reported, and tokens are divided among events by the length of their text. Proposals are reported at the end, if at
+all: for each round, or in total, from which those of each round follow if all rounds proposed equally many.
 """
 
 from abc import ABC, abstractmethod
@@ -24,17 +24,17 @@ class Reader(Protocol):
     trace_source: TraceSource
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
-        """What is known now that was not before."""
+        """The rounds that this event completes."""
 
     def end(self) -> Iterator[Round]:
-        """What is left once the answer has ended; from then on there is a finish reason."""
+        """The rounds that remain once the answer has ended; sets the finish reason."""
 
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """The rounds, prefill first, with what the server told only at the end."""
+        """The rounds, prefill first, with what the server reported only at the end."""
 
 
 class HttpRequest(NamedTuple):
-    """What is sent for a request, and what reads the answer if it was sent at that time, by `perf_counter`."""
+    """A request to send. `reader` makes the reader of its answer, from the time of sending by `perf_counter`."""
 
     path: str
     body: dict[str, Any]
@@ -42,7 +42,7 @@ class HttpRequest(NamedTuple):
 
 
 class Dialect(Protocol):
-    """How to talk to one server."""
+    """The protocol of one server."""
 
     def describe(self) -> Model:
         """The model that is served.
@@ -52,12 +52,12 @@ class Dialect(Protocol):
         """
 
     def version(self) -> str:
-        """The server's name and version, as far as it tells them."""
+        """The server's name and version, as far as it reports them."""
 
     def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
-        """What to send for a request. May ask the server to apply its chat template first.
+        """The HTTP request for a request. May have the server apply its chat template first.
 
-        Not `alone`: there are others at the same time, so the server's counters say nothing about it.
+        Not `alone`: others run at the same time, so the server's counters say nothing about it.
         """
 
     def count_tokens(self, text: str) -> int:
@@ -66,7 +66,7 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What an event tells: text, ids or the number of tokens so far if it tells them, and why the answer ended."""
+    """The content of an event: text, ids or the number of tokens so far if reported, and why the answer ended."""
 
     text: str = ""
     ids: Sequence[int] = ()
@@ -76,13 +76,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Proposals:
-    """What a server tells of its proposals: for each round, or in total over so many rounds."""
+    """Proposals as a server reports them: for each round, or in total over so many rounds."""
 
     rounds: int
     proposed: int
     accepted: int
     each: tuple[tuple[int, int], ...] = ()
-    """Proposed and accepted tokens of each round, if they are told."""
+    """Proposed and accepted tokens of each round, if reported."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class TextReader(ABC):
 
     @abstractmethod
     def part(self, data: dict[str, Any]) -> Part:
-        """What an event tells; sets `total` and `proposals` once they are told."""
+        """The content of an event; sets `total` and `proposals` once they are reported."""
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
         """The round that an event with text is."""
@@ -114,37 +114,37 @@ class TextReader(ABC):
         if count > 0:
             self.trace_source, self._tokens = "passes", self._tokens + count
         ids: Sequence[int | None] = part.ids or [None] * min(max(count, 1), MOST)
-        texts = divided(part.text, len(ids))
+        texts = split_evenly(part.text, len(ids))
         committed = tuple(Token(id=id_, text=text) for id_, text in zip(ids, texts, strict=True))
         proposed = () if self._at == self.began else None  # nothing is proposed before the first token
         yield Round(committed=committed, seconds=max(event.at - self._at, TICK), proposed=proposed)
         self._at = event.at
 
     def end(self) -> Iterator[Round]:
-        """Nothing is left."""
+        """No round remains: each arrived with its event."""
         self.finish_reason = self.finish_reason or "stop"
         yield from ()
 
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """The rounds with as many tokens as the server counted, and with its proposals."""
         if self.trace_source == "bursts" and self.total is not None:
-            rounds = apportioned(rounds, self.total)
+            rounds = apportion(rounds, self.total)
         if self.proposals is None or self.trace_source == "bursts":
             return rounds
-        told = with_proposals(rounds, self.proposals)
-        if told is None:
+        traced = with_proposals(rounds, self.proposals)
+        if traced is None:
             return rounds
         self.trace_source = "reported"
-        return told
+        return traced
 
 
-def divided(text: str, count: int) -> list[str]:
+def split_evenly(text: str, count: int) -> list[str]:
     """A text in so many parts of nearly the same length."""
     ends = [len(text) * index // count for index in range(count + 1)]
     return [text[start:end] for start, end in pairwise(ends)]
 
 
-def apportioned(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
+def apportion(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
     """The rounds with `total` tokens, at least one each, in proportion to the length of their text."""
     lengths = [sum(len(token.text) for token in step.committed) for step in rounds]
     spare, length, done, given = max(total - len(rounds), 0), sum(lengths) or 1, 0, 0
@@ -154,21 +154,22 @@ def apportioned(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
         more = spare * done // length - given
         given += more
         text = "".join(token.text for token in step.committed)
-        committed = tuple(Token(id=None, text=part) for part in divided(text, 1 + more))
+        committed = tuple(Token(id=None, text=part) for part in split_evenly(text, 1 + more))
         found.append(step.model_copy(update={"committed": committed}))
     return tuple(found)
 
 
-def with_proposals(rounds: Sequence[Round], told: Proposals) -> tuple[Round, ...] | None:
-    """The rounds, prefill first, with their proposals; None if what the server tells does not fit them."""
+def with_proposals(rounds: Sequence[Round], proposals: Proposals) -> tuple[Round, ...] | None:
+    """The rounds, prefill first, with their proposals; None if the reported numbers do not fit them."""
     prefill, *rest = rounds
-    each = list(told.each)
+    each = list(proposals.each)
     if not each:
-        equal = told.rounds == len(rest) and told.rounds > 0 and told.proposed % told.rounds == 0
+        number = proposals.rounds
+        equal = number == len(rest) and number > 0 and proposals.proposed % number == 0
         lengths = [len(step.committed) - 1 for step in rest]
-        if not equal or sum(lengths) != told.accepted:
+        if not equal or sum(lengths) != proposals.accepted:
             return None
-        each = [(told.proposed // told.rounds, accepted) for accepted in lengths]
+        each = [(proposals.proposed // number, accepted) for accepted in lengths]
     found = [prefill]
     for step in rest:  # a slow reader gets the tokens of several rounds in one event
         own: list[tuple[int, int]] = []

@@ -78,7 +78,7 @@ class Answer(NamedTuple):
 
 
 class Peer:
-    """One server, and the sentences that tell what is wrong with it."""
+    """One server, and the sentences for what is wrong with it."""
 
     def __init__(self, server: Server, side: Side, key: Key) -> None:
         self._side = side
@@ -322,7 +322,7 @@ class Client(Peer):
                 raise self.broken()
         except ServerError as error:
             on_event(error)
-        except Exception:  # whoever waits must hear of it, whatever it is
+        except Exception:  # reported to whoever waits, whatever it is
             on_event(self.unreadable())
 
     async def _events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event | None]:

@@ -1,15 +1,24 @@
-"""One request to one server. The server does not wait to be asked for a round: it decodes, and what arrives is read.
+"""Requests to one server, alone or several in a batch: it decodes without being stepped, and what arrives is read.
 
 A round lasts from the arrival of the previous round's first token to the arrival of its own, for every kind of server
 alike, so it contains the network's delays but not this program's.
+
+A server batches several requests as it likes: only what arrives for each is seen. Where it reports the number of
+tokens only when a request has ended, what has arrived of it before is counted by the length of its text, at the
+tokens per character of the requests that have ended. One token for each event would count fewer, the more tokens a
+round commits, and so fewer on the speculative side only.
 """
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import Any, NamedTuple
 
-from specdemo.engines.base import Prefilling
+from specdemo.engines.base import Arrival, Prefilling, RoundCounts
 from specdemo.engines.server.answers import Dialect, Reader
-from specdemo.engines.server.client import Client, Event
+from specdemo.engines.server.client import Client, Event, Sending
 from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
 from specdemo.runtime.text import check_prompt
@@ -33,7 +42,7 @@ class ServedDecoder:
 
     @property
     def trace_source(self) -> TraceSource:
-        """How the proposals are known."""
+        """Where the proposals come from."""
         return self._reader.trace_source if self._reader is not None else "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
@@ -48,7 +57,7 @@ class ServedDecoder:
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
             yield Prefilling(0, 0)  # the request is under way
-            held: Round | None = None  # so that whoever gets the last round knows that it is the last
+            held: Round | None = None  # so that the finish reason is set before the last round is yielded
             try:
                 for news in self._news(self._reader, events):
                     if isinstance(news, Prefilling):
@@ -77,24 +86,124 @@ class ServedDecoder:
         yield from self._client.understood(reader.end())
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """The server told what it knows with each of them."""
+        """The rounds as they are: a server reports proposals with them, or at the end."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
-        """The whole run, with what the server told at its end."""
+        """The whole run, with what the server reported at its end."""
         if self._reader is None or not run.tokens:
             return run
         rounds = run.prefill, *run.rounds
         if run.finish_reason != "failed":  # else its server may not answer once more
             with self._client.understanding():
                 rounds = self._reader.settle(rounds)
-        known = self._reader.trace_source != "bursts"
-        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": known})
+        passes_known = self._reader.trace_source != "bursts"
+        return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": passes_known})
 
     def update_strategy(self, strategy: Strategy) -> bool:
         """A request that was sent cannot be changed."""
         return False
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """No server tells."""
+        """None: no server reports it."""
         return None
+
+
+_PATIENCE = 0.1  # seconds without any news
+
+
+class _News(NamedTuple):
+    number: int
+    event: Event | ServerError | None
+
+
+@dataclass
+class _Flight:
+    reader: Reader
+    sending: Sending
+    at: float
+    rounds: list[Round] = field(default_factory=list)
+    tokens: int = 0
+    letters: int = 0
+
+
+class ServedBatch:
+    """A `Batch` on one server."""
+
+    in_passes = False
+
+    def __init__(self, client: Client, dialect: Dialect) -> None:
+        self._client = client
+        self._dialect = dialect
+        self._news = SimpleQueue[_News]()
+        self._flying: dict[int, _Flight] = {}
+        self._tokens = self._letters = 0  # of the requests that have ended
+
+    def now(self) -> float:
+        """Seconds of this process's clock, by which arrivals are timed, too."""
+        return perf_counter()
+
+    def submit(self, number: int, request: Request) -> None:
+        """Send another request."""
+        check_prompt(request)
+        asked = self._dialect.ask(request, alone=False)
+        sending = self._client.send(asked.path, asked.body, lambda event: self._news.put(_News(number, event)))
+        self._flying[number] = _Flight(asked.reader(sending.at), sending, sending.at)
+
+    def receive(self) -> list[Arrival]:
+        """What arrived next, if anything does within a tenth of a second."""
+        try:
+            news = self._news.get(timeout=_PATIENCE)
+        except Empty:
+            return []
+        flight = self._flying[news.number]
+        if isinstance(news.event, ServerError):
+            raise news.event
+        if news.event is None:
+            return [*self._arrived(news.number, flight, flight.reader.end()), self._ended(news.number, flight)]
+        return self._arrived(news.number, flight, flight.reader.on_event(news.event))
+
+    def cache_bytes(self) -> int | None:
+        """None: no server reports it."""
+        return None
+
+    def close(self) -> None:
+        """Break off what is still in flight."""
+        for flight in self._flying.values():
+            flight.sending.cancel()
+        self._flying = {}
+
+    def _arrived(self, number: int, flight: _Flight, news: Any) -> list[Arrival]:
+        found = []
+        for step in self._client.understood(news):
+            if not isinstance(step, Prefilling):
+                flight.at += step.seconds
+                flight.rounds.append(step)
+                text = "".join(token.text for token in step.committed)
+                flight.letters += len(text)
+                more = self._more(flight, len(step.committed))
+                flight.tokens += more
+                found.append(Arrival(number, flight.at, more, text, ()))
+        return found
+
+    def _more(self, flight: _Flight, seen: int) -> int:
+        """How many tokens arrived with a round that seems to hold `seen`; the first one holds at least one."""
+        if flight.reader.trace_source != "bursts" or not self._letters:
+            return seen
+        by_length = round(flight.letters * self._tokens / self._letters) - flight.tokens
+        return max(by_length, 0 if flight.tokens else 1)
+
+    def _ended(self, number: int, flight: _Flight) -> Arrival:
+        """The last arrival: the rounds, and tokens that were not counted as they came."""
+        del self._flying[number]
+        with self._client.understanding():
+            finalized = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()
+        in_passes = flight.reader.trace_source != "bursts"
+        rounds = tuple(
+            RoundCounts(None if step.proposed is None else len(step.proposed), step.accepted)
+            for step in finalized[1:]
+        )
+        tokens = sum(len(step.committed) for step in finalized)
+        self._tokens, self._letters = self._tokens + tokens, self._letters + flight.letters
+        reason = flight.reader.finish_reason
+        return Arrival(number, flight.at, tokens - flight.tokens, "", rounds if in_passes else None, reason)

@@ -6,12 +6,10 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from urllib.parse import urlsplit
 
-from specdemo.engines.base import THOROUGH, Decoder, Thoroughness
-from specdemo.engines.batch import Batch
+from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness
 from specdemo.engines.server.answers import Dialect
-from specdemo.engines.server.batch import ServedBatch
 from specdemo.engines.server.client import Client, Key
-from specdemo.engines.server.decoder import ServedDecoder
+from specdemo.engines.server.decoder import ServedBatch, ServedDecoder
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI, SGLang
 from specdemo.errors import UsageError
@@ -50,7 +48,7 @@ class ServedEngine:
             ServerError: one does not answer.
         """
         if pair.servers is None:
-            raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
+            raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
         self.pair = pair
         self.thoroughness = thoroughness
         self._connections = _connections(pair.servers)
@@ -91,7 +89,7 @@ class ServedEngine:
         yield from ()
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """No server tells what its draft takes."""
+        """None: no server reports what its draft takes."""
         return []
 
     def log_probabilities(
@@ -119,7 +117,7 @@ def served_pair(servers: Servers) -> ModelPair:
     """
     talks = _connections(servers)
     if not talks:
-        raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
+        raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
     try:
         models = {side: dialect.describe() for side, (_, dialect) in talks.items()}
     finally:
@@ -197,7 +195,7 @@ def dialect(client: Client, server: Server) -> Dialect:
 
 
 def kind_of(client: Client) -> ServerKind:
-    """The kind of a server; "openai" if it is none of those that are known.
+    """The kind of a server; "openai" if it is not recognised.
 
     Raises:
         ServerError: it does not answer, or wants an API key.

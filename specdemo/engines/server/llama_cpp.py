@@ -1,11 +1,11 @@
-"""llama.cpp's server, in its own protocol, which tells token ids and, with each event, what was drafted so far.
+"""llama.cpp's server, in its own protocol, which reports token ids and, with each event, what was drafted so far.
 
 `timings.predicted_ms` changes with each pass of the target, so events with the same value belong to one round.
 `draft_n` and `draft_n_accepted` are cumulative; the differences between two passes are the proposals of a round and
 how many were accepted. A round commits those and one token of the target's own.
 
-Tokens that end within a character send no event; the character's last one does, and tells how many there are by then.
-Those before it have neither an id nor a text. If whole passes remain hidden in that way, only their sums are known.
+Tokens that end within a character send no event; the character's last one does, with the number of tokens by then.
+Those before it have neither an id nor a text. If whole passes remain hidden in that way, only sums are reported.
 """
 
 from collections import deque
@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from specdemo.decoding import fields
 from specdemo.decoding.verification import verdicts_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.answers import HttpRequest
@@ -73,7 +72,7 @@ class LlamaCpp:
             "prompt": prompt,
             **({"model": self._name} if self._name is not None else {}),
             "n_predict": request.max_new_tokens,
-            **fields.llama_cpp(request, self._context or 64),
+            **request.llama_cpp(self._context or 64),
             "cache_prompt": False,  # else a prefill would not be one
             "stream": True,
             "return_tokens": True,
@@ -89,7 +88,7 @@ class LlamaCpp:
 
 @dataclass(frozen=True)
 class _Pass:
-    """A pass of the target: how many tokens it commits, and what was proposed, None if that is not known."""
+    """A pass of the target: how many tokens it commits, and how many were proposed, None if unknown."""
 
     commits: int
     proposed: int | None
@@ -102,25 +101,25 @@ class LlamaCppReader:
     def __init__(self, began: float) -> None:
         self.finish_reason: FinishReason | None = None
         self.trace_source: TraceSource = "reported"
-        self._tokens: deque[Token] = deque()  # that were heard of, and are not in a round yet
+        self._tokens: deque[Token] = deque()  # reported, and not in a round yet
         self._passes = -1  # in rounds so far, the prefill not counted
-        self._open: list[_Counts] = [_Counts(at=began)]  # the end of those, and what was told of each pass since
+        self._open: list[_Counts] = [_Counts(at=began)]  # counts at the end of the last round, and of each pass since
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
-        """The rounds that are known to be complete now, which is when the next one begins."""
+        """The rounds that are complete, which shows when the next one begins."""
         data = event.data
         if (progress := data.get("prompt_progress")) is not None:
             yield Prefilling(progress["processed"], progress["total"])
             return
-        told, before = _Counts.of(data, event.at), self._open[-1]
-        if told.tokens > before.tokens:
-            if told.milliseconds != before.milliseconds:
-                if told.tokens == before.tokens + 1:  # nothing is hidden, so what came before is a whole pass
+        now, before = _Counts.of(data, event.at), self._open[-1]
+        if now.tokens > before.tokens:
+            if now.milliseconds != before.milliseconds:
+                if now.tokens == before.tokens + 1:  # nothing is hidden, so what came before is a whole pass
                     yield from self._close()
-                self._open.append(told)
+                self._open.append(now)
             else:
-                self._open[-1] = replace(before, tokens=told.tokens)
-            self._tokens += [Token(id=None, text="")] * min(told.tokens - before.tokens - 1, MOST)
+                self._open[-1] = replace(before, tokens=now.tokens)
+            self._tokens += [Token(id=None, text="")] * min(now.tokens - before.tokens - 1, MOST)
             ids = data.get("tokens") or [None]
             self._tokens.append(Token(id=ids[-1], text=data.get("content", "")))
         if data.get("stop"):
@@ -132,18 +131,18 @@ class LlamaCppReader:
         yield from self._close()
 
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """Everything was told at once."""
+        """The rounds as they are: everything was reported with them."""
         return rounds
 
     def _close(self) -> Iterator[Round]:
-        """The rounds of all that was told of since the last ones."""
-        begun, last = self._open[0], self._open[-1]
+        """The rounds of all passes since the last ones."""
+        first, last = self._open[0], self._open[-1]
         number = len(self._open) - 1
         if not number:
             return
         passes = max(last.tokens - 1 - last.accepted - self._passes, number)
-        known = [_between(*pair) for pair in pairwise(self._open)]
-        for one in known if passes == number else _shared(begun, last, passes, prefill=self._passes < 0):
+        passed = [_between(*pair) for pair in pairwise(self._open)]
+        for one in passed if passes == number else _shared(first, last, passes, prefill=self._passes < 0):
             if self._tokens:
                 yield self._round(one)
         self._passes += passes
@@ -158,17 +157,17 @@ class LlamaCppReader:
         return Round(committed=tuple(committed), seconds=one.seconds, proposed=proposed)
 
 
-def _between(before: "_Counts", told: "_Counts") -> _Pass:
-    """The one pass between two that were told of."""
-    accepted, proposed = told.accepted - before.accepted, told.drafted - before.drafted
-    return _Pass(accepted + 1, proposed, max(told.at - before.at, TICK))
+def _between(before: "_Counts", after: "_Counts") -> _Pass:
+    """The one pass between two counts."""
+    accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
+    return _Pass(accepted + 1, proposed, max(after.at - before.at, TICK))
 
 
-def _shared(before: "_Counts", told: "_Counts", passes: int, *, prefill: bool) -> Iterator[_Pass]:
-    """Several passes, of which only the sums are known; the first one takes all the time if it is the prefill."""
-    accepted, proposed = told.accepted - before.accepted, told.drafted - before.drafted
+def _shared(before: "_Counts", after: "_Counts", passes: int, *, prefill: bool) -> Iterator[_Pass]:
+    """Several passes, of which only the sums were reported; the first one takes all the time if it is the prefill."""
+    accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
     alike = accepted == 0 and proposed % passes == 0
-    seconds = max(told.at - before.at, TICK)
+    seconds = max(after.at - before.at, TICK)
     for index in range(passes):
         share = seconds / passes if not prefill else seconds if not index else TICK
         each = accepted // passes + (index < accepted % passes)
@@ -177,7 +176,7 @@ def _shared(before: "_Counts", told: "_Counts", passes: int, *, prefill: bool) -
 
 @dataclass(frozen=True)
 class _Counts:
-    """What events have told by the time `at`, all of it cumulative."""
+    """Cumulative counts by the time `at`."""
 
     at: float
     tokens: int = 0
@@ -198,6 +197,6 @@ class _Counts:
 
 
 def _drafted(committed: list[Token], index: int, verdict: Verdict) -> DraftToken:
-    """A proposal: an accepted one is what was committed; of the others only the number is known."""
-    known = committed[index] if verdict is Verdict.ACCEPTED and index < len(committed) else Token(id=None, text="")
-    return DraftToken(id=known.id, text=known.text, verdict=verdict)
+    """A proposal: an accepted one is what was committed; of the others only the number was reported."""
+    token = committed[index] if verdict is Verdict.ACCEPTED and index < len(committed) else Token(id=None, text="")
+    return DraftToken(id=token.id, text=token.text, verdict=verdict)

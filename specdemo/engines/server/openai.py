@@ -1,7 +1,7 @@
 """Servers that speak OpenAI's protocol: vLLM, OpenVINO Model Server, SGLang, and any other.
 
 What each adds to it is a few fields of the request and of the events; see `Extras`. SGLang has a protocol of its own
-for prompts that are not messages, whose events tell what was verified so far.
+for prompts that are not messages, whose events report what was verified so far.
 """
 
 import re
@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from specdemo.decoding import fields
 from specdemo.engines.server.answers import HttpRequest, Part, Proposals, TextReader
 from specdemo.engines.server.client import Client
 from specdemo.records import FinishReason, Model, Request, Round
@@ -27,7 +26,7 @@ class Extras(NamedTuple):
 
     name: str
     prefix: str = "/v1"
-    version: str = ""  # a path that tells it
+    version: str = ""  # path of the version
     running_totals: bool = False  # every event can carry the number of tokens so far
     sampling: bool = True  # top-k, repetition penalty, ignored end of text
     template: bool = False  # options of the chat template
@@ -87,8 +86,8 @@ class OpenAI:
 
     def version(self) -> str:
         """The server's name and version."""
-        told = self._client.probe(self._extras.version) if self._extras.version else None
-        return f"{self._extras.name} {(told or {}).get('version', '')}".strip()
+        reported = self._client.probe(self._extras.version) if self._extras.version else None
+        return f"{self._extras.name} {(reported or {}).get('version', '')}".strip()
 
     def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
         """A chat completion, or a completion of the prompt as it is."""
@@ -96,7 +95,7 @@ class OpenAI:
             self.describe()
         body: dict[str, Any] = {
             "model": self._name,
-            **fields.openai(request, beyond=self._extras.sampling),
+            **request.openai(beyond=self._extras.sampling),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -117,7 +116,7 @@ class OpenAI:
         return HttpRequest(self._extras.prefix + path, body, partial(OpenAIReader, counted=counted))
 
     def _since(self, before: Proposals | None) -> Proposals | None:
-        """What the server counted since then, of all its requests; None if it does not tell."""
+        """The server's counts since then, over all its requests; None if it reports none."""
         now = self._counted() if before is not None else None
         if now is None or before is None:
             return None
@@ -145,12 +144,12 @@ class OpenAIReader(TextReader):
     counted: Callable[[], Proposals | None] = field(kw_only=True)
 
     def part(self, data: dict[str, Any]) -> Part:
-        """What an event tells."""
+        """The content of an event."""
         usage = data.get("usage") or {}
         self.total = usage.get("completion_tokens", self.total)
-        told = (data.get("metrics") or {}).get("speculative_decoding")
-        if told is not None:
-            self.proposals = _reported(told)
+        metrics = (data.get("metrics") or {}).get("speculative_decoding")
+        if metrics is not None:
+            self.proposals = _proposals(metrics)
         choice = next(iter(data.get("choices") or ()), None)
         if choice is None:
             return Part()
@@ -165,19 +164,19 @@ class OpenAIReader(TextReader):
         )
 
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """The rounds with what the server told, or counted."""
+        """The rounds with the proposals that the server reported with the answer, or counted."""
         if self.proposals is None:
             self.proposals = self.counted()
         return super().settle(rounds)
 
 
-def _reported(told: dict[str, Any]) -> Proposals:
-    """vLLM's metrics of a request."""
-    each = zip(told.get("per_step_drafted") or (), told.get("per_step_accepted") or (), strict=False)
+def _proposals(metrics: dict[str, Any]) -> Proposals:
+    """Proposals from vLLM's metrics of a request."""
+    each = zip(metrics.get("per_step_drafted") or (), metrics.get("per_step_accepted") or (), strict=False)
     return Proposals(
-        told.get("num_spec_steps", 0),
-        told.get("num_draft_tokens", 0),
-        told.get("num_accepted_draft_tokens", 0),
+        metrics.get("num_spec_steps", 0),
+        metrics.get("num_draft_tokens", 0),
+        metrics.get("num_accepted_draft_tokens", 0),
         tuple(each),
     )
 
@@ -214,12 +213,12 @@ class SGLang(OpenAI):
 
 @dataclass
 class SGLangReader(TextReader):
-    """Reads one answer, whose events repeat all text so far, or only tell what is new, as the server was started."""
+    """Reads one answer. Its events repeat all text so far, or hold only what is new, as the server was started."""
 
     _text: str = ""
 
     def part(self, data: dict[str, Any]) -> Part:
-        """What an event tells."""
+        """The content of an event."""
         meta, text = data.get("meta_info") or {}, data.get("text", "")
         new = text.removeprefix(self._text)
         self._text = text if text.startswith(self._text) else self._text + text

@@ -16,7 +16,7 @@ from specdemo.decoding.verification import (
     Logits,
     Probabilities,
     Uniform,
-    Verified,
+    Verification,
     block_verify,
     distribution,
     entropy,
@@ -29,8 +29,7 @@ from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.runtime.language_model import ModelSequence
-from specdemo.runtime.text import IncrementalText, texts
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import IncrementalText, Tokenizer, texts
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
@@ -167,7 +166,7 @@ class TracedDecoder:
         self._text += committed
         return result
 
-    def _verify(self, proposals: Sequence[Proposal], logits: Logits) -> Verified:
+    def _verify(self, proposals: Sequence[Proposal], logits: Logits) -> Verification:
         ids = [proposal.id for proposal in proposals]
         if self._sampling.do_sample:
             drafts = (proposal.distribution() for proposal in proposals if proposal.distribution)
@@ -177,7 +176,7 @@ class TracedDecoder:
             choice = greedy_choice(row, self._sampling, self._seen(ids[:index]))
             if index == len(ids) or choice != ids[index]:
                 break
-        return Verified(index, choice)
+        return Verification(index, choice)
 
     def _distributions(self, ids: Sequence[int], logits: Logits) -> Iterator[Probabilities]:
         """The target's distribution at each position, given the proposals before it."""

@@ -20,7 +20,7 @@ from specdemo.decoding.verification import (
     resized,
 )
 from specdemo.runtime.language_model import ModelSequence, draft_agreement
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.text import Tokenizer
 from specdemo.settings import Sampling
 from specdemo.strategies import Source
 

@@ -19,14 +19,19 @@ from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError, SpecdemoError
 from specdemo.models.checks import check_engine, check_request
-from specdemo.models.converted import folder_of
+from specdemo.models.converted import folder_of, machine_name
 from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
 from specdemo.models.places import own_cache, writable
-from specdemo.models.weights import machine_name
 from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
-from specdemo.runtime.eagle import HeadModel, show_states
-from specdemo.runtime.language_model import Adapt, LanguageModel, ModelSequence, log_probabilities
-from specdemo.runtime.tokenizer import Tokenizer
+from specdemo.runtime.language_model import (
+    Adapt,
+    HeadModel,
+    LanguageModel,
+    ModelSequence,
+    log_probabilities,
+    show_states,
+)
+from specdemo.runtime.text import Tokenizer
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
 

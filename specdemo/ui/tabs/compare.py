@@ -14,9 +14,9 @@ from markupsafe import Markup
 from pydantic import Field, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
-from specdemo.experiments.sweep import Candidate
+from specdemo.experiments.sweep_result import Candidate
 from specdemo.files import is_text
-from specdemo.models.checks import compared
+from specdemo.models.checks import with_tokenizers_compared
 from specdemo.models.pairs import bundled_prompts
 from specdemo.presentation.charts import race_figures
 from specdemo.presentation.code import FLAVOURS, code
@@ -91,6 +91,14 @@ class CompareCallbacks:
         with suppress(SettingsError):
             self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
 
+    def prepare(self, session_open: bool, pair: ModelPair, *values: Any) -> None:
+        """Prepare the engine for these settings, which the reader may run next."""
+        if session_open:
+            with suppress(SettingsError):
+                settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
+                # on a public page, one visitor must not replace the pair that another has loaded
+                self._sessions.prepare(pair, settings, load=self._local)
+
     def repeat(
         self, request: gr.Request, session_open: bool, pair: ModelPair, finished: FinishedRun | None
     ) -> Iterator[list[Any]]:
@@ -120,7 +128,7 @@ class CompareCallbacks:
         """The settings as lines of code; updates of message and lines."""
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-            lines = code(flavour, compared(pair), settings, prompt, local=self._local)
+            lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
         except SpecdemoError as error:
             return [alert(error), ""]
         return [code_html(lines), lines]
@@ -287,7 +295,7 @@ class CompareTab(NamedTuple):
     run: gr.Button
     """Disabled until the page is restored, so that nobody runs another pair than the link's."""
     go_on: Callable[[Any], Any]
-    """Takes an event; after it, the chat that the browser stored is restored."""
+    """Takes an event; after it, the chat that the browser stored is restored, and the engine is prepared."""
 
 
 class FindButtons(NamedTuple):
@@ -337,12 +345,16 @@ def compare_tab(
         race,
         find,
         run.run,
-        lambda after: after.then(restore_chat, [pair, stored], [*chat], js=_FROM_BROWSER, **PRIVATE),
+        lambda after: after.then(restore_chat, [pair, stored], [*chat], js=_FROM_BROWSER, **PRIVATE).then(
+            callbacks.prepare, [session_open, pair, *controls.values()], **PRIVATE
+        ),
     )
     _connect_run(callbacks, session_open, pair, tab, anatomy, finished, run, chat, stored)
     run.stop.click(stop, **PRIVATE)
     moved = [controls[name].change for name in AT_HAND]
     gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
+    reading = [prompt.focus, *(controls[name].change for name in DECODING)]
+    gr.on(reading, callbacks.prepare, [session_open, pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
     fresh = chat.anew.click(new_chat, outputs=[*chat, stored], **PRIVATE)
     fresh.then(None, stored, js=script("settings.js", "keepChat"))
     pair.change(restore_chat, [pair, stored], [*chat], js=_FROM_BROWSER, **PRIVATE)

@@ -13,14 +13,12 @@ from markupsafe import Markup
 
 from specdemo.errors import SpecdemoError
 from specdemo.experiments import KINDS
-from specdemo.experiments.against import reported
+from specdemo.experiments.against import report_against
 from specdemo.experiments.checkpoint import Checkpoint, Header
-from specdemo.experiments.kind import Kind, Option
-from specdemo.experiments.plan import Result, run, run_with_extras
+from specdemo.experiments.plan import Kind, Option, Result, run, run_with_extras
 from specdemo.experiments.report import Report, write
 from specdemo.models.places import own_cache, writable
-from specdemo.progress import Progress
-from specdemo.records import ModelPair
+from specdemo.records import ModelPair, Progress
 from specdemo.ui.boards import EMPTY, report_board, report_template
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
 from specdemo.ui.parts import alert, notice
@@ -89,18 +87,18 @@ class ExperimentCallbacks:
         visitor, job = str(request.session_hash), WithLoader(pair, work)
         busy = job_buttons(kind.start, busy=True)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
-        report_of = partial(reported, there=None if baseline is None else (baseline, Path(other or "").name))
+        report_of = partial(report_against, there=None if baseline is None else (baseline, Path(other or "").name))
         state = None
         for update in job_updates(self._sessions, visitor, kind.name, job, partial(_shown, report_of=report_of)):
             state = update.state
             yield [update.message, update.board, gr.skip(), *busy]
-        if state is None or not state.found.measured:
+        if state is None or not state.result.measured:
             yield [gr.skip(), gr.skip(), gr.skip(), *idle]
             return
         try:
             with TemporaryDirectory() as folder:
-                paths = write(report_of(state.found), Path(folder) / f"specdemo-{kind.name}.json")
-                if state.found.complete:
+                paths = write(report_of(state.result), Path(folder) / f"specdemo-{kind.name}.json")
+                if state.result.complete:
                     checkpoint.delete()
                 files = gr.update(value=list(map(str, paths)), visible=True)
                 yield [gr.skip(), gr.skip(), files, *idle]  # Gradio copies them before it asks for more
@@ -109,7 +107,7 @@ class ExperimentCallbacks:
 
 
 def _shown(progress: Progress[Any], report_of: Callable[[Result], Report]) -> str:
-    return report_board(report_of(progress.found)) if progress.found.measured else EMPTY
+    return report_board(report_of(progress.result)) if progress.result.measured else EMPTY
 
 
 def given(option: Option, pair: ModelPair, values: Sequence[str]) -> list[Any]:

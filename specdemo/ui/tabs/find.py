@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from specdemo.errors import SpecdemoError
-from specdemo.experiments.sweep import Candidate, Sweep, candidates, sweep, within_error
+from specdemo.experiments.sweep import candidates, sweep
+from specdemo.experiments.sweep_result import Candidate, Sweep, within_error
 from specdemo.presentation.figures import percent
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
 from specdemo.ui.parts import alert, notice
-from specdemo.ui.session import Sessions
+from specdemo.ui.session import Sessions, with_chat_cache
 from specdemo.ui.tabs.compare import APPLIED, FIND, QUICK, CompareTab, apply_setting
 from specdemo.worker import WithEngine
 
@@ -57,7 +58,8 @@ class Finder:
         yield [notice(f"{takes}. Waiting for the machine …"), *busy, *unchanged]
         repeats = 1 if seconds else _REPEATS
         work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=repeats, seconds=seconds)
-        job, visitor = WithEngine(settings.engine, pair, work), str(request.session_hash)
+        # as a run loads it, so that neither this nor the next run has to load it again
+        job, visitor = WithEngine(settings.engine, with_chat_cache(pair, settings), work), str(request.session_hash)
         state = None
         updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
         for update in updates:
@@ -66,7 +68,7 @@ class Finder:
         if state is None or state.done < state.total:  # stopped, or failed: the message says so
             yield [gr.skip(), *idle, *unchanged]
             return
-        candidate, sentence = outcome(state.found, shorter)
+        candidate, sentence = outcome(state.result, shorter)
         yield [notice(sentence), *idle, *apply_setting(candidate)]
 
 

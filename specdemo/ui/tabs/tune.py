@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, get_args
 import gradio as gr
 
 from specdemo.analysis.metrics import FORMULAS
-from specdemo.analysis.predict import AS_MEASURED, WHAT_IFS, Imagined
+from specdemo.analysis.predict import AS_MEASURED, WHAT_IFS, WhatIf
 from specdemo.errors import SpecdemoError
-from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
+from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, candidates, sweep
+from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import contexts_task
 from specdemo.models.pairs import bundled_prompts
-from specdemo.progress import Progress
-from specdemo.records import Costs, ModelPair, Prompts
+from specdemo.records import Costs, ModelPair, Progress, Prompts
 from specdemo.ui.boards import PairCosts, costs_board, prediction_board, report_template, result_board
 from specdemo.ui.boards import board as board_of
 from specdemo.ui.controls import NAMES, settings_from
@@ -80,11 +80,11 @@ class TuneCallbacks:
             str(request.session_hash),
             "sweep",
             WithEngine(settings.engine, pair, work),
-            lambda progress: result_board(progress.found),
+            lambda progress: result_board(progress.result),
         ):
             state = update.state
             yield [*_SweepUpdate(update.message, update.board), *busy]
-        yield [*(_SweepUpdate() if state is None else after_sweep(state.found, pair, measured)), *idle]
+        yield [*(_SweepUpdate() if state is None else after_sweep(state.result, pair, measured)), *idle]
 
     def costs(
         self, request: gr.Request, session_open: bool, pair: ModelPair, engine: Any, acceptance: float
@@ -93,9 +93,9 @@ class TuneCallbacks:
         check_session(session_open)
 
         def show(progress: Progress[Costs | None]) -> Any:
-            if progress.found is None:
+            if progress.result is None:
                 return gr.skip()
-            return costs_board(PairCosts(pair, engine, progress.found), acceptance)
+            return costs_board(PairCosts(pair, engine, progress.result), acceptance)
 
         job = WithEngine(engine, pair, contexts_task)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *job_buttons(COSTS, busy=True)]
@@ -103,7 +103,7 @@ class TuneCallbacks:
         for update in job_updates(self._sessions, str(request.session_hash), "costs", job, show):
             state = update.state
             yield [update.message, update.board, gr.skip(), *job_buttons(COSTS, busy=True)]
-        found = state.found if state is not None else None
+        found = state.result if state is not None else None
         measured = PairCosts(pair, engine, found) if found is not None else gr.skip()
         yield [gr.skip(), gr.skip(), measured, *job_buttons(COSTS, busy=False)]
 
@@ -140,12 +140,12 @@ def examples(kind: Prompts) -> str:
 
 def update_prediction(measured: PairCosts | None, acceptance: float, draft: float, growth: float) -> Any:
     """The board's prediction alone, which follows the sliders."""
-    return gr.skip() if measured is None else prediction_board(measured, acceptance, Imagined(draft, growth))
+    return gr.skip() if measured is None else prediction_board(measured, acceptance, WhatIf(draft, growth))
 
 
 def update_costs(measured: PairCosts | None, acceptance: float, draft: float, growth: float) -> Any:
     """The whole board: measured costs and their predictions."""
-    return gr.skip() if measured is None else costs_board(measured, acceptance, Imagined(draft, growth))
+    return gr.skip() if measured is None else costs_board(measured, acceptance, WhatIf(draft, growth))
 
 
 CHARTS = ("speedup", "policies", "acceptance", "shares")

@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -50,24 +51,32 @@ def besieged(counts: dict[str, int], seed: int, folder: Path) -> Tally:
     arguments = ("-m", "tests.support.scripted_app", folder / "models")
     with started(folder, *arguments, log=log, SPACE_ID="somebody/specdemo") as app:
         with watched(app, tally):
-            tally.add(visitors.crowd(app.url, counts["clients"]))
-            tally.add(visitors.fuzz(app.url, counts["requests"], seed))
-            tally.add(floods.flood(app.url, counts["floods"]))
-            tally.add(visitors.deserters(app.url, counts["dropped"]))
-        tally.add(storage.loaded(app.url, counts["storage"]))
+            _add(tally, partial(visitors.crowd, app.url, counts["clients"]))
+            _add(tally, partial(visitors.fuzz, app.url, counts["requests"], seed))
+            _add(tally, partial(floods.flood, app.url, counts["floods"]))
+            _add(tally, partial(visitors.deserters, app.url, counts["dropped"]))
+        _add(tally, partial(storage.loaded, app.url, counts["storage"]))
     said = log.read_text(encoding="utf-8", errors="replace")
     tracebacks = said.count("Traceback (most recent call last)")
     if tracebacks:
         print(said, file=sys.stderr)
     tally.tracebacks += tracebacks
-    tally.add(files.mutated(counts["files"], seed, folder))
-    tally.add(files.headers(counts["headers"], seed, folder))
-    tally.add(servers.asked(counts["servers"]))
-    tally.add(engines.kills(counts["kills"]))
-    tally.add(engines.stops(counts["stops"]))
-    tally.add(engines.killed_benchmarks(counts["kills"], folder))
-    tally.add(engines.growth(counts["runs"], counts["switches"]))
+    _add(tally, partial(files.mutated, counts["files"], seed, folder))
+    _add(tally, partial(files.headers, counts["headers"], seed, folder))
+    _add(tally, partial(servers.asked, counts["servers"]))
+    _add(tally, partial(engines.kills, counts["kills"]))
+    _add(tally, partial(engines.stops, counts["stops"]))
+    _add(tally, partial(engines.killed_benchmarks, counts["kills"], folder))
+    _add(tally, partial(engines.growth, counts["runs"], counts["switches"]))
     return tally
+
+
+def _add(tally: Tally, part: "partial[Tally]") -> None:
+    """Add what comes of a part, and say how long it took."""
+    began = monotonic()
+    found = part()
+    tally.add(found)
+    print(f"{part.func.__name__}: {found.tried} tried in {monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,11 +20,10 @@ from specdemo.experiments.checkpoint import Checkpoint
 from specdemo.experiments.plan import run as bench
 from specdemo.experiments.suites import bundled_tasks
 from specdemo.models.pairs import bundled_pair
-from specdemo.progress import Phase, Progress
-from specdemo.records import Comparison, ModelPair, Slice
+from specdemo.records import Comparison, ModelPair, Phase, Progress, Slice
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
-from specdemo.worker import WithEngine, WithLoader, Worker
+from specdemo.worker import Prepare, WithLoader, Worker
 from tests.benchmarks.siege.tally import Tally
 
 MOMENTS = ("loading", "calibrating", "warming up", "prefilling", "racing")
@@ -122,13 +121,13 @@ def _rows(worker: Worker, work: Callable[..., Any], *, kill: bool) -> tuple[int,
     try:
         for progress in worker.run(WithLoader(_PAIR, work)):
             if isinstance(progress, Progress):
-                seen = len(progress.found.rows)
+                seen = len(progress.result.rows)
                 before = seen if before is None else before
                 if kill and seen >= before + _AFTER:
                     os.kill(worker.process_id, signal.SIGKILL)
     except EngineError:
         return seen, False
-    return seen, progress.found.complete
+    return seen, progress.result.complete
 
 
 def growth(runs: int, switches: int) -> Tally:
@@ -144,7 +143,7 @@ def growth(runs: int, switches: int) -> Tally:
         tally.growth = _grown(sizes)
         sizes = []
         for number in range(switches):
-            list(worker.run(WithEngine("genai", pairs[(number + 1) % 2])))
+            list(worker.run(Prepare("genai", pairs[(number + 1) % 2])))
             tally.answered += 1
             if number % 2:
                 sizes.append(_memory(worker))  # of the same pair each time

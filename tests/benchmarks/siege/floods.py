@@ -6,6 +6,8 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from socket import create_connection
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +19,7 @@ from specdemo.presentation import schema
 from specdemo.records import MOST_TURNS, Comparison
 from specdemo.settings import GenerationSettings
 from tests.benchmarks.siege.tally import Tally
+from tests.support.mutants import header, mutants
 
 SECONDS = 120
 API = "/gradio_api"
@@ -49,8 +52,9 @@ def flood(url: str, times: int) -> Tally:
         lambda http, number: _forms(http, number),
         lambda http, number: _bombs(http, events["share"], number),
         lambda http, number: _closed(http, number),
+        lambda http, number: _dropped(http, number, headers),
     ]
-    tally = Tally()
+    tally, headers = Tally(), list(mutants(times, times))
     with ThreadPoolExecutor(8) as pool, httpx.Client(base_url=url, timeout=SECONDS) as http:
         for attack in attacks:
             for one in pool.map(attack, [http] * times, range(times)):
@@ -66,12 +70,13 @@ def _unread(http: httpx.Client, event: dict[str, Any], values: dict[int, Any]) -
 
 
 def _long_names(http: httpx.Client, number: int) -> Tally:
-    """Names of sessions and events of any length and type, and texts beyond their limit."""
+    """Names of sessions and events of any length and type, and texts and values beyond their limits."""
     bodies: tuple[dict[str, Any], ...] = (
         {"fn_index": 1, "data": [], "session_hash": "a" * 2**19},
         {"fn_index": 1, "data": [_EMOJI], "session_hash": uuid4().hex},
         {"fn_index": 1, "data": [], "session_hash": ["a"]},
         {"fn_index": 1, "data": [[]] * 100_000, "session_hash": uuid4().hex},
+        {"fn_index": 1, "data": [], "session_hash": uuid4().hex, "event_data": [[]] * 250_000},
     )
     return _outcome(http.post(f"{API}/queue/join", json=bodies[number % len(bodies)]))
 
@@ -113,6 +118,28 @@ def _closed(http: httpx.Client, number: int) -> Tally:
     if answer.is_success and "session_not_found" not in answer.text:
         return Tally(tried=1, unexplained=1)
     return Tally(tried=1, refused=1)
+
+
+def _dropped(http: httpx.Client, number: int, headers: list[bytes]) -> Tally:
+    """A model file dropped on the page: damaged, larger than the disk, broken off, or not sent by the page itself."""
+    path, content = f"/model/{number}.gguf", header() if number % 10 == 3 else headers[number]
+    if number % 5 in (0, 1):  # neither claim is true
+        claimed = (2**20, 2**50)[number % 5]
+        head = f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {claimed}\r\n\r\n"
+        with create_connection((http.base_url.host, http.base_url.port), SECONDS) as connection:
+            connection.sendall(head.encode() + content)
+            if number % 5 == 0:
+                return Tally(tried=1, refused=1)
+            explained = b'{"refused":"' in b"".join(iter(partial(connection.recv, 2**16), b""))
+        return Tally(tried=1, refused=explained, unexplained=not explained)
+    if number % 5 == 2:
+        foreign = http.put(path, content=content, headers={"Origin": "https://evil.example"})
+        return Tally(tried=1, unexplained=1) if foreign.is_success else _outcome(foreign)
+    dropped = http.put(path, content=content)
+    if not dropped.is_success:
+        return Tally(tried=1, unexplained=1)
+    found = dropped.json()
+    return Tally(tried=1, answered="path" in found, refused=bool(found.get("refused")))
 
 
 def _called(

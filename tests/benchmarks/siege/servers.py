@@ -7,7 +7,7 @@ from itertools import cycle, islice
 from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.errors import SpecdemoError
 from specdemo.measure.race import race
-from specdemo.models.pairs import begun
+from specdemo.models.pairs import initial_settings
 from specdemo.records import Comparison, Server, Servers
 from tests.benchmarks.siege.tally import Tally
 from tests.support.misbehaving import LISTS, STREAMS, misbehaving
@@ -21,7 +21,7 @@ def asked(times: int) -> Tally:
             servers = Servers(speculative=Server(url=url, kind="openai", silence_seconds=1))
             try:
                 with closing(ServedEngine(served_pair(servers))) as engine:
-                    *_, last = race(engine, "Say", begun(engine.pair.target, max_new_tokens=32))
+                    *_, last = race(engine, "Say", initial_settings(engine.pair.target, max_new_tokens=32))
                 answered = isinstance(last, Comparison) and bool(last.speculative.text or last.failures)
                 tally.answered += answered
                 tally.unexplained += not answered

@@ -1,4 +1,4 @@
-"""The speedup and its interval, estimated from the timed steps of both sides: the one number that is shown anywhere.
+"""Estimates and their intervals, and what may be said by them: the speedup, the one number that is shown anywhere.
 
 A race of two seconds is hundreds of timed plain steps and rounds, so its few totals are the poorest summary of it.
 How many tokens a round commits is counted, not estimated; only what a step of each kind takes is uncertain. Kinds are
@@ -12,21 +12,115 @@ lengths of passes, since a round that proposes less takes less time.
   the machine's drift between blocks, more if other programs were seen to take the processor.
 
 The true speedup is what a long quiet run would show: all plain seconds over all speculative seconds for the same
-tokens. `tests/analysis/test_speedups.py` holds the interval against simulated machines, `python -m
+tokens. `tests/analysis/test_estimates.py` holds the interval against simulated machines, `python -m
 tests.benchmarks.coverage` against real ones. The processor time of the engine's threads was tried as a second clock
 and is not used: threads that wait for one that was interrupted spin, which counts as processor time, and intervals
 from it held the truth less often.
+
+Rates of a load run, and trials of earlier versions, are only totals; theirs come from `median_interval`.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.analysis.intervals import ENOUGH, LEVEL, Interval, median_interval
 from specdemo.records import Comparison, Record, Round, Run, Trial
+
+LEVEL = 0.95
+ENOUGH = 6
+_RESAMPLES = 2000
+SAME = 0.02  # within this of 1× neither side is called faster
+_EVEN = 1.1  # two sides are about even if the interval ends within this of 1×
+_WIDE = 1.5  # upper end / lower end: beyond this the middle says little
+
+MEDIAN_FORMULA = (
+    f"median of the runs; interval: the middle {LEVEL * 100:.0f} % of the medians of {_RESAMPLES:,} random resamples "
+    f"of them (bootstrap), from {ENOUGH} runs on"
+)
+
+
+Call = Literal["faster", "slower", "about even", "too noisy to call"]
+
+
+class Interval(Record):
+    """An estimate and its interval; no interval where there are too few runs for one.
+
+    `limit`: more than this is impossible, so that something must have disturbed the measurement.
+    """
+
+    middle: float
+    low: float | None = None
+    high: float | None = None
+    limit: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The estimate itself."""
+        return self.middle
+
+    def __str__(self) -> str:
+        """The estimate, with the interval in parentheses."""
+        return f"{self.middle:.2f}×" + (f" ({self.ends})" if self.has_interval else "")
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were enough runs for an interval."""
+        return self.low is not None and self.high is not None
+
+    @property
+    def ends(self) -> str:
+        """The interval in words; empty if there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"{LEVEL * 100:.0f} % interval {self.low:.2f}–{self.high:.2f}"
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it is more than can be."""
+        return self.limit is not None and self.middle > self.limit
+
+    @property
+    def call(self) -> Call:
+        """What may be said of a speedup: that a side is faster only where the interval leaves no doubt."""
+        if self.low is None or self.high is None or self.impossible:
+            return "too noisy to call"
+        if self.low > 1 and self.middle >= 1 + SAME:
+            return "faster"
+        if self.high < 1 and self.middle <= 1 - SAME:
+            return "slower"
+        return "about even" if self.low >= 1 / _EVEN and self.high <= _EVEN else "too noisy to call"
+
+    @property
+    def wide(self) -> bool:
+        """Whether it is so wide that the middle says little."""
+        return self.low is not None and self.high is not None and self.high > _WIDE * self.low
+
+    @property
+    def includes_one(self) -> bool:
+        """Whether both faster and slower are possible."""
+        return self.low is not None and self.high is not None and self.low <= 1 <= self.high
+
+
+def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
+    """The median of at least one value; from six values on, with a seeded bootstrap interval (Efron 1979).
+
+    With fewer, not even the range from least to greatest covers the median at this level.
+    """
+    return _bootstrapped(tuple(values), seed)
+
+
+@lru_cache(maxsize=256)
+def _bootstrapped(values: tuple[float, ...], seed: int) -> Interval:
+    middle = float(np.median(values))
+    if len(values) < ENOUGH:
+        return Interval(middle=middle)
+    draws = np.random.default_rng(seed).choice(values, (_RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(draws, axis=1), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return Interval(middle=middle, low=float(low), high=float(high))
+
 
 BLOCK_SECONDS = 0.2
 _LEAST_BLOCKS = 8  # of a side; shorter ones where it took less than so many of them

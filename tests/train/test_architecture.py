@@ -14,10 +14,8 @@ import openvino as ov
 import torch
 from torch.nn import functional
 
-from specdemo.train.export import draft_model, head_model, int8
-from specdemo.train.modules import Draft, Head
-from specdemo.train.network import Array, Network
-from specdemo.train.start import Start, from_target
+from specdemo.train.architecture import Draft, Head, draft_model, head_model, int8
+from specdemo.train.network import Array, Network, Start, from_target
 from tests.support.folders import FIXTURES
 
 TARGET = FIXTURES / "eagle3" / "target"

@@ -6,8 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from specdemo.analysis import metrics, speedups
-from specdemo.analysis.speedups import of_comparison, of_trials, summarise
+from specdemo.analysis import estimates, metrics
+from specdemo.analysis.estimates import of_comparison, of_trials, summarise
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
@@ -22,7 +22,7 @@ STEPS = {"short steps": (0.0015, 5), "long steps": (0.010, 2)}
 
 
 @cache
-def estimates(machine: str, steps: str) -> list[tuple[float, speedups.Speedup]]:
+def estimates_of(machine: str, steps: str) -> list[tuple[float, estimates.Speedup]]:
     """True speedups, and what is estimated."""
     step, number = STEPS[steps]
     found = []
@@ -34,7 +34,7 @@ def estimates(machine: str, steps: str) -> list[tuple[float, speedups.Speedup]]:
     return found
 
 
-def half_width(estimate: speedups.Speedup) -> float:
+def half_width(estimate: estimates.Speedup) -> float:
     assert estimate.low is not None
     assert estimate.high is not None
     return float(np.sqrt(estimate.high / estimate.low) - 1)
@@ -43,7 +43,7 @@ def half_width(estimate: speedups.Speedup) -> float:
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_nine_of_ten_intervals_hold_the_truth(machine: str, steps: str) -> None:
-    held = [(found.low or 0) <= truth <= (found.high or 0) for truth, found in estimates(machine, steps)]
+    held = [(found.low or 0) <= truth <= (found.high or 0) for truth, found in estimates_of(machine, steps)]
     assert sum(held) >= 0.9 * RACES
 
 
@@ -51,7 +51,7 @@ def test_nine_of_ten_intervals_hold_the_truth(machine: str, steps: str) -> None:
 def test_the_wrong_side_is_hardly_ever_called_faster(steps: str) -> None:
     wrong, said = 0, Counter[str]()
     for machine in MACHINES:
-        for truth, found in estimates(machine, steps):
+        for truth, found in estimates_of(machine, steps):
             wrong += found.call == ("slower" if truth > 1 else "faster")
             said[found.call] += 1
     assert wrong <= 0.02 * RACES * len(MACHINES)
@@ -60,7 +60,7 @@ def test_the_wrong_side_is_hardly_ever_called_faster(steps: str) -> None:
 
 @pytest.mark.parametrize("steps", STEPS)
 def test_a_quiet_machine_gives_narrow_intervals_and_calls_what_is_clear(steps: str) -> None:
-    found = estimates("quiet", steps)
+    found = estimates_of("quiet", steps)
     assert np.median([half_width(estimate) for _, estimate in found]) <= 0.06
     clear = {0.7: "slower", 1.5: "faster", 1.8: "faster"}
     assert all(estimate.call == clear[truth] for truth, estimate in found if truth in clear)
@@ -154,7 +154,7 @@ def test_what_cannot_be_is_not_called_anything() -> None:
     estimate = of_comparison(impossible)
     assert estimate is not None
     assert estimate.tokens_per_round is not None
-    assert estimate.middle > speedups.ABOVE * estimate.tokens_per_round
+    assert estimate.middle > estimates.ABOVE * estimate.tokens_per_round
     assert estimate.impossible
     assert estimate.call == "too noisy to call"
 
@@ -167,4 +167,4 @@ def test_nothing_to_compare() -> None:
 
 @pytest.mark.parametrize("freedom", [(1, 12.706), (2, 4.303), (3, 3.182), (7, 2.365), (30, 2.042), (1000, 1.962)])
 def test_student(freedom: tuple[int, float]) -> None:
-    assert speedups._student(freedom[0]) == pytest.approx(freedom[1], rel=0.01)
+    assert estimates._student(freedom[0]) == pytest.approx(freedom[1], rel=0.01)
