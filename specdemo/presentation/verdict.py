@@ -1,7 +1,7 @@
 """The conclusion of a comparison, for page, terminal, reports and pictures alike.
 
 It has one headline, one plain sentence and at most one warning. Everything else is in `why`, folded away at first,
-where each term is explained once. All of it quotes the one estimate of `analysis.speedups`.
+where each term is explained once. All of it quotes the one estimate of `analysis.estimates`.
 """
 
 from collections.abc import Iterator
