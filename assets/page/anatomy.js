@@ -47,7 +47,7 @@ export class Anatomy {
     for (const name of ["about", "explanation", "steps", "table", "parts"]) this.find(`.${name}`).innerHTML = run[name]; // escaped by the server
     this.beginning = [run.prompt, run.prefill];
     for (const name of CHARTS) {
-      this.charts[name].run = run.steps; // another run is not shown in this one's zoom
+      this.charts[name].run = run.steps; // the zoom of this run does not apply to another one
       this.charts[name].show(JSON.parse(run[name]));
     }
     this.spans = spans(this.charts.timeline.figure.data);
@@ -96,7 +96,7 @@ export class Anatomy {
     this.steps.scrollTop = step.offsetTop - this.steps.offsetTop - this.steps.clientHeight / 2;
   }
 
-  /** The round that is pointed at, in the list and on the timeline; null: none. @param {number | null} number */
+  /** Highlight the round under the pointer in the list and on the timeline; null: none. @param {number | null} number */
   light(number, scroll = false) {
     if (number === this.lit) return;
     this.lit = number;
@@ -119,7 +119,7 @@ export class Anatomy {
     this.charts.timeline.relayout({ shapes });
   }
 
-  /** By a factor, around the current round; 0: the whole run. @param {number} factor */
+  /** Zoom the timeline by a factor around the current round; 0: show the whole run. @param {number} factor */
   zoom(factor) {
     const span = this.spans[this.at + 1];
     const end = Math.max(0, ...Object.values(this.spans).map(([, to]) => to));
@@ -130,7 +130,7 @@ export class Anatomy {
     return this.range(Math.max(middle - half, 0), middle + half);
   }
 
-  /** Of a zoomed timeline, the part where the current round is. */
+  /** Scroll a zoomed timeline to the current round. */
   keepInView() {
     const span = this.spans[this.at + 1];
     const [from, to] = this.charts.timeline.layout?.xaxis?.range ?? [0, Infinity];
@@ -153,7 +153,7 @@ function stepAt(target) {
   return target instanceof Element ? /** @type {HTMLElement | null} */ (target.closest(".step")) : null;
 }
 
-/** When each round began and ended, in milliseconds of the speculative clock, by its number. @param {any[]} traces */
+/** Start and end of each round by its number, in milliseconds of the speculative clock. @param {any[]} traces */
 function spans(traces) {
   /** @type {Record<number, Span>} */
   const found = {};

@@ -1,4 +1,4 @@
-// What surrounds the prompt: a menu of examples, and a mode for presenting to an audience.
+// The menu of examples beside the prompt, and a mode for presenting to an audience.
 
 import * as gradio from "./gradio.js";
 
@@ -34,7 +34,7 @@ export class Examples {
   }
 }
 
-/** Put the example after the one that the prompt holds into the prompt, and say which, since that is out of view. */
+/** Set the prompt to the example after the current one, and announce it, since it is out of view. */
 function nextExample() {
   const prompts = [...document.querySelectorAll(".examples [data-prompt]")].map((entry) => /** @type {HTMLElement} */ (entry).dataset.prompt ?? "");
   if (prompts.length) gradio.setPrompt(prompts[(prompts.indexOf(gradio.prompt()) + 1) % prompts.length]);
@@ -50,7 +50,7 @@ function sayPrompt() {
 const ADDRESSES = ["present", "presenter"];
 
 /**
- * Panes, verdict and charts alone, larger, and a key for everything: `p`, or `#present` in the address.
+ * Show panes, conclusion and charts alone, larger, with a key for everything: `p`, or `#present` in the address.
  * @param {import("./race.js").Race} race
  */
 export function presenting(race) {

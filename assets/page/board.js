@@ -11,7 +11,7 @@ export class Board {
   }
 
   /**
-   * An update. A place that it does not name stays as it is, or is emptied if it covers the whole board.
+   * Apply an update. A place that it does not name stays as it is, or is emptied if the update covers the whole board.
    * @param {string} text
    */
   receive(text) {

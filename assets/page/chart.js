@@ -6,7 +6,7 @@ import { Plotly } from "./plotly.js";
 /** @typedef {import("./live_chart.js").Figure} Figure */
 
 const REDRAW_MS = 100; // at most ten times a second
-const REST = 15; // and at least this many times as long at rest as at work: the engine may need the processor
+const REST = 15; // idle at least this many times as long as a drawing took: the engine may need the processor
 const LATEST_MS = 600; // but not later than this
 /** Plotly's toolbar would otherwise offer to upload the chart to Plotly's cloud. */
 const PRIVATE = { displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
@@ -62,7 +62,7 @@ export class Chart extends LiveChart {
     Plotly.react(this.element, traces, layout, PRIVATE);
   }
 
-  /** In other colours. */
+  /** Draw again in the new colours. */
   repaint() {
     const shapes = this.layout?.shapes; // such as the anatomy's current round, which the figure does not hold
     this.flush();
@@ -70,12 +70,12 @@ export class Chart extends LiveChart {
     if (shapes && !this.marks.length && !this.figure.layout.shapes) Plotly.relayout(this.element, { shapes });
   }
 
-  /** To its element's size; one in a hidden tab has none. */
+  /** Fit to the element's size; in a hidden tab it has none. */
   async resize() {
     if (!this.element.offsetWidth) return;
     await Plotly.Plots.resize(this.element);
     const { legend, showlegend } = this.figure.layout;
-    if (legend && showlegend !== false) Plotly.relayout(this.element, { "legend.y": legend.y }); // else it stays where more lines put it
+    if (legend && showlegend !== false) Plotly.relayout(this.element, { "legend.y": legend.y }); // otherwise it stays where a taller legend put it
   }
 
   /** Change what Plotly shows, such as the range of an axis. @param {object} update */
@@ -83,7 +83,7 @@ export class Chart extends LiveChart {
     return Plotly.relayout(this.element, update);
   }
 
-  /** What Plotly shows now. @returns {any} */
+  /** The layout that Plotly shows now. @returns {any} */
   get layout() {
     return /** @type {any} */ (this.element).layout;
   }

@@ -1,4 +1,4 @@
-// A model file dropped on the page: sent to this machine's models folder, then added as if its path had been typed there.
+// Drops of model files: a file is sent to this machine's models folder, then added as if its path had been typed.
 
 import { addModel } from "./gradio.js";
 
@@ -14,14 +14,14 @@ export class Drop {
     for (const name of ["dragenter", "dragover"]) this.zone.addEventListener(name, (event) => this.over(event, true));
     for (const name of ["dragleave", "drop"]) this.zone.addEventListener(name, (event) => this.over(event, false));
     this.zone.addEventListener("drop", (event) => this.take(event.dataTransfer?.files));
-    this.zone.hidden = false; // until now a dropped file would have left the page
+    this.zone.hidden = false; // before this, a dropped file would have replaced the page
   }
 
   receive() {}
 
   /** @param {Event} event @param {boolean} on */
   over(event, on) {
-    event.preventDefault(); // else the browser opens the file
+    event.preventDefault(); // otherwise the browser opens the file
     this.zone.classList.toggle("over", on);
   }
 
@@ -35,7 +35,7 @@ export class Drop {
 
   /** @param {File} file */
   send(file) {
-    const request = new XMLHttpRequest(); // which tells how far it is
+    const request = new XMLHttpRequest(); // it reports upload progress
     request.upload.onprogress = ({ loaded, total }) => this.say(`Copying ${file.name}: ${Math.floor((PERCENT * loaded) / total)} %`);
     request.onerror = () => this.say("The file could not be sent; give its path instead.");
     request.onload = () => {

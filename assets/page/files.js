@@ -1,4 +1,4 @@
-// Files and texts for the reader: made small enough to keep or to send, saved, copied, shared.
+// Files and texts for the reader: compressed, saved, copied and shared.
 
 /**
  * @param {GenericTransformStream} transform
@@ -40,7 +40,7 @@ function save(content, type, name) {
 }
 
 /**
- * Copy a text; the button says for a moment that it is done.
+ * Copy a text; the button shows for a moment that it is done.
  * @param {Element} button
  * @param {string} text
  */
@@ -55,12 +55,12 @@ export async function copy(button, text) {
   setTimeout(() => button.classList.remove("done"), 1500);
 }
 
-/** The menu of files to show to others. The JSON is here already; of it the server makes all others. */
+/** The Share menu. The page holds the JSON; the server makes the other files from it. */
 export class Share {
   /**
    * @param {HTMLDetailsElement} menu
-   * @param {() => string | null | undefined} record gives the JSON of the run that is shown
-   * @param {(event: string, data: object) => void} trigger makes an event of the widget
+   * @param {() => string | null | undefined} record returns the JSON of the run that is shown
+   * @param {(event: string, data: object) => void} trigger fires an event of the widget
    */
   constructor(menu, record, trigger) {
     this.menu = menu;
@@ -88,7 +88,7 @@ export class Share {
 }
 
 /**
- * Save what the server made, as JSON; empty if it could not.
+ * Save the file that the server made, given as JSON; empty if it failed.
  * @param {string} text
  */
 export function saveMade(text) {

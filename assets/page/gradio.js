@@ -1,5 +1,5 @@
-// Everything that leans on how Gradio builds its page: its markup, the texts of its buttons, what it says of the queue.
-// Nothing else does. `tests/…/test_page_gradio.py` has a test for each, which says what a new release has changed.
+// Everything that depends on how Gradio builds its page: its markup, its buttons' texts, its words about the queue.
+// No other script does. `tests/ui/test_page_gradio.py` has a test for each, which says what a new release changed.
 
 const PATIENCE = 5000; // milliseconds
 const RUN = "#run";
@@ -14,7 +14,7 @@ export function button(id) {
   return find(`#${id}`);
 }
 
-/** Click a button if it is there and may be clicked. @param {string} id */
+/** Click a button if it exists and is enabled. @param {string} id */
 export function press(id) {
   /** @type {HTMLButtonElement | null} */ (document.querySelector(`#${id}:not([disabled])`))?.click();
 }
@@ -24,7 +24,7 @@ export function prompt() {
   return /** @type {HTMLTextAreaElement} */ (find(PROMPT)).value;
 }
 
-/** As if it had been typed. @param {string} text */
+/** Set the prompt as if the text had been typed. @param {string} text */
 export function setPrompt(text) {
   type(PROMPT, text);
 }
@@ -42,7 +42,7 @@ function type(selector, text) {
   area.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
-/** Enter runs; Shift+Enter begins a new line. Gradio has it the other way round. @param {KeyboardEvent} event */
+/** Enter runs; Shift+Enter starts a new line. In Gradio it is the other way round. @param {KeyboardEvent} event */
 function enter(event) {
   const area = event.target;
   if (event.key !== "Enter" || event.isComposing || !(area instanceof HTMLTextAreaElement) || !area.closest("#prompt")) return;
@@ -54,8 +54,8 @@ function enter(event) {
 }
 
 /**
- * Gradio names each radio button differently, which makes every one a tab stop; of one name they are one, and the arrow
- * keys choose. Gradio may redraw them at any time, so they are renamed where the focus arrives.
+ * Gradio names each radio button differently, which makes every one a tab stop; with one name they are a single stop,
+ * and the arrow keys choose. Gradio may redraw them at any time, so they are renamed when they get the focus.
  * @param {FocusEvent} event
  */
 function oneStop({ target }) {
@@ -66,33 +66,33 @@ function oneStop({ target }) {
   }
 }
 
-/** Gradio hangs up when the page is left and, until the next one is there, says that the connection was lost. */
+/** Hide Gradio's message about a lost connection, which it shows while the browser leaves the page. */
 function leaving() {
   document.body.classList.add("leaving");
   setTimeout(() => document.body.classList.remove("leaving"), PATIENCE); // the reader may have stayed
 }
 
-/** What must hold from the first moment on. */
+/** Install the handlers that must work as soon as the page is there. */
 export function begin() {
   document.addEventListener("keydown", enter, true);
   document.addEventListener("focusin", oneStop);
   addEventListener("beforeunload", leaving);
 }
 
-/** Say why Run is still off, and what the queue is doing, in words. */
+/** Explain in words why Run is still disabled, and the state of the queue. */
 export function explainWaiting() {
   explainStart();
   explainQueue();
 }
 
-/** Run is off until the server has answered. A browser opens six connections to a host, and each run holds one. */
+/** Run is disabled until the server answers. A browser opens six connections to a host, and each run holds one. */
 function explainStart() {
   const run = /** @type {HTMLButtonElement} */ (find(RUN));
   const note = document.createElement("p");
   note.setAttribute("role", "status");
   note.className = "stalled";
   note.textContent = "Waiting for the server. If this page is open in six or more tabs of this browser, "
-    + "it has no connection left: stop what runs in them, or close some.";
+    + "it has no connection left: stop runs in other tabs, or close some.";
   const off = () => run.disabled && run.textContent?.trim() === "Run"; // and not "Running …"
   const timer = setTimeout(() => off() && find("#actions").after(note), PATIENCE);
   const watch = new MutationObserver(() => {
@@ -104,7 +104,7 @@ function explainStart() {
   watch.observe(run, { attributes: true, childList: true, characterData: true, subtree: true });
 }
 
-/** What Gradio says of the queue, such as "queue: 2/3 | 4.0/13.6s", in words. */
+/** Put Gradio's queue status, such as "queue: 2/3 | 4.0/13.6s", into words. */
 function explainQueue() {
   const message = find("#message");
   const explain = () => {
@@ -126,7 +126,7 @@ export function queueWords(text) {
   return left > 0 ? `${turn}, about ${left} s` : turn;
 }
 
-/** Whether a run is asked for and its end not there yet, each time that changes. @param {(busy: boolean) => void} changed */
+/** Report each start and end of a visitor's run, waiting included. @param {(busy: boolean) => void} changed */
 export function watchRun(changed) {
   const run = find(RUN);
   let before = false;
@@ -175,7 +175,7 @@ export class Tabs {
     const all = this.all();
     const tab = all.find((each, index) => this.name(each, index) === name);
     if (tab) return tab.click();
-    // a narrow window has put it into the menu of further tabs
+    // in a narrow window it is in the overflow menu
     const further = [...document.querySelectorAll(".overflow-dropdown button")];
     const entry = further.find((each) => (each.textContent ?? "").trim().toLowerCase() === name);
     if (entry instanceof HTMLElement) entry.click();

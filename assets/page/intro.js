@@ -1,5 +1,4 @@
-// How speculative decoding works, in three small drawings: shown until it is dismissed, and found again under "How it
-// works".
+// How speculative decoding works, in three small drawings: shown until dismissed, and again with "How it works".
 
 import { Stored } from "./storage.js";
 
@@ -20,7 +19,7 @@ export class Intro {
     this.welcome();
   }
 
-  /** For whoever has not dismissed it. */
+  /** Show it unless the reader has dismissed it. */
   welcome() {
     this.show(!DISMISSED.read());
   }

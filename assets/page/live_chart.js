@@ -1,5 +1,5 @@
-// What every chart of a run can do, whoever draws it: points are added while it plays, marks stand where a setting was
-// moved, and another figure replaces it as a whole. `chart.js` draws with Plotly, `sketch.js` on a canvas.
+// The contract of a run's charts: points are added while it plays, marks show where a setting was moved, and another
+// figure replaces the whole chart. `chart.js` draws with Plotly, `sketch.js` on a canvas.
 
 /**
  * A Plotly figure as the server writes it; colours name variables of the style sheet.
@@ -17,7 +17,7 @@ export class LiveChart {
   constructor(element, figure) {
     this.element = element;
     this.figure = figure;
-    this.run = ""; // a reader's zoom is kept within one
+    this.run = ""; // the reader's zoom is kept within a run
     /** @type {Points[]} */ this.points = empty(figure);
     /** @type {Points[] | null} */ this.pending = null; // added, but not drawn yet
     /** @type {Mark[]} */ this.marks = [];
@@ -26,7 +26,7 @@ export class LiveChart {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
   }
 
-  /** Empty, for another run. @param {string} run */
+  /** Clear the chart for another run. @param {string} run */
   reset(run) {
     this.run = run;
     this.points = empty(this.figure);
@@ -35,7 +35,7 @@ export class LiveChart {
     this.redrawSoon();
   }
 
-  /** Points for each trace; drawn soon. @param {Point[][]} traces */
+  /** Add points to each trace; they are drawn soon. @param {Point[][]} traces */
   add(traces) {
     const pending = (this.pending ??= empty(this.figure));
     traces.forEach((points, index) => {
@@ -48,7 +48,7 @@ export class LiveChart {
   }
 
   /**
-   * A vertical line with a word at the top.
+   * Add a vertical line with a word at the top.
    * @param {number} x
    * @param {string} text
    */
@@ -57,7 +57,7 @@ export class LiveChart {
     this.redrawSoon();
   }
 
-  /** Another figure, with its data. @param {Figure} figure */
+  /** Show another figure with its data. @param {Figure} figure */
   show(figure) {
     this.figure = figure;
     this.pending = null;
@@ -66,7 +66,7 @@ export class LiveChart {
     this.redrawSoon();
   }
 
-  /** Draw what was added, now. */
+  /** Move pending points into the chart's data and return them, for a renderer to draw. */
   flush() {
     const { pending } = this;
     this.pending = null;
@@ -83,7 +83,7 @@ export class LiveChart {
     return text.replace(/var\((--[\w-]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
   }
 
-  // What a renderer does.
+  // Renderers override these.
 
   appendSoon() {}
 

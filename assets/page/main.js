@@ -10,7 +10,7 @@ import { Past } from "./past.js";
 import { Race } from "./race.js";
 
 /**
- * What Gradio gives to a view's script.
+ * Gradio's arguments to a view's script.
  * @typedef {object} Widget
  * @property {HTMLElement} element
  * @property {(event: string, data: object) => void} trigger
@@ -40,7 +40,7 @@ export function mount(name, widget, options) {
 }
 
 /**
- * The race, with the runs that are kept and what surrounds it.
+ * The race, with the reader's last runs and the presenting mode.
  * @param {Widget} widget
  * @param {any} figures
  */
@@ -53,7 +53,7 @@ function mountRace({ element, trigger }, figures) {
   return race;
 }
 
-/** A new chat begins. */
+/** Start a new chat. */
 export function anew() {
   document.querySelector(".race")?.dispatchEvent(new Event("anew"));
 }

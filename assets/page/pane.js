@@ -14,8 +14,8 @@ export class Pane {
     this.facts = /** @type {NodeListOf<HTMLElement>} */ (element.querySelectorAll("[data-fact]"));
     this.status = /** @type {HTMLElement} */ (element.querySelector(".phase"));
     this.tip = tip;
-    this.explanation = this.text.innerHTML; // of this side, before its first run and in a new chat
-    this.following = true; // the end of the text, unless the reader scrolls up
+    this.explanation = this.text.innerHTML; // of this side, shown before its first run and in a new chat
+    this.following = true; // scrolled to the end, unless the reader scrolls up
     element.addEventListener("click", ({ target }) => {
       if (target instanceof HTMLElement && target.matches(".copy")) copy(target, this.copied(target));
     });
@@ -30,7 +30,7 @@ export class Pane {
   }
 
   /**
-   * The earlier turns of a chat, then the prompt.
+   * Show the earlier turns of a chat, then the prompt.
    * @param {string} prompt
    * @param {boolean} chat
    * @param {string} history escaped by the server
@@ -49,20 +49,20 @@ export class Pane {
     this.scroll();
   }
 
-  /** What this side does, in words, instead of a text. */
+  /** Show this side's explanation instead of a text. */
   explainItself() {
     this.reset("", false);
     this.text.innerHTML = this.explanation;
   }
 
-  /** What is going on before the first token; empty: nothing. @param {string} text */
+  /** Show a phase before the first token; empty: none. @param {string} text */
   phase(text) {
     this.status.textContent = text;
     this.status.hidden = !text;
   }
 
   /**
-   * What a Copy button stands for: a block of code in a rendered turn, one in this answer, or the answer.
+   * The text that a Copy button copies: a code block of a rendered turn, one of this answer, or the whole answer.
    * @param {HTMLElement} button
    */
   copied(button) {
@@ -74,7 +74,7 @@ export class Pane {
     return [...pieces].map((piece) => piece.textContent).join("").trim();
   }
 
-  /** To the end, for a reader who is there. */
+  /** Scroll to the end if the reader is there. */
   scroll() {
     if (this.following) this.text.scrollTop = 1e9;
   }
@@ -85,7 +85,7 @@ export class Pane {
   }
 
   /**
-   * What became visible, `ms` into the run.
+   * Append rounds that became visible, `ms` into the run.
    * @param {Round[]} rounds
    * @param {number} ms
    */
@@ -103,7 +103,7 @@ export class Pane {
     this.show(last, ms);
   }
 
-  /** What the model thinks before it answers, folded away. */
+  /** The folded block for the model's thinking. */
   thoughts() {
     if (!this.text.lastElementChild?.matches(".thinking")) {
       this.text.insertAdjacentHTML("beforeend", "<details class='thinking'><summary></summary></details>");
@@ -132,14 +132,14 @@ export class Pane {
     }
   }
 
-  /** Show where the two outputs part. @param {number | null} index of the token */
+  /** Mark the token where the outputs diverge, and scroll to it. @param {number | null} index of the token */
   mark(index) {
     const token = index === null ? null : this.text.querySelector(`[data-index="${index}"]`);
     if (!(token instanceof HTMLElement)) return;
     token.classList.add("diverges");
     token.closest(".thinking")?.setAttribute("open", "");
     this.following = false;
-    token.dataset.tip += "\nhere the two outputs part";
+    token.dataset.tip += "\nthe outputs diverge here";
     this.text.scrollTop = token.offsetTop - this.text.offsetTop - 40; // both panes alike
   }
 
@@ -165,7 +165,7 @@ export class Pane {
     this.text.querySelector(".lit")?.classList.remove("lit");
   }
 
-  /** The text is one stop for the Tab key; arrow keys walk through its tokens. @param {KeyboardEvent} event */
+  /** Arrow keys move through the tokens; the Tab key stops once at the text. @param {KeyboardEvent} event */
   move(event) {
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (event.key === "Escape") this.hide();

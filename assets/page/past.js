@@ -1,4 +1,4 @@
-// The reader's last runs, kept in this browser only: opened again, searched, or two of them compared.
+// The reader's last runs, kept in this browser only: to reopen, search, or compare two of them.
 
 import { pack, unpack } from "./files.js";
 import { Stored, isObject, isText } from "./storage.js";
@@ -6,14 +6,14 @@ import { Stored, isObject, isText } from "./storage.js";
 /** @typedef {import("./race.js").Race} Race */
 /** @typedef {import("./race.js").Result} Result */
 /**
- * A run as it is kept; `events` are its lines, packed.
+ * A kept run; `events` are its lines, packed.
  * @typedef {{ run: string, when: number, prompt: string, headline: string, made_by: string, words: string[], events: string }} Run
  */
 
 const MOST_RUNS = 40;
-const RESET = "What this browser had kept of earlier runs could not be read, so it was reset.";
+const RESET = "The runs kept in this browser were damaged, so their list was reset.";
 
-/** The runs among a kept value, whatever else is there; null: there is no list. @param {unknown} value */
+/** The valid runs in a kept value; null if it is not a list. @param {unknown} value */
 export function runsIn(value) {
   if (!Array.isArray(value)) return null;
   return /** @type {Run[]} */ (value.filter(isRun));
@@ -36,7 +36,7 @@ export class Past {
     this.element = element;
     this.race = race;
     this.kept = new Stored("specdemo-runs", runsIn, /** @type {Run[]} */ ([]));
-    /** The run that this tab shows, which a reload shows again, whatever other tabs have run since. */
+    /** The run that this tab shows, and shows again after a reload, whatever other tabs ran since. */
     this.shown = new Stored("specdemo-run", (value) => (isText(value) ? String(value) : null), "", () => sessionStorage);
     /** @type {string[]} */ this.chosen = [];
     this.list = /** @type {HTMLElement} */ (element.querySelector("ol"));
@@ -63,7 +63,7 @@ export class Past {
     return this.kept.read();
   }
 
-  /** As many as the browser has room for. @param {Run[]} runs */
+  /** Store as many as the browser has room for. @param {Run[]} runs */
   write(runs) {
     let kept = runs.slice(0, MOST_RUNS);
     while (!this.kept.write(kept) && kept.length) kept = kept.slice(0, -1);
@@ -113,7 +113,7 @@ export class Past {
   }
 
   /**
-   * The latest two.
+   * Tick or untick a run; only the latest two stay ticked.
    * @param {string} run
    * @param {boolean} chosen
    */
@@ -132,7 +132,7 @@ export class Past {
     if (target.closest(".drop")) this.write(this.read().filter((other) => other.run !== run));
   }
 
-  /** The lines of a run; none if they cannot be unpacked, and then it is forgotten. @param {string} run */
+  /** The lines of a run; if they cannot be unpacked, none, and the run is dropped. @param {string} run */
   async lines(run) {
     const kept = this.read().find((other) => other.run === run);
     try {
@@ -146,7 +146,7 @@ export class Past {
     }
   }
 
-  /** The run that this tab showed, or the last one of all, as it ended, on a page that has not run anything yet. */
+  /** Show this tab's last run, or the last of all tabs, at its end; unless something has run on this page. */
   async last() {
     const runs = this.read();
     const latest = runs.find(({ run }) => run === this.shown.read()) ?? runs[0];
@@ -180,13 +180,13 @@ export class Past {
 }
 
 /**
- * The events of two runs as those of one, whose sides are their speculative ones.
+ * Merge the events of two runs into one run whose sides are their speculative sides.
  * @param {any[][]} runs
  * @returns {any[]}
  */
 export function overlaid(runs) {
-  const [first, second] = runs.map((events) => ({ start: events[0], end: events.at(-1), laps: events.filter(({ side }) => side === "speculative") }));
-  const names = distinct(own(first, second), own(second, first));
+  const [first, second] = runs.map((events) => ({ start: events[0], end: events.at(-1), slices: events.filter(({ side }) => side === "speculative") }));
+  const names = distinct(difference(first, second), difference(second, first));
   const events = [
     {
       ...second.start,
@@ -195,16 +195,16 @@ export function overlaid(runs) {
       prompts: { plain: first.start.prompt, speculative: second.start.prompt },
       names: { plain: names[0], speculative: names[1] },
     },
-    ...first.laps.map((lap) => ({ ...lap, side: "plain" })),
-    ...second.laps,
-    { ...second.end, ...verdict(first, second) },
+    ...first.slices.map((slice) => ({ ...slice, side: "plain" })),
+    ...second.slices,
+    { ...second.end, ...conclusion(first, second) },
   ];
   const run = `${first.start.run} ${second.start.run}`;
   return events.map((event, at) => ({ ...event, at, run }));
 }
 
-/** What a run has that the other lacks: of its settings, or its prompt. @param {any} run @param {any} other */
-function own(run, other) {
+/** The settings or the prompt in which a run differs from the other. @param {any} run @param {any} other */
+function difference(run, other) {
   const words = run.end.words.filter((/** @type {string} */ word) => !other.end.words.includes(word)).join(", ");
   if (words) return words;
   return run.start.prompt === other.start.prompt ? run.end.words[0] : short(run.start.prompt);
@@ -221,7 +221,7 @@ function short(text) {
 }
 
 /** Outputs of different prompts are not compared. @param {any} one @param {any} other */
-function verdict(one, other) {
+function conclusion(one, other) {
   const [first, second] = [one.end, other.end];
   const headlines = [first, second].map(({ headline }) => headline.split("×")[0] + (headline.includes("×") ? "×" : ""));
   const alike = one.start.prompt === other.start.prompt;

@@ -1,8 +1,8 @@
-// Playback of two recorded sides in step with each other, at the times their own clocks recorded.
+// Synchronised playback of two recorded sides, on the times of their own clocks.
 //
-// Position is in milliseconds of the sides' own clocks and never passes what both sides have reached. A short run is
-// slowed by a factor. A run slow enough to follow is played live: each slice while the next is computed, in the time
-// that one is expected to take, so that the text moves evenly and the clocks shown stay those of the engine.
+// The position is in milliseconds of the sides' clocks and never exceeds the time that both have reached. A short run
+// is slowed down by a factor. A run slow enough to follow is played live: each slice while the next is computed,
+// stretched over the time that one is expected to take. So the text moves evenly, and the clocks stay the engine's.
 
 /**
  * A round as the server sends it: the side's clock and count at its end, its proposals, and its text as HTML.
@@ -21,12 +21,12 @@
 
 /** @type {readonly SideName[]} */
 export const SIDES = ["plain", "speculative"];
-const WATCH_MS = 4000; // what a run should take to watch
+const WATCH_MS = 4000; // playing time of a replay
 const DRAW_MS = 50; // between drawings
-const REST_OF_DRAWING = 10; // while the engine, perhaps on this machine, computes: at least this many times as long at rest
-const LAST_MS = 600; // for what remains of a live run once it is over
+const REST_OF_DRAWING = 10; // while an engine on this machine may compute: idle this many times as long as a drawing took
+const LAST_MS = 600; // to play the rest of a live run once it is over
 const FIRST_SLICE_MS = 450; // expected until slices have been seen to arrive
-const LATE = 1.15; // played a little slower than slices arrive, so that the text does not pause
+const LATE = 1.15; // play a little slower than slices arrive, so that the text does not pause
 
 export class Player {
   /**
@@ -70,7 +70,7 @@ export class Player {
     this.sides[name].done = done;
   }
 
-  /** What was added came together. @param {boolean} complete nothing follows */
+  /** Note that an update has been added. @param {boolean} complete nothing follows */
   received(complete) {
     this.complete = complete;
     if (this.factor === null && (complete || this.expected() !== null)) this.begin();
@@ -86,7 +86,7 @@ export class Player {
     if (this.playing && this.eager) this.advance();
   }
 
-  /** Milliseconds the longer side will take, judged by its pace so far; null before there is one. */
+  /** Milliseconds that the longer side will take at its pace so far; null before it has one. */
   expected() {
     const sides = this.sequential ? [this.sides.plain] : Object.values(this.sides);
     const guesses = sides.map((side) => {
@@ -120,7 +120,7 @@ export class Player {
     this.onDraw(this, false);
   }
 
-  /** Everything there is, at once; then whatever follows. */
+  /** Show everything received so far at once, and later rounds as they arrive. */
   skip() {
     if (this.ended) return;
     this.eager = true;
@@ -166,7 +166,7 @@ export class Player {
     this.onEnd();
   }
 
-  /** One after the other and live, the speculative clock starts where the plain one ends. @param {SideName} name */
+  /** In a live sequential run, the speculative clock starts where the plain one ends. @param {SideName} name */
   offset(name) {
     return this.sequential && this.live && name === "speculative" ? this.end("plain") : 0;
   }
@@ -180,7 +180,7 @@ export class Player {
     return Math.max(...SIDES.map((name) => this.offset(name) + this.end(name)));
   }
 
-  /** How far playback can go: to the end, or to what both sides have reached. */
+  /** The latest position that can be played: the end, or the time that both sides have reached. */
   horizon() {
     const running = SIDES.filter((name) => !this.sides[name].done);
     if (this.complete || !running.length || (this.sequential && this.live)) return this.total();
@@ -196,7 +196,7 @@ export class Player {
     return side.rounds.slice(from, side.shown);
   }
 
-  /** Where a side stands: what it has committed, on its own clock, and whether that is all. @param {SideName} name */
+  /** A side's state: its clock, its committed tokens, and whether it has finished. @param {SideName} name */
   at(name) {
     const side = this.sides[name];
     const last = side.rounds[side.shown - 1];

@@ -1,4 +1,4 @@
-// Plotly, which is a script of its own and leaves its name with the window: the only place that reads it there.
+// Plotly's own script is no module and sets a global name; only this module reads it.
 
 // @ts-ignore: served from the Python package
 import "./plotly/plotly.min.js";

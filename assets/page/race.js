@@ -1,4 +1,4 @@
-// The race view: reads the lines a run sends, plays them, and shows the verdict and the figures at the end.
+// The race view: reads the lines a run sends, plays them, and shows the conclusion and the figures at the end.
 
 import { Share, closesItself } from "./files.js";
 import { Intro } from "./intro.js";
@@ -11,14 +11,14 @@ import { SlowMotion } from "./slow_motion.js";
 /** @typedef {import("./player.js").SideName} SideName */
 /** @typedef {import("./player.js").Round} Round */
 /**
- * What a run ended with, as the server writes it. A run kept by an earlier release lacks the optional ones.
+ * The result of a run as the server writes it. Runs kept by earlier versions lack the optional properties.
  * @typedef {object} Result
  * @property {string} headline
  * @property {string} tone
  * @property {string} reason one sentence
  * @property {string} [doubt] a warning in a few words
  * @property {string} [why] paragraphs as HTML: evidence, every warning, formulas
- * @property {string} [ceiling] what a perfect draft would reach here
+ * @property {string} [ceiling] the speedup of a perfect draft here
  * @property {Record<SideName, number>} [seconds] of both sides; their ratio is the headline's
  * @property {string} [difference] between them, in words
  * @property {string} agreement
@@ -34,7 +34,7 @@ import { SlowMotion } from "./slow_motion.js";
  * @typedef {object} Options
  * @property {new (element: HTMLElement, figure: Figure) => LiveChart} chart
  * @property {Record<string, Figure>} figures
- * @property {(event: string, data: object) => void} [trigger] makes an event of the widget
+ * @property {(event: string, data: object) => void} [trigger] fires an event of the widget
  */
 
 export class Race {
@@ -70,15 +70,15 @@ export class Race {
     this.run = "";
     this.read = 0; // events of the run
     /** @type {string[]} */ this.lines = [];
-    /** @type {string[]} */ this.earlier = []; // of the run before, to show again should this one fail at once
+    /** @type {string[]} */ this.earlier = []; // lines of the run before, shown again if this one fails at once
     /** @type {Result | null} */ this.result = null;
     /** @type {string | null} */ this.failure = null;
     /** @type {{ round: number, text: string }[]} */ this.moves = []; // of settings
-    /** @type {Record<SideName, string> | null} */ this.names = null; // where the sides are two runs
+    /** @type {Record<SideName, string> | null} */ this.names = null; // set if the sides are two runs
     /** @type {Record<SideName, string>} */ this.prompts = { plain: "", speculative: "" };
     this.chat = this.served = false;
     this.history = "";
-    /** @type {number | null} */ this.lead = null; // in tokens, when the first side reached its end
+    /** @type {number | null} */ this.lead = null; // in tokens, at the moment the first side finished
     /** @type {string | null} */ this.marked = null; // the run whose divergence is marked
   }
 
@@ -92,7 +92,7 @@ export class Race {
   }
 
   /**
-   * Lines of events, some of which may have been read before; the last update of a run has them all.
+   * Read lines of events; those read before are skipped. The last update of a run has all of them.
    * @param {string | null | undefined} text
    */
   receive(text) {
@@ -110,28 +110,28 @@ export class Race {
     if (!news) return;
     if (this.result?.record && result !== this.result) this.announce();
     if (!this.player.complete) this.player.received(Boolean(this.result ?? this.failure));
-    else if (this.player.ended) this.ended(); // with what its repeats found
+    else if (this.player.ended) this.ended(); // with the result of its repeats
   }
 
   /** @param {any} event */
   handle(event) {
     if (event.kind === "phase") this.phase(event.text);
-    if (event.kind === "lap") {
+    if (event.kind === "slice" || event.kind === "lap") { // "lap" in runs kept by earlier versions
       this.phase("");
       this.player.add(event.side, event.rounds, event.done);
       this.moves.push(...(event.moves ?? []));
     }
-    if (event.kind === "end") this.result = event; // once, and again with the figures of its repeats
+    if (event.kind === "end") this.result = event; // it comes again with the figures of repeats
     if (event.kind === "error") this.failure = event.text;
     if (event.kind === "end" || event.kind === "error") this.phase("");
   }
 
-  /** What is going on before the first token. @param {string} text */
+  /** Show a phase before the first token. @param {string} text */
   phase(text) {
     for (const pane of Object.values(this.panes)) pane.phase(text);
   }
 
-  /** A run was asked for, or is over; whatever was shown stays until it begins. @param {boolean} busy */
+  /** A run was requested, or is over; the earlier run stays until the new one begins. @param {boolean} busy */
   asked(busy) {
     const begun = this.root.dataset.state === "waiting" || this.root.dataset.state === "playing";
     if (!busy || !begun) this.phase(busy ? "Getting ready …" : "");
@@ -144,7 +144,7 @@ export class Race {
   }
 
   /**
-   * `names` and `prompts`, by side, where the sides are two runs instead of plain and speculative decoding.
+   * Begin a run. The event has `names` and `prompts` by side if its sides are two speculative runs.
    * @param {any} event
    */
   begin(event) {
@@ -184,7 +184,7 @@ export class Race {
     this.race(this.player);
   }
 
-  /** A new chat: nothing has been said yet, and the sides explain themselves again. */
+  /** Start a new chat: the sides show their explanations again. */
   anew() {
     this.begin({ run: "", prompt: "", max_new_tokens: 0 });
     this.begun = false;
@@ -263,7 +263,7 @@ export class Race {
     this.charts.acceptance.add([[], [], [], points.filter(([number]) => number > 0)]);
   }
 
-  /** While they race, the bars show tokens of the limit. @param {Player} player */
+  /** Show the race on the bars, as tokens of the limit. @param {Player} player */
   race(player) {
     const at = { plain: player.at("plain"), speculative: player.at("speculative") };
     for (const side of SIDES) {
@@ -280,7 +280,7 @@ export class Race {
   }
 
   /**
-   * At the finish they show time, with the difference named.
+   * Show the times on the bars at the finish, and the difference in words.
    * @param {Record<SideName, number>} seconds
    * @param {string} difference
    */
@@ -340,14 +340,14 @@ export class Race {
     for (const pane of Object.values(this.panes)) pane.mark(result.divergence);
   }
 
-  /** Show what there is: a text that was cut off, else the run before, if there was one. */
+  /** Show the text decoded before the failure; without any, the run before, if there was one. */
   failed() {
     const shown = SIDES.some((side) => this.player.sides[side].rounds.length);
     if (!shown && this.earlier.length) {
       this.receive(this.earlier.join("\n"));
       return this.player.skip();
     }
-    this.say(shown ? "The run failed. What had been decoded until then is shown below." : this.failure ?? "");
+    this.say(shown ? "The run failed. The text decoded before is shown below." : this.failure ?? "");
   }
 
   toggle() {
@@ -356,7 +356,7 @@ export class Race {
     else this.player.play();
   }
 
-  /** The first rounds of the run, one step after the other. */
+  /** Open the slow motion of the run's first rounds. */
   slowly() {
     this.slow.open(this.player.sides.speculative.rounds, this.prompts.speculative + (this.chat ? "\n" : ""));
   }

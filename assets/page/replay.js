@@ -1,4 +1,4 @@
-// A run that is replayed from a file of its own, offline.
+// The script of a replay file, which plays one run offline.
 
 import { unpack } from "./files.js";
 import { Race } from "./race.js";

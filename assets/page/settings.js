@@ -1,6 +1,6 @@
-// Settings that survive a reload and travel in a link: those that differ from the default, after the address's "#", where
-// the server does not see them and length does not matter. Each tab of a browser keeps its own; a new one begins with
-// what was last used in any.
+// Settings that survive a reload and travel in a link. Those that differ from the defaults are in the address after "#",
+// which the server does not see and which may be long. Each browser tab keeps its own; a new tab begins with those last
+// used in any tab.
 
 import { copy } from "./files.js";
 import * as gradio from "./gradio.js";
@@ -18,9 +18,9 @@ export function textsIn(value) {
 
 const HERE = new Stored(KEY, textsIn, /** @type {Texts | null} */ (null), () => sessionStorage);
 const ANYWHERE = new Stored(KEY, textsIn, /** @type {Texts | null} */ (null), () => localStorage);
-/** @type {Texts | undefined} */ let current; // what differs from the defaults, once anything was remembered
+/** @type {Texts | undefined} */ let current; // differences from the defaults, once anything was remembered
 
-/** What the address says after "#", or after "?" if typed by hand. */
+/** The settings in the address after "#", or after "?" if typed by hand. */
 function linked() {
   return new URLSearchParams(`${location.search.slice(1)}&${location.hash.slice(1)}`);
 }
@@ -38,7 +38,7 @@ function address(settings, tab) {
 }
 
 /**
- * Called with every change: `values` in the order of `names`.
+ * Remember the settings; called with every change. `values` are in the order of `names`.
  * @param {string[]} names
  * @param {any[]} defaults
  * @param {any[]} values
@@ -58,20 +58,20 @@ export function remember(names, defaults, ...values) {
 }
 
 /**
- * Called when another pair is in use: `values` as JSON, the address carries what differs from `defaults`; with another
- * target, everything.
+ * Remember the pair; called when another one is in use, with `values` as JSON. The address holds differences from
+ * `defaults`, or everything for another target.
  * @param {Record<string, any>} defaults
  * @param {string} values
  */
 export function rememberPair(defaults, values) {
   const chosen = JSON.parse(values);
   const names = Object.keys(defaults);
-  const known = chosen.target === defaults.target ? defaults : {};
-  remember(names, names.map((name) => known[name]), ...names.map((name) => chosen[name]));
+  const base = chosen.target === defaults.target ? defaults : {};
+  remember(names, names.map((name) => base[name]), ...names.map((name) => chosen[name]));
 }
 
 /**
- * What to start with, as JSON: the address if it says anything, else what this tab, else what any tab last used.
+ * The initial settings as JSON: from the address if it has any, else those last used in this tab, else in any tab.
  * @param {string[]} names
  */
 export function recall(names) {
@@ -80,8 +80,8 @@ export function recall(names) {
   const link = linked();
   const found = names.some((name) => link.has(name)) ? Object.fromEntries(link) : HERE.read() ?? ANYWHERE.read() ?? {};
   const reset = HERE.reset || ANYWHERE.reset;
-  const known = Object.entries(found).filter(([name]) => names.includes(name));
-  return reset ? "{reset" : JSON.stringify(Object.fromEntries(known)); // no JSON: the page says that it was reset
+  const usable = Object.entries(found).filter(([name]) => names.includes(name));
+  return reset ? "{reset" : JSON.stringify(Object.fromEntries(usable)); // invalid JSON makes the page report the reset
 }
 
 /** The open tab is part of the address: Back returns to the tab before, and a link opens the one it names. */
@@ -110,12 +110,12 @@ export function copyCode(lines) {
 /** @type {Stored<string | null>} */
 const CHAT = new Stored("specdemo-chat", (value) => (isText(value) ? String(value) : null), null, () => sessionStorage);
 
-/** Keep this tab's chat, as JSON, so that it goes on after a reload. @param {string} text */
+/** Store this tab's chat, as JSON; it survives a reload. @param {string} text */
 export function keepChat(text) {
   CHAT.write(text || null);
 }
 
-/** The values of an event, the last of which is this tab's chat. @param {any[]} values */
+/** An event's values, with this tab's chat in place of the last. @param {any[]} values */
 export function withChat(...values) {
   return [...values.slice(0, -1), CHAT.read() ?? ""];
 }

@@ -1,5 +1,5 @@
-// Charts without Plotly, for files that are opened offline: lines, bars side by side or stacked, whiskers, a second
-// axis. They read the same figures as those of `chart.js`.
+// Charts without Plotly, for offline files: lines, grouped or stacked bars, error bars, a second axis. They read the
+// same figures as those of `chart.js`.
 
 import { LiveChart } from "./live_chart.js";
 
@@ -7,7 +7,7 @@ import { LiveChart } from "./live_chart.js";
 
 const MARGIN = { left: 46, right: 16, top: 12, bottom: 36, second: 26, legend: 22 };
 const TICKS = 5;
-const GROUP = 0.84; // of the distance between two places, for all bars of one
+const GROUP = 0.84; // width of a group of bars, as a share of the distance between groups
 
 export class Sketch extends LiveChart {
   /**
@@ -79,7 +79,7 @@ export class Sketch extends LiveChart {
     for (const { x, text } of this.marks) this.marked(x, text);
   }
 
-  /** What the axes span; names on the x axis stand at 0.5, 1.5, … */
+  /** Measure the axes' ranges; names on the x axis are at 0.5, 1.5, … */
   measure() {
     const { data, layout } = this.figure;
     const all = data.flatMap((_, index) => this.pairs(index));
@@ -136,7 +136,7 @@ export class Sketch extends LiveChart {
     });
   }
 
-  /** A line across the whole chart; where names stand on the x axis, its x counts them from 0. @param {any} shape */
+  /** Draw a line across the whole chart; with names on the x axis, its x counts them from 0. @param {any} shape */
   shape({ x0, x1, y0, y1, line }) {
     if (x0 !== x1) return this.stroke(line, [this.place(0, y0), this.place(this.most.x, y0)]);
     const x = this.names ? x0 + 0.5 : x0;
@@ -144,7 +144,7 @@ export class Sketch extends LiveChart {
   }
 
   /**
-   * A vertical line with a word at the top.
+   * Draw a vertical line with a word at the top.
    * @param {number} x
    * @param {string} text
    */
@@ -240,7 +240,7 @@ export class Sketch extends LiveChart {
 const title = (axis) => axis?.title?.text ?? axis?.title ?? "";
 /** @param {number} value */
 const label = (value) => String(Number(value.toPrecision(3)));
-/** Plotly takes some markup for its own. @param {string} text */
+/** A text without markup, some of which Plotly renders. @param {string} text */
 const plain = (text) => new DOMParser().parseFromString(text, "text/html").body.textContent ?? "";
 
 /** Round numbers from 0 to `most`. @param {number} most */

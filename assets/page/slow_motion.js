@@ -1,11 +1,11 @@
-// The first rounds of a run in slow motion: the draft guesses, the target checks all guesses in one pass, what it agrees
-// with stays, and one token of its own follows. It reads the rounds that the panes show, so it works with any engine.
+// The first rounds of a run in slow motion: the draft guesses, the target checks all guesses in one pass, accepted ones
+// stay, and a correction or bonus token follows. It reads the rounds that the panes show, so it works with any engine.
 
 /** @typedef {import("./player.js").Round} Round */
-/** @typedef {{ text: string, kind: string, odds: string, known: boolean }} Guess */
+/** @typedef {{ text: string, kind: string, odds: string, reported: boolean }} Guess */
 /** @typedef {{ guesses: Guess[], own: string[], committed: string }} Step */
 
-const ROUNDS = 12; // enough to see how it goes; Anatomy has them all
+const ROUNDS = 12; // enough to follow; Anatomy has all
 const STAGES = ["guess", "check", "keep"];
 const STAGE_MS = 1100;
 
@@ -17,7 +17,7 @@ export class SlowMotion {
   constructor(element, onAll) {
     this.element = element;
     /** @type {Step[]} */ this.steps = [];
-    this.before = ""; // text in front of the first round
+    this.before = ""; // text before the first round
     this.at = 0;
     this.stage = 0;
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
@@ -93,14 +93,14 @@ export class SlowMotion {
     this.find(".next").textContent = last || !step ? "Done" : "Next";
     const text = this.before + this.steps.slice(0, this.at).map(({ committed }) => committed).join("");
     this.find(".before").textContent = text.length > 160 ? `… ${text.slice(-160)}` : text;
-    const chips = step ? [...step.guesses.map(chip), ...step.own.map((own) => chip({ text: own, kind: "own", odds: "", known: true }))] : [];
+    const chips = step ? [...step.guesses.map(chip), ...step.own.map((own) => chip({ text: own, kind: "own", odds: "", reported: true }))] : [];
     chips.forEach((element, index) => element.style.setProperty("--order", String(index)));
     this.find(".chips").replaceChildren(...chips);
   }
 }
 
 /**
- * What a round's HTML says of it: its guesses in order, each with its outcome, then the target's own tokens.
+ * Read a round from its HTML: its guesses in order, each with its outcome, then the correction or bonus token.
  * @param {string} html as the panes show it, escaped by the server
  * @returns {Step}
  */
@@ -117,7 +117,7 @@ export function stepOf(html) {
       continue;
     }
     const odds = (token.getAttribute("data-tip") ?? "").match(/^draft's probability ([\d.]+)/m);
-    step.guesses.push({ text, kind, odds: odds ? `${Math.round(100 * Number(odds[1]))} % sure` : "", known: text !== "?" });
+    step.guesses.push({ text, kind, odds: odds ? `${Math.round(100 * Number(odds[1]))} % sure` : "", reported: text !== "?" });
   }
   return step;
 }
@@ -140,13 +140,14 @@ function saying({ guesses, own }, stage) {
   const accepted = guesses.filter(({ kind }) => kind === "accepted").length;
   const all = ["none", "it", "both"][guesses.length] ?? `all ${guesses.length}`;
   const number = guesses.length === 1 ? "1 token" : `${guesses.length} tokens, one after the other`;
-  if (!guesses.length) return "Nothing was guessed in this round, so the target wrote one token, as in normal decoding.";
-  const unknown = guesses.some(({ known }) => !known) ? " This engine does not say which tokens were rejected." : "";
+  if (!guesses.length) return "Nothing was guessed in this round, so the target wrote one token, as in plain decoding.";
+  const unknown = guesses.some(({ reported }) => !reported) ? " This engine does not report the rejected tokens." : "";
   if (stage === 0) return `The draft guesses ${number}.`;
   if (stage === 1) return `The target checks ${all} in one pass.`;
   const first = accepted === 1 ? "the first" : `the first ${accepted}`;
   const none = guesses.length === 1 ? "It rejects it" : "It keeps none";
   const kept = accepted === guesses.length ? `It keeps ${all}` : accepted ? `It keeps ${first}` : none;
-  const added = own.length ? ` and adds ${own.length === 1 ? "one" : own.length} of its own` : "";
+  const name = guesses.some(({ kind }) => kind === "rejected") ? "correction token" : "bonus token";
+  const added = own.length ? ` and adds ${own.length === 1 ? `a ${name}` : `${own.length} tokens of its own`}` : "";
   return `${kept}${added}: ${accepted + own.length} token${accepted + own.length === 1 ? "" : "s"} for one pass.${unknown}`;
 }

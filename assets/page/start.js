@@ -1,4 +1,4 @@
-// What must hold as soon as the page is there.
+// Loaded first: handlers that must work as soon as the page is there.
 
 import { begin } from "./gradio.js";
 

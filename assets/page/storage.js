@@ -1,5 +1,5 @@
-// What this page keeps in the browser. Another page of this address, an earlier release, or the reader may have written
-// there, so each value is checked for its shape, and whoever owns it hears when it had to be reset.
+// The page's values in the browser's storage. Another page of this address, an earlier version or the reader may have
+// written there, so each value's shape is checked, and `reset` says whether a value had to be reset.
 
 /**
  * A value kept under a key, as JSON.
@@ -8,8 +8,8 @@
 export class Stored {
   /**
    * @param {string} key
-   * @param {(value: unknown) => T | null} accept the value if its shape is right, what of it can be used, or null
-   * @param {T} empty what there is when nothing was kept
+   * @param {(value: unknown) => T | null} accept returns the value, its usable part, or null if nothing is usable
+   * @param {T} empty the value when nothing was kept
    * @param {() => Storage} place
    */
   constructor(key, accept, empty, place = () => localStorage) {
@@ -17,7 +17,7 @@ export class Stored {
     /** @type {(value: unknown) => T | null} */ this.accept = accept;
     /** @type {T} */ this.empty = empty;
     /** @type {() => Storage} */ this.place = place;
-    this.reset = false; // whether something was there that could not be used
+    this.reset = false; // whether an unusable value was found
   }
 
   /** @returns {T} */
@@ -41,7 +41,7 @@ export class Stored {
     try {
       return this.place().getItem(this.key);
     } catch {
-      return null; // a browser that keeps nothing
+      return null; // the browser has no storage
     }
   }
 

@@ -1,4 +1,4 @@
-"""specdemo from Python: what page and terminal measure, for scripts and notebooks.
+"""specdemo from Python: the measurements of page and terminal, for scripts and notebooks.
 
     import specdemo
 
@@ -6,7 +6,7 @@
         run = specdemo.compare(pair, "Once upon a time there was a fox who", num_assistant_tokens=3)
         print(run.speedup)
 
-`pairs` has what decodes, `runs` what comes of it. `specdemo` itself hands all of this on.
+`pairs` holds the pairs and their measurements, `runs` the results. `specdemo` itself exports all of these names.
 """
 
 from specdemo.api.pairs import LiveRound as LiveRound

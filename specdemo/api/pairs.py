@@ -1,11 +1,10 @@
-"""Pairs of models, and what can be measured with them.
+"""Pairs of models, and the measurements they offer.
 
-A `Pair` owns the process in which its engines run, the same as the page's: what crashes there ends one measurement
-and not the notebook, and step costs are measured once for each engine. Nothing is loaded before it is needed, one
-engine is loaded at a time, and `close`, or the end of a `with`, frees everything.
+Like the page, a `Pair` runs its engines in a process of its own: a crash there ends one measurement and not the
+notebook, and step costs are measured once per engine. Models are loaded when needed, one engine at a time; `close`,
+or the end of a `with`, frees everything.
 
-Settings are those of page and terminal, by the same names: `specdemo compare --help` lists them. Those that are not
-given are the ones that the pair begins with.
+Settings have the names of page and terminal, which `specdemo compare --help` lists. Their defaults are the pair's.
 """
 
 import asyncio
@@ -56,7 +55,7 @@ Name = str | Path
 OnProgress = Callable[[Progress[Any]], None]
 """Called with the state after every run of an experiment."""
 OWN_DRAFT = "own"
-"""The draft that the catalogue pairs with a target, if it is on this machine."""
+"""Stands for the catalogue's draft for a target, if it is on this machine."""
 
 
 class LiveRound(NamedTuple):
@@ -68,7 +67,7 @@ class LiveRound(NamedTuple):
 
 
 LiveEvent = Phase | LiveRound
-"""What a live comparison yields: rounds, and before them what the engine is busy with."""
+"""Events of a live comparison: phases such as loading, then rounds."""
 
 
 class Pair:
@@ -86,7 +85,7 @@ class Pair:
         return self.models.name
 
     def settings(self, **chosen: Any) -> GenerationSettings:
-        """The settings that this pair begins with, apart from those chosen; without a draft, prompt lookup proposes.
+        """The pair's default settings with the chosen ones; without a draft, prompt lookup proposes.
 
         Raises:
             SettingsError: one is out of its range, or two contradict each other.
@@ -105,7 +104,7 @@ class Pair:
         return LiveRun(self, prompt, self.settings(**settings), repeats, tuple(history))
 
     def costs(self, engine: EngineName | None = None) -> Costs | None:
-        """What steps cost in an engine, measured at its first use; None where that cannot be measured.
+        """Step costs in an engine, measured at its first use; None if they cannot be measured.
 
         Raises:
             SpecdemoError: the pair cannot be loaded.
@@ -114,10 +113,10 @@ class Pair:
         return next((each for each in found if isinstance(each, Costs)), None)
 
     def work(self, job: Job, stopped: Event | None = None) -> Iterator[Any]:
-        """What a job yields in the pair's process; closing the iterator, or setting the event, ends it.
+        """Run a job in the pair's process and yield its events; closing the iterator or setting `stopped` ends it.
 
         Raises:
-            SpecdemoError: what the job raised, or the process died.
+            SpecdemoError: the job failed, or its process died.
         """
         if self._worker is None:
             self._worker = Worker(self._engines)
@@ -126,7 +125,7 @@ class Pair:
                 yield message
 
     def close(self) -> None:
-        """End the process and free the models; they are loaded again where the pair is used again."""
+        """End the process and free the models; the next use of the pair loads them again."""
         if self._worker is not None:
             self._worker.close()
         self._worker = None
@@ -138,11 +137,11 @@ class Pair:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the pair."""
         self.close()
 
     def __del__(self) -> None:
-        """Close it, if nobody did."""
+        """Close the pair if it is still open."""
         with suppress(Exception):
             self.close()
 
@@ -156,7 +155,7 @@ class Pair:
 class LiveRun:
     """A comparison that runs while it is iterated over, with `for` or `async for`; `run` is its result.
 
-    It can be iterated over once. `stop` ends it early, with what there is; so does leaving the loop.
+    It can be iterated over once. `stop`, or leaving the loop, ends it early and keeps the result so far.
     """
 
     def __init__(
@@ -179,7 +178,7 @@ class LiveRun:
         return Run(self._comparison)
 
     def stop(self) -> None:
-        """End it after the round under way."""
+        """End the comparison after the current round."""
         self._stopped.set()
 
     def __iter__(self) -> Iterator[LiveEvent]:
@@ -196,7 +195,7 @@ class LiveRun:
                 yield event
 
     async def __aiter__(self) -> AsyncIterator[LiveEvent]:
-        """The same, without keeping the event loop waiting."""
+        """The same, without blocking the event loop."""
         events = iter(self)
         try:
             while (event := await asyncio.to_thread(next, events, None)) is not None:
@@ -205,7 +204,7 @@ class LiveRun:
             self.stop()
 
     def result(self) -> Run:
-        """Run to the end without watching.
+        """Run to the end and return the result.
 
         Raises:
             SpecdemoError: it cannot be run, or failed.
@@ -215,7 +214,7 @@ class LiveRun:
         return self.run
 
     async def wait(self) -> Run:
-        """The same, without keeping the event loop waiting."""
+        """The same, without blocking the event loop."""
         async for _ in self:
             pass
         return self.run
@@ -235,7 +234,7 @@ def _compared(
     history: tuple[Turn, ...],
     number: int | None,
 ) -> Iterator[Any]:
-    """The race, then the comparison with each of its repeats, and last with what the engine counts."""
+    """Run the race, then its repeats; yields the comparison after each, and last with the engine's counters."""
     for event in race(engine, prompt, settings, history=history, stop=stop, costs=costs):
         yield event
         if isinstance(event, Comparison):
@@ -254,20 +253,20 @@ def load(
     plain_url: str | None = None,
     **runtime: Any,
 ) -> Pair:
-    """A pair by the names of its models; nothing is loaded before it is needed.
+    """A pair by the names of its models, which are loaded when needed.
 
-    A model is named by its name in `specdemo models list`, a folder, a GGUF file, or its id on the Hub, from where it
-    is downloaded if it is not on this machine. Without a target, it is the pair that the page begins with. Without a
-    draft it is the catalogue's for this target, if there is one here; None is a target alone, for which prompt lookup
-    proposes. `url` and `plain_url` name servers that decode in place of models here. `runtime` are runtime settings,
-    such as `device` or `precision`.
+    A model is named as in `specdemo models list`, or by a folder, a GGUF file or its id on the Hub, from which it is
+    downloaded if it is not on this machine. Without a target, the page's initial pair is used. Without a draft, the
+    catalogue's draft for this target is used, if it is on this machine; None: no draft, and prompt lookup proposes.
+    `url` and `plain_url` name servers to use instead of local models. `runtime` are runtime settings, such as
+    `device` or `precision`.
 
     Raises:
         SpecdemoError: there is no such model, or the models cannot be a pair.
     """
     if url is not None or plain_url is not None:
         if target is not None:
-            raise UsageError("Servers have their own models; leave the target out, or the servers' addresses.")
+            raise UsageError("Servers have their own models; leave the target out, or the servers' URLs.")
         named = {"speculative": url, "plain": plain_url}
         return Pair(served_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
     if target is None:
@@ -284,12 +283,12 @@ def load(
 
 
 def _entry_of(name: str) -> Entry | None:
-    """The catalogue's pair of this name, or with a target of this name or repository."""
+    """The catalogue entry with this name, target name or target repository."""
     return next((each for each in catalogue() if name in (each.name, each.target.name, each.target.repository)), None)
 
 
 def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
-    """A model on this machine, or else on the Hub, by any of its names."""
+    """A model on this machine, by any of its names; downloaded from the Hub if necessary."""
     if entry is not None:
         folder = entry_folders(entry, directory)[0]
         if folder is None:
@@ -308,7 +307,7 @@ def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
 
 
 def _at(folder: Path, directory: Path | None) -> Model:
-    """The model that is there, by its name in the library."""
+    """The library's model in this folder."""
     return next(model for model in library(directory).models if model.path == folder)
 
 
@@ -322,8 +321,8 @@ def compare(
 ) -> Run:
     """Race plain and speculative decoding of a prompt, then repeat the race unwatched.
 
-    The prompt is sent as a chat message to models that are made for chats, after the turns of `history`. `repeats` is
-    the number of repeats, which the speedup's interval needs; None chooses as the page does.
+    Chat models get the prompt as a message after the turns of `history`. `repeats`: more of them narrow the speedup's
+    interval; None chooses their number as the page does.
 
     Raises:
         SpecdemoError: it cannot be run, or failed; the message says what to do.
@@ -390,7 +389,7 @@ def load_test(
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Experiment:
-    """Measure how the speedup changes with more and more requests at once.
+    """Measure the speedup at each concurrency in `levels`.
 
     Raises:
         SpecdemoError: it cannot be run, or failed; the message says what to do.
@@ -434,7 +433,7 @@ def _measured(
 
 @contextmanager
 def _opened(pair: Pair | Name) -> Iterator[Pair]:
-    """The pair, or one of this name that is closed again."""
+    """An open pair as it is; a pair given by name is loaded, and closed at the end."""
     if isinstance(pair, Pair):
         yield pair
         return

@@ -1,4 +1,4 @@
-"""Results as Python has them: figures, files, tables, and what a notebook shows of them."""
+"""Results in Python: figures, files, tables, and their HTML views in notebooks."""
 
 import json
 import re
@@ -51,7 +51,7 @@ class Run:
     def speedup(self) -> Speedup | None:
         """Plain seconds / speculative seconds for the same number of new tokens, with its 95 % interval.
 
-        It is estimated from the steps of the race and its repeats together; None where a side is too short to tell.
+        It is estimated from the timed steps of the race and its repeats; None if a side is too short.
         """
         return estimates.of_comparison(self.comparison)
 
@@ -67,12 +67,12 @@ class Run:
 
     @property
     def identical(self) -> bool:
-        """Whether the outputs agree in every compared token."""
+        """Whether both sides wrote the same tokens, as far as both go."""
         return metrics.identical(self.comparison)
 
     @property
     def text(self) -> str:
-        """What speculative decoding wrote."""
+        """The speculative side's text."""
         return self.comparison.speculative.text
 
     def figure(self, name: str) -> go.Figure:
@@ -86,11 +86,11 @@ class Run:
         return coloured(FIGURES[name](self.comparison))
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of schema 2 that `--json` writes."""
+        """The comparison as the object of schema 2 that `--json` writes."""
         return schema.to_json(self.comparison)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """That object as text; written to a file, too, if there is a path.
+        """That object as JSON text; with a path, it is also written to a file.
 
         Raises:
             SpecdemoError: it cannot be written.
@@ -123,10 +123,10 @@ class Run:
         return frame(rows)
 
     def save(self, path: str | Path) -> Path:
-        """Write a file of the kind that the name's ending says: .html, .gif, .png or .json.
+        """Write a file; its suffix sets the kind: .html, .gif, .png or .json.
 
         Raises:
-            UsageError: there is no such kind.
+            UsageError: the suffix is none of these.
             SpecdemoError: it cannot be written.
         """
         path = Path(path)
@@ -150,22 +150,22 @@ class Run:
         return f"<Run: {headline(self.comparison)}>"
 
     def _repr_html_(self) -> str:
-        """The replay, coloured, in a frame of its own; it asks no host for anything."""
+        """The coloured replay in a frame of its own, which sends no requests."""
         return framed(FILE_KINDS["html"].make(self.comparison).decode())
 
 
 def open_run(path: str | Path) -> Run:
-    """The run in a JSON file that page, terminal or `Run.to_json` wrote.
+    """Read a run from a JSON file that page, terminal or `Run.to_json` wrote.
 
     Raises:
-        FileError: it cannot be read, or holds no comparison.
+        FileError: it cannot be read, or is not a comparison.
     """
     text = read_bytes(Path(path), _MOST_BYTES, "a JSON file of a comparison")
     return Run(schema.from_text(text, "choose another file"))
 
 
 class Experiment:
-    """What a sweep, a benchmark or a load run found. `result` is the whole record, `report` tables and charts."""
+    """Results of a sweep, a benchmark or a load run. `result` is the whole record, `report` its tables and charts."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
@@ -196,7 +196,7 @@ class Experiment:
         return self.report.data()
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """That as text; written to a file, too, if there is a path, with tables and an HTML report beside it.
+        """That as JSON text; with a path, it is also written to a file, with tables and an HTML report beside it.
 
         Raises:
             SpecdemoError: it cannot be written.
@@ -222,7 +222,7 @@ class Experiment:
         return f"<Experiment: {self.conclusion}>"
 
     def _repr_html_(self) -> str:
-        """The report, in a frame of its own."""
+        """The report in a frame of its own."""
         return framed(to_html(self.report))
 
 
@@ -240,7 +240,7 @@ def frame(rows: list[dict[str, Any]]) -> Any:
 
 
 def framed(page: str) -> str:
-    """A page of its own within another: its styles and scripts stay inside."""
+    """A page in an inline frame, which isolates its styles and scripts."""
     return (
         f'<iframe srcdoc="{escape(page)}" sandbox="allow-scripts allow-downloads" '
         f'style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
@@ -248,7 +248,7 @@ def framed(page: str) -> str:
 
 
 def coloured(figure: go.Figure) -> go.Figure:
-    """The figure with the page's colours in place of the names that its style sheet gives them."""
+    """The figure with the page's colours in place of its style sheet's variables."""
     values = colours()
     text = re.sub(r"var\(--sd-([\w-]+)\)", lambda name: values[name[1]], json.dumps(figure.to_plotly_json()))
     return go.Figure(json.loads(text))

@@ -182,9 +182,9 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
     engine = getattr(options, "engine", "served" if servers is not None and options.target is None else None)
     if engine == "served":
         if servers is None:
-            raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
+            raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
         if options.target is not None or options.draft is not None:
-            raise UsageError("The served engine takes its models from servers; leave --target and --draft out.")
+            raise UsageError("The remote engine takes its models from servers; leave --target and --draft out.")
         return served_pair(servers)
     if options.target is None:
         if options.draft is not None:

@@ -61,7 +61,7 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
 
 
 def coloured(run: Run) -> Text:
-    """The run's text with each token in the style of its verdict; rejected proposals stand in their place."""
+    """The run's text with each token in the style of its outcome; rejected proposals stand in their place."""
     text = Text()
     for piece in pieces_of(run):
         crossed = piece.kind == "rejected"  # not every terminal strikes through
@@ -72,8 +72,8 @@ def coloured(run: Run) -> Text:
 def legend(comparison: Comparison) -> Text:
     """What the styles mean, and where the proposals come from."""
     text = Text.assemble(
-        ("accepted draft", STYLES["accepted"]), "  ", ("target's own", STYLES["own"]), "  ",
-        ("~rejected draft~", STYLES["rejected"]),
+        ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
+        ("~rejected proposal~", STYLES["rejected"]),
     )  # fmt: skip
     return text.append(f"  (proposals: {comparison.trace_source})", "dim")
 

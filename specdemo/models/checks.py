@@ -43,8 +43,8 @@ _IN_PARTS = (
     "choose the genai engine and that head as the draft."
 )
 _IN_PARTS_LOOKUP = "GenAI has no prompt lookup for a model that is exported in parts; choose drafter model."
-_SERVED = "This model is on a server; choose the served engine."
-_NOT_SERVED = "The served engine decodes only what servers have; choose the genai engine."
+_SERVED = "This model is on a server; choose the remote engine (served)."
+_NOT_SERVED = "The remote engine decodes only what servers have; choose the genai engine."
 
 
 class EngineReport(Record):

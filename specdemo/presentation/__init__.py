@@ -1,1 +1,1 @@
-"""Records in words, figures, charts, HTML, code and files: what the page and the terminal share."""
+"""Records as words, figures, charts, HTML, code and files, for page and terminal alike."""

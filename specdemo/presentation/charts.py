@@ -1,8 +1,8 @@
 """Plotly figures: their style on the page and in reports, the live charts of a race, and those of a finished run.
 
-Colours are names of a style sheet's variables, resolved in the browser, so that one figure serves light and dark. The
-live charts come without data. The page extends their traces point by point while it plays, which keeps the reader's
-zoom and allocates nothing; their layout and the order of their traces are defined here.
+Colours are style sheet variables that the browser resolves, so one figure serves light and dark. The live charts
+come without data: the page extends their traces point by point while it plays, which keeps the reader's zoom and
+allocates nothing. Their layout and the order of their traces are defined here.
 """
 
 import json
@@ -33,7 +33,7 @@ _COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-re
 
 
 def base_figure(**layout: Any) -> go.Figure:
-    """An empty figure in the page's style, without Plotly's default template, whose colours only suit light pages."""
+    """An empty figure in the page's style; Plotly's default template, made for light pages, is off."""
     figure = go.Figure(layout=_LAYOUT | {"template": "none"} | layout)
     figure.update_xaxes(AXIS)
     figure.update_yaxes(AXIS)
@@ -46,21 +46,21 @@ def colour(number: int) -> str:
 
 
 def plain_line(figure: go.Figure) -> None:
-    """Mark where speculation is as fast as plain decoding."""
+    """Draw the line at 1, where speculation is as fast as plain decoding."""
     figure.add_hline(y=1, line={"color": "var(--sd-ink)", "dash": "dash", "width": 1})
 
 
 _LIVE: dict[str, Any] = {"height": None, "showlegend": False, "margin": {"l": 40, "r": 12, "t": 6, "b": 34}}
-"""They fill their cards, whose headings name the colours."""
+"""Layout of the live charts, which fill their cards; the cards' headings name the colours."""
 
 
 def to_json(figure: go.Figure) -> str:
-    """The figure as the page expects it."""
+    """The figure as JSON for the page."""
     return json.dumps(figure.to_plotly_json())
 
 
 def race_figures() -> str:
-    """Both charts, by name, as a JSON object."""
+    """Both live charts as a JSON object, by name."""
     return f'{{"clock": {clock_figure()}, "acceptance": {acceptance_figure()}}}'
 
 
@@ -82,7 +82,7 @@ def acceptance_figure() -> str:
     figure.add_bar(x=[], y=[], name="rejected or discarded", marker_color="var(--sd-refused)")
     line = {"color": "var(--sd-ink)", "width": 2}
     figure.add_scatter(x=[], y=[], name="running α", mode="lines", line=line, yaxis="y2", connectgaps=True)
-    other = {"color": "var(--sd-plain)", "width": 2, "dash": "dot"}  # of another run, where two are overlaid
+    other = {"color": "var(--sd-plain)", "width": 2, "dash": "dot"}  # of the other run, when two are overlaid
     figure.add_scatter(x=[], y=[], name="other α", mode="lines", line=other, yaxis="y2", connectgaps=True)
     figure.update_xaxes(title="round")
     right = AXIS | {
@@ -98,24 +98,24 @@ def acceptance_figure() -> str:
 
 
 def timeline(run: Run) -> go.Figure:
-    """Phases on the speculative clock, in milliseconds, one lane each; a single lane if the engine reports none."""
+    """Draft and verify phases on the speculative clock, in milliseconds; whole rounds if the engine reports none."""
     figure = base_figure(barmode="overlay", bargap=0.25, showlegend=False, hovermode="closest")
     begin = list(accumulate((step.seconds for step in run.rounds), initial=0.0))[:-1]
     if all(step.draft_seconds is not None for step in run.rounds):
         drafts = [step.draft_seconds or 0 for step in run.rounds]
         passes = [step.verify_seconds or 0 for step in run.rounds]
         verify = [start + seconds for start, seconds in zip(begin, drafts, strict=True)]
-        _lane(figure, "draft", begin, drafts, "--sd-rejected")
-        _lane(figure, "verify", verify, passes, "--sd-accepted")
+        _phases(figure, "draft", begin, drafts, "--sd-rejected")
+        _phases(figure, "verify", verify, passes, "--sd-accepted")
     else:
-        _lane(figure, "round", begin, [step.seconds for step in run.rounds], "--sd-plain")
+        _phases(figure, "round", begin, [step.seconds for step in run.rounds], "--sd-plain")
     figure.update_xaxes(title="speculative clock, ms")
     figure.update_yaxes(autorange="reversed", rangemode="normal", showgrid=False, fixedrange=True)
     figure.update_layout(height=150)
     return figure
 
 
-def _lane(figure: go.Figure, name: str, starts: Sequence[float], seconds: Sequence[float], colour: str) -> None:
+def _phases(figure: go.Figure, name: str, starts: Sequence[float], seconds: Sequence[float], colour: str) -> None:
     figure.add_bar(
         x=[length * 1000 for length in seconds],
         base=[start * 1000 for start in starts],
@@ -150,7 +150,7 @@ def confidence_figure(run: Run) -> go.Figure:
 
 
 def lookahead_figure(comparison: Comparison) -> go.Figure:
-    """Tokens proposed in each round, beside what the oracle would have proposed at the same place."""
+    """Lookahead of each round, beside the oracle's at the same place."""
     figure = base_figure()
     rounds = comparison.speculative.rounds
     numbers = list(range(1, len(rounds) + 1))
@@ -168,7 +168,7 @@ def lookahead_figure(comparison: Comparison) -> go.Figure:
 
 
 def accepted_figure(comparison: Comparison) -> go.Figure:
-    """How many rounds of the race accepted 0, 1, 2, … proposals."""
+    """Rounds of the race by number of accepted proposals: 0, 1, 2, …"""
     race, figure = race_of(comparison), base_figure(showlegend=False, hovermode="closest")
     counts = {} if race is None else accepted_per_round([race])
     figure.add_bar(

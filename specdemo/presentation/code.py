@@ -1,4 +1,4 @@
-"""Settings as the few lines that reproduce them elsewhere, without specdemo."""
+"""Settings as code: a few lines that reproduce them in other software, without specdemo."""
 
 import json
 import re
@@ -16,12 +16,12 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import Lookup, ServerDefault, Strategy
 
 _PORT = "8000"
-_WINDOW = 4096  # tokens that llama.cpp applies a repetition penalty to, if the context's length is unknown
+_WINDOW = 4096  # last tokens that llama.cpp penalizes, if the context length is unknown
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """What is to be reproduced: where the models are found, and the strategy's form for the software."""
+    """The request to reproduce, where its models are found, and the strategy's form for the software."""
 
     pair: ModelPair
     settings: GenerationSettings
@@ -37,10 +37,10 @@ class _Copy:
 
 
 class Software(NamedTuple):
-    """Software that the lines can be for.
+    """Software that code can be written for.
 
-    `form` is a strategy's form for it; `target` and `draft` are the formats in which it reads models; `write` writes
-    the lines.
+    `form` gives a strategy's form for it, `target` and `draft` are the model formats that it reads, and `write`
+    yields the lines.
     """
 
     title: str
@@ -53,24 +53,23 @@ class Software(NamedTuple):
 def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
     """The lines for one of `FLAVOURS`. With `local` they name paths on this machine.
 
-    A draft that does not exist in a format which the software reads is replaced by prompt lookup; a comment says so.
+    A draft that does not exist in a format that the software reads is replaced by prompt lookup; a comment says so.
 
     Raises:
-        SettingsError: that software cannot decode in this way, with this draft or this target, or nobody knows how
-            the server was configured.
+        SettingsError: the software does not support this strategy, draft or target, or the server's configuration is
+            unknown.
     """
     software, request = FLAVOURS[flavour], Request.of(prompt, settings)
     if isinstance(request.strategy, ServerDefault):
-        raise SettingsError("Only whoever started the server knows how it speculates; choose a pair on this machine.")
+        raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
     if software.form(request.strategy) is None:
         words = request.strategy.words
         raise SettingsError(f"{software.title} cannot decode with {words}; choose a constant lookahead.")
     draft, notes = None, list[str]()
     if request.strategy.drafter.model:
         model = _draft(pair)
-        eagle = (
-            pair.eagle3 and flavour != "transformers"
-        )  # transformers has no heads, and nothing else has other ones
+        # transformers loads no heads, and only GenAI and OVMS load others than EAGLE-3 heads
+        eagle = pair.eagle3 and flavour != "transformers"
         formats = software.draft if pair.head is None or eagle or flavour in ("genai", "ovms") else ()
         draft = _found(model, formats, local)
         if draft is None:
@@ -99,7 +98,7 @@ def _draft(pair: ModelPair) -> Model:
 
 
 def _found(model: Model, formats: tuple[Format, ...], local: bool) -> Origin | None:
-    """Where a model is found in the first of these formats that it exists in."""
+    """A model's origin in the first of these formats that it exists in."""
     return next(filter(None, (origin(model, format_, local=local) for format_ in formats)), None)
 
 
@@ -239,14 +238,14 @@ FLAVOURS: dict[str, Software] = {
         _transformers,
     ),
 }
-"""Software that the lines can be for."""
+"""All software that code can be written for."""
 
 
 _PLAIN = re.compile(r"[\w./:=+\\-]+")
 
 
 def command(arguments: Sequence[str]) -> Iterator[str]:
-    """The line that runs a program, and as a comment PowerShell's (7.3 or newer), if it is another."""
+    """The line that runs a program and, if PowerShell (7.3 or newer) needs another one, that line as a comment."""
     line, other = join(arguments), powershell(arguments)
     yield line
     if other != line:
@@ -254,7 +253,7 @@ def command(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def post(url: str, body: Mapping[str, Any]) -> Iterator[str]:
-    """The line that sends a JSON object to a server, and as a comment PowerShell's."""
+    """The line that sends a JSON object to a server, and PowerShell's as a comment."""
     data = json.dumps(body, ensure_ascii=False)
     yield join(["curl", url, "-H", "Content-Type: application/json", "-d", data])
     flags = ["-Method", "Post", "-Uri", url, "-ContentType", "application/json; charset=utf-8", "-Body", data]
@@ -262,5 +261,5 @@ def post(url: str, body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def powershell(arguments: Sequence[str]) -> str:
-    """The line in PowerShell, where a quote within quotes is doubled."""
+    """A command line for PowerShell, where a quote within quotes is doubled."""
     return " ".join(each if _PLAIN.fullmatch(each) else "'" + each.replace("'", "''") + "'" for each in arguments)

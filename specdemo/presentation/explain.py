@@ -1,4 +1,4 @@
-"""A comparison in plain sentences, for page and terminal alike: what was compared, how, and why outputs part."""
+"""A comparison in plain sentences, for page and terminal: its settings, its evidence, and why outputs differ."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from specdemo.strategies import SOURCES, Tree
 
 
 def agreement(comparison: Comparison) -> str:
-    """Whether the outputs are identical, and how many tokens were compared."""
+    """Whether outputs are identical, and over how many tokens."""
     if not comparison.both:
         return "one side only"
     compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
@@ -22,13 +22,13 @@ def agreement(comparison: Comparison) -> str:
 
 
 def made_by(comparison: Comparison) -> str:
-    """The pair, the settings and the device that a result comes from."""
+    """The pair, device and settings behind a result."""
     device = comparison.environment.device
     return f"{comparison.pair.name} on {device}: {run_words(comparison)}."
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Where the proposals come from, and what else matters in judging the figures."""
+    """The source of the proposals, and everything else that qualifies the figures."""
     yield _SOURCES[comparison.trace_source]
     if (counters := comparison.counters) is not None:
         yield _counted(comparison, counters)
@@ -43,32 +43,32 @@ def notes(comparison: Comparison) -> Iterator[str]:
         yield "Prefix caching is on: prefill counts only tokens that earlier texts had not left in the KV cache."
     if comparison.moves:
         moves = ", ".join(f"{moved_to(move)} from round {move.round} on" for move in comparison.moves)
-        yield f"Settings were moved while it ran: {moves}. So the figures are those of several settings together."
+        yield f"Settings were changed while it ran: {moves}. The figures cover several settings together."
     if comparison.history:
-        yield "Both sides read the same earlier turns, which hold the target's own answers."
+        yield "Both sides read the same earlier turns, with the target's own answers."
 
 
 def _counted(comparison: Comparison, counters: Counters) -> str:
-    """What GenAI counts, and whether that is what stands here."""
+    """GenAI's own counters, and whether they agree with the figures shown."""
     counts = f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected"
     ours = metrics.proposed_and_accepted(comparison.speculative)
     if not counters.same:
-        fit = ", in another run of this request, which wrote another text."
+        fit = ", in another run of this request, whose text differs."
     elif ours is None:
-        fit = ", in another run of this request; here they cannot be seen."
+        fit = ", in another run of this request; in this one they are unknown."
     elif ours == (counters.proposed, counters.accepted):
         fit = "; so do we."
     else:
         fit = f"; we count {ours[0]}, {ours[0] - ours[1]} rejected."
     work = counters.processed / counters.proposed if counters.proposed else 0
     return (
-        f"{counts}{fit} That leaves out the last round. The draft computed {work:.2f} tokens for each proposal, and "
-        f"took {counters.draft_share:.2f} of the target's time."
+        f"{counts}{fit} The last round is left out. The draft computed {work:.2f} tokens per proposal and took "
+        f"{counters.draft_share:.2f} of the target's time."
     )
 
 
 def moved_to(move: Move) -> str:
-    """Where a setting was moved, in two words."""
+    """A setting's new value, in two words."""
     if move.num_assistant_tokens is not None:
         return f"lookahead {move.num_assistant_tokens}"
     return f"threshold {move.assistant_confidence_threshold:.2f}"
@@ -79,19 +79,19 @@ _SOURCES = {
     "replayed": "GenAI does not report which proposals it rejected, so they were replayed: the drafter ran again "
     "over the committed text, off the clock, and each round was checked against what it committed.",
     "counts only": "GenAI does not report which proposals it rejected, and those of sampling or of a head "
-    "cannot be replayed. With a constant lookahead their number follows; with a confidence threshold, or in trees, "
-    "only the number of accepted ones does.",
-    "reported": "The server reported how many tokens each round proposed and how many were accepted, but not which "
-    "ones were rejected. Rounds are timed by when their tokens arrived here.",
-    "passes": "The server reported how many tokens each event held; those of one event are taken for one pass. "
-    "It did not report what had been proposed. Rounds are timed by when their tokens arrived here.",
-    "bursts": "The server does not report its rounds. What is shown as one is a burst of text that arrived at once; "
-    "tokens are divided among bursts by length, so only their total is exact.",
+    "cannot be replayed. With a constant lookahead their number is known; with a confidence threshold, or in trees, "
+    "only the number of accepted ones is.",
+    "reported": "The server reported how many tokens each round proposed and how many were accepted, but not the "
+    "rejected tokens. Rounds are timed by the arrival of their tokens.",
+    "passes": "The server reported how many tokens each event held, and each event counts as one target pass. It did "
+    "not report the proposals. Rounds are timed by the arrival of their tokens.",
+    "bursts": "The server does not report its rounds. Each chunk of text that arrived at once is shown as a round; "
+    "tokens are divided among chunks by length, so only their total is exact.",
 }
 
 
 def divergence_reason(comparison: Comparison) -> str:
-    """Why the outputs can differ, for these settings; empty if they do not."""
+    """Why outputs can differ with these settings; empty if they are identical."""
     if metrics.identical(comparison):
         return ""
     settings = comparison.settings
@@ -103,7 +103,7 @@ def divergence_reason(comparison: Comparison) -> str:
             "Both are drawn from the same distribution."
         )
     if settings.engine == "served":
-        return _SERVED_DIVERGENCE
+        return _REMOTE_DIVERGENCE
     found = comparison.divergence
     tree = _TREES if isinstance(settings.strategy, Tree) else ""
     if found is not None and not found.near_tie:
@@ -112,13 +112,13 @@ def divergence_reason(comparison: Comparison) -> str:
         return f"{_candidates(found)} {_HARMLESS} {_remedy(comparison)}{tree}"
     return (
         "Both sides use the same target, but a pass over several tokens runs different kernels than a pass over one "
-        "and rounds differently, which decides where two tokens are almost equally likely. "
+        "and rounds differently, which decides between two tokens that are almost equally likely. "
         f"{_remedy(comparison)}{tree}"
     )
 
 
 def _candidates(found: Divergence) -> str:
-    """What the target thought of both tokens, and by how much rounding changes that here."""
+    """The target's probabilities of both tokens, and how far rounding moves probabilities here."""
     tokens = found.plain, found.speculative
     plain, speculative = (f"{_quoted(each.text)} {each.probability * 100:.3g} %" for each in tokens)
     return (
@@ -132,7 +132,7 @@ _HARMLESS = "So this is a near-tie, which rounding decides: harmless."
 
 
 def _remedy(comparison: Comparison) -> str:
-    """With which precision outputs part less often."""
+    """The precision with which outputs diverge less often."""
     precision, weights = comparison.environment, comparison.pair.target.weights
     quantized = weights not in UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
     return (
@@ -143,7 +143,7 @@ def _remedy(comparison: Comparison) -> str:
 
 
 def _reproduced(comparison: Comparison) -> str:
-    """The line that shows it again, as POSIX shells take it and, if that is another, as PowerShell does."""
+    """The command that reproduces a divergence, for POSIX shells and, if it differs, for PowerShell."""
     words = ["python", "-m", "specdemo", "compare", comparison.prompt]
     for name, value in comparison.settings.model_dump(exclude_defaults=True).items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
@@ -153,9 +153,9 @@ def _reproduced(comparison: Comparison) -> str:
 _TREES = " Trees of EAGLE-3 heads are known to differ on CPUs (openvino issue 38079)."
 
 
-_SERVED_DIVERGENCE = (
+_REMOTE_DIVERGENCE = (
     "If both servers hold the same weights in the same precision, this is rounding: a pass over several tokens runs "
-    "different kernels than a pass over one, which decides where two tokens are almost equally likely."
+    "different kernels than a pass over one, which decides between two tokens that are almost equally likely."
 )
 UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
 """Stored precisions of weights, of folders and of GGUF files, with which activations are not quantized."""
@@ -173,16 +173,16 @@ _QUANTIZED = (
 def walk_through(comparison: Comparison) -> Iterator[str]:
     """The algorithm in a few sentences, illustrated by a round of this run."""
     rounds = comparison.speculative.rounds
-    known = [
+    traced = [
         (number, step)
         for number, step in enumerate(rounds, 1)
         if step.proposed and None not in {draft.id for draft in step.proposed}
     ]
-    if not known:
-        yield "No engine reported the proposals of this run, so no round can serve as an example."
+    if not traced:
+        yield "The proposals of this run are unknown, so no round can serve as an example."
         return
-    telling = [(number, step) for number, step in known if 0 < step.accepted < len(step.proposed or ())]
-    number, step = (telling or known)[0]
+    mixed = [(number, step) for number, step in traced if 0 < step.accepted < len(step.proposed or ())]
+    number, step = (mixed or traced)[0]
     drafts, accepted = step.proposed or (), step.accepted
     who = SOURCES[step.source or comparison.settings.strategy.drafter.sources[0]]
     words = ", ".join(_quoted(draft.text) for draft in drafts)
@@ -190,7 +190,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
         f"Take round {number}. First {who} proposed {len(drafts)} token{'s' * (len(drafts) != 1)}: {words}. "
         "Then the target read all of them in a single pass, which shows what it would have written itself."
     )
-    own = "".join(token.text for token in step.committed[accepted:])
+    added = "".join(token.text for token in step.committed[accepted:])
     good = (
         f"It accepted {', '.join(_quoted(draft.text) for draft in drafts[:accepted])}"
         if accepted
@@ -203,9 +203,12 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
             odds = f" (draft {refused.draft_probability:.2f}, target {refused.target_probability:.2f})"
         rest = len(drafts) - accepted - 1
         after = f" The {rest} after it {'was' if rest == 1 else 'were'} discarded unjudged." if rest else ""
-        yield f"{good}, rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(own)} instead.{after}"
-    elif own:
-        yield f"{good}, the whole proposal, and since the pass also yields the next token, it added {_quoted(own)}."
+        yield (
+            f"{good}, rejected {_quoted(refused.text)}{odds}, and wrote {_quoted(added)}, the correction token, "
+            f"instead.{after}"
+        )
+    elif added:
+        yield f"{good}, the whole proposal, and added {_quoted(added)}, the bonus token, which the same pass yields."
     if comparison.settings.do_sample and comparison.settings.engine == "traced":
         yield (
             "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), where p is the target's "

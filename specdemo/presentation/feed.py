@@ -1,8 +1,8 @@
-"""What the page receives of a run: numbered events, one line of JSON each.
+"""The feed of a run to the page: numbered events, one line of JSON each.
 
-An update carries everything since the second-to-last one, so that a busy browser may miss one and the cost of an
-update does not grow with the run; the final one carries everything. The page plays the rounds on the clocks they
-carry; all figures are computed here, none in the browser.
+An update carries all events since the second-to-last one: a busy browser may miss one, and an update's cost does not
+grow with the run. The final update carries everything. The page plays rounds on their recorded clocks; all figures
+are computed here, none in the browser.
 """
 
 import json
@@ -24,17 +24,17 @@ from specdemo.settings import GenerationSettings
 
 
 class Feed:
-    """One run, event by event."""
+    """The events of one run."""
 
     def __init__(
         self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = (), *, chat: bool = False
     ) -> None:
-        """`chat`: the prompt is a message, which `history` precedes."""
+        """`chat`: the prompt is a chat message after the turns of `history`."""
         self.run = uuid4().hex
-        self.shown = False  # whether the page has received anything of it
+        self.shown = False  # whether the page has received any event
         self._phase = ""
         self._lines: list[str] = []
-        self._seen = (0, 0)  # how many events there were at the last two updates
+        self._sent = (0, 0)  # number of events at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
         self._markdown: dict[Side, Markdown] = {"plain": Markdown(), "speculative": Markdown()} if chat else {}
@@ -49,7 +49,7 @@ class Feed:
     def news(self) -> str:
         """The events since the second-to-last call."""
         self.shown = True
-        start, self._seen = self._seen[0], (self._seen[1], len(self._lines))
+        start, self._sent = self._sent[0], (self._sent[1], len(self._lines))
         return "".join(self._lines[start:])
 
     @property
@@ -58,19 +58,20 @@ class Feed:
         return "".join(self._lines)
 
     def __len__(self) -> int:
-        """How many events there are."""
+        """Number of events."""
         return len(self._lines)
 
     def add(self, progress: Slice | Comparison) -> None:
-        """Append what happened."""
+        """Append the event of a slice or of the result."""
         if isinstance(progress, Slice):
             done = progress.finish_reason is not None
-            self._append("lap", side=progress.side, rounds=self._lap(progress), done=done, moves=_moves(progress))
+            rounds = self._rounds_of(progress)
+            self._append("slice", side=progress.side, rounds=rounds, done=done, moves=_moves(progress))
         else:
             self._lines.append(end_event(self.run, len(self), progress))
 
     def after(self, progress: Slice | Comparison) -> "Feed":
-        """This feed with what happened; another one where a server told more of its rounds at the end."""
+        """Append the event, or rebuild the feed if a server revised its rounds at the end."""
         if isinstance(progress, Comparison):
             runs = {side: progress.side(side) for side in SIDES}
             if any([run.prefill, *run.rounds] != self._rounds[side] for side, run in runs.items() if run.tokens):
@@ -79,23 +80,23 @@ class Feed:
         return self
 
     def phase(self, words: str) -> None:
-        """Append what is going on before the first token, if that is new."""
+        """Append a phase before the first token, if it is new."""
         if words != self._phase:
             self._phase = words
             self._append("phase", text=words)
 
     def fail(self, message: str) -> None:
-        """Append that the run ended in an error; what was sent before stays."""
+        """Append an error that ended the run; earlier events stay."""
         self._append("error", text=message)
 
     def _append(self, kind: str, **event: Any) -> None:
         self._lines.append(_line(self.run, len(self), kind, event))
 
-    def _lap(self, lap: Slice) -> list[dict[str, Any]]:
-        """The lap's rounds, each with the figures at its end."""
-        rounds = self._rounds[lap.side]
+    def _rounds_of(self, piece: Slice) -> list[dict[str, Any]]:
+        """A slice's rounds, each with the figures at its end."""
+        rounds = self._rounds[piece.side]
         number = len(rounds)
-        rounds += lap.rounds
+        rounds += piece.rounds
         tokens = list(accumulate(len(step.committed) for step in rounds))
         seconds = list(accumulate((step.seconds for step in rounds[1:]), initial=0.0))  # the prefill is at 0
         alpha = [None, *metrics.running_acceptance(tuple(rounds[1:]))]
@@ -107,22 +108,22 @@ class Feed:
                 "proposed": None if step.proposed is None else len(step.proposed),
                 "accepted": step.accepted,
                 "alpha": alpha[index],
-                "thinking": self._thinks[lap.side].thinks_in(step),
+                "thinking": self._thinks[piece.side].thinks_in(step),
                 "html": round_html(
                     step,
-                    side=lap.side,
+                    side=piece.side,
                     number=index,
                     first=tokens[index] - len(step.committed),
-                    source=lap.trace_source,
-                    markdown=self._markdown.get(lap.side),
+                    source=piece.trace_source,
+                    markdown=self._markdown.get(piece.side),
                 ),
             }
-            for index, step in enumerate(lap.rounds, number)
+            for index, step in enumerate(piece.rounds, number)
         ]
 
 
 def feed_of(comparison: Comparison) -> Feed:
-    """A finished run as if it had just happened, each side in one lap."""
+    """The feed of a finished run, each side in one slice."""
     chat = is_chat(comparison.pair, comparison.settings)
     feed = Feed(comparison.prompt, comparison.settings, comparison.history, chat=chat)
     for side in SIDES:
@@ -135,19 +136,19 @@ def feed_of(comparison: Comparison) -> Feed:
     return feed
 
 
-def _moves(lap: Slice) -> list[dict[str, Any]]:
-    """Where the plots are to be marked, and how."""
-    return [{"round": move.round, "text": explain.moved_to(move)} for move in lap.moves]
+def _moves(piece: Slice) -> list[dict[str, Any]]:
+    """Marks for the charts: the rounds from which a setting had a new value."""
+    return [{"round": move.round, "text": explain.moved_to(move)} for move in piece.moves]
 
 
 def end_event(run: str, at: int, comparison: Comparison) -> str:
-    """The event of a run's result, which comes again, as a later event, once the run was repeated."""
+    """The event of a run's result; it comes again, as a later event, when the race has been repeated."""
     return _line(run, at, "end", _end(comparison))
 
 
 def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
     line = json.dumps({"run": run, "at": at, "kind": kind, **event}, ensure_ascii=False)
-    return line.replace("<", "\\u003c") + "\n"  # no user text looks like markup in transit
+    return line.replace("<", "\\u003c") + "\n"  # user text never looks like markup in transit
 
 
 def _end(comparison: Comparison) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Every figure of a comparison as page and terminal show it: name, value of each side, formula; and as tiles."""
+"""The figures of a comparison, with name, value of each side and formula; and as tiles on the page."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -28,13 +28,13 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     formulas = metrics.FORMULAS
     yield _speedup(comparison)
     yield Figure(
-        "time per token",
+        "time per output token (TPOT)",
         milliseconds(metrics.time_per_token(plain)),
         milliseconds(metrics.time_per_token(speculative)),
         formulas["time_per_token"],
     )
     yield Figure(
-        "prefill",
+        "time to first token (TTFT)",
         milliseconds(metrics.prefill_seconds(plain)),
         milliseconds(metrics.prefill_seconds(speculative)),
         formulas["prefill"],
@@ -51,14 +51,14 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def _speedup(comparison: Comparison) -> Figure:
-    """The one estimate, with its interval."""
+    """The speedup's estimate, with its interval."""
     speedup = estimates.of_comparison(comparison)
     formula = f"{metrics.FORMULAS['speedup']}; {estimates.FORMULA}"
     return Figure("speedup", "", "–" if speedup is None else str(speedup), formula)
 
 
 def _positions(run: Run) -> str:
-    """Shares by position, without the positions that no round accepted."""
+    """Acceptance by position, up to the last position that a round accepted."""
     rates = metrics.per_position_acceptance(run)
     shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
     if len(shown) < len(rates):
@@ -82,12 +82,12 @@ def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Two decimals, or a dash where the figure is unknown."""
+    """A number with two decimals; a dash if it is unknown."""
     return "–" if value is None else f"{value:.2f}{unit}"
 
 
 def percent(share: float) -> str:
-    """A share of one in whole per cent."""
+    """A share, given from 0 to 1, in whole per cent."""
     return f"{share * 100:.0f} %"
 
 
@@ -97,23 +97,23 @@ def parameters(count: int) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Seconds as milliseconds with two decimals."""
+    """Seconds as milliseconds with two decimals; a dash if they are unknown."""
     return "–" if seconds is None else f"{seconds * 1000:.2f} ms"
 
 
 _TERMS = (
-    ("τ", "mean_accepted_length", "tokens that a round adds, on average"),
-    ("α", "acceptance_rate", "share of the guesses that are kept"),
-    ("speedup", "speedup", "how much sooner the speculative side is done"),
+    ("τ", "mean_accepted_length", "mean acceptance length, the tokens that a round commits on average"),
+    ("α", "acceptance_rate", "acceptance rate, the share of proposals that the target accepts"),
+    ("speedup", "speedup", "how many times as fast the speculative side decodes"),
 )
 _FIGURE = Markup("<div{wide}><dt>{name}</dt><dd><b>{value}</b>{plain}<small>{formula}</small></dd></div>")
-_WIDE = 12  # characters that still fit one column
+_WIDE = 12  # characters that fit one column
 _PLAIN = Markup("<span>plain {}</span>")
 _COSTS = Markup("<details><summary>v(n) for n = 1 … {last}</summary><p>{values}</p><p>{formula}</p></details>")
 
 
 def figures_html(comparison: Comparison) -> str:
-    """A definition list of all figures, how the proposals are known, and the measured step costs."""
+    """A definition list of all figures, the source of the proposals, and the measured step costs."""
     tiles = Markup("").join(_tile(figure) for figure in figures(comparison))
     remarks = Markup("").join(Markup("<p>{}</p>").format(note) for note in notes(comparison))
     costs = Markup("") if comparison.costs is None else _costs(comparison.costs)
@@ -121,7 +121,7 @@ def figures_html(comparison: Comparison) -> str:
 
 
 def grounds_html(paragraphs: Iterable[str]) -> str:
-    """What stands behind a verdict: paragraphs, then each term once, with its formula on hover."""
+    """The evidence for a conclusion: paragraphs, then each term once, with its formula on hover."""
     text = Markup("").join(Markup("<p>{}</p>").format(line) for line in paragraphs if line)
     terms = Markup(" · ").join(
         Markup('<dfn title="{}">{}</dfn>: {}').format(FORMULAS[name], term, words) for term, name, words in _TERMS

@@ -1,13 +1,13 @@
-"""Rounds, Markdown and tables as HTML. Everything a model or a user wrote is escaped here, by `markupsafe`.
+"""Rounds, Markdown and tables as HTML. Text from models and users is escaped here, by `markupsafe`.
 
-Each round and each token is an element with a `data-tip`: the lines shown on hover or focus. Colours come from the
-style sheet by class; underlines and strike-throughs repeat their meaning.
+Each round and each token is an element with a `data-tip`: the lines shown on hover or focus. Classes set the colours;
+underlines and strike-throughs repeat their meaning.
 
-Markdown is set as a text arrives, token by token, so that each token keeps its colour. It has headings, bold text,
-code, in lines and in blocks, and rows of tables, as chat models write them. Nothing is left out: marks such as `**`
-are spans of their own, which the style sheet hides or shows. Nothing that was sent is taken back: bold text and code
-that are never closed end with their paragraph, and rows of a table do not line up unless the model lined them up.
-Earlier turns, which need no colours, are rendered as a whole.
+Markdown is formatted token by token as a text arrives, so that each token keeps its colour. It covers what chat
+models write: headings, bold text, inline code, code blocks and table rows. Nothing is left out: marks such as `**`
+are spans of their own, which the style sheet hides or shows. Nothing sent is taken back: unclosed bold text and code
+end with their paragraph, and table columns align only if the model aligned them. Earlier turns, which need no
+colours, are rendered as a whole.
 """
 
 import re
@@ -31,7 +31,7 @@ _DASHES = re.compile(r"[-:\s]+")
 
 
 class Span(NamedTuple):
-    """Part of a token's text. `block` numbers the code block that it opens or belongs to, from 1."""
+    """Part of a token's text. `block`: number of the code block that it opens or belongs to, from 1; else 0."""
 
     text: str
     style: Style
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 class Markdown:
-    """Follows one text."""
+    """Incremental Markdown parser for one text."""
 
     def __init__(self) -> None:
         self._blocks = 0
@@ -48,7 +48,7 @@ class Markdown:
         self._at_start = True  # of a line
 
     def spans(self, text: str) -> Iterator[Span]:
-        """What a token adds."""
+        """The spans of the next token."""
         for part in filter(None, _PARTS.split(text)):
             yield self._span(part)
             self._at_start = part == "\n" or (self._at_start and part.isspace())
@@ -80,7 +80,7 @@ class Markdown:
 
     def _begin_line(self, part: str) -> None:
         heading = part.startswith("#") and not part.strip("#")
-        if heading or part == "|" or _ITEM.match(part):  # what ends a paragraph without a blank line
+        if heading or part == "|" or _ITEM.match(part):  # these end a paragraph without a blank line
             self._strong = self._code = False
         self._heading, self._row = heading, part == "|"
 
@@ -103,7 +103,7 @@ class Markdown:
 
 
 def render(text: str) -> str:
-    """A whole text as HTML: markup in it is escaped, and it neither links nor loads anything."""
+    """A whole Markdown text as HTML: its markup is escaped, and it neither links nor loads anything."""
     html: str = _RENDERER.render(text)
     return html
 
@@ -122,7 +122,7 @@ _TURN = Markup(
 
 
 def conversation_html(history: Sequence[Turn]) -> str:
-    """What was said so far; both sides read the target's own answers, shown rendered or as written."""
+    """The earlier turns of a chat, with the target's answers both rendered and as written."""
     turns = (
         _TURN.format(prompt=turn.prompt, answer=Markup(render(turn.answer)), written=turn.answer) for turn in history
     )
@@ -136,7 +136,7 @@ _CELL = Markup("<td>{}</td>")
 
 
 def table_html(head: Sequence[str], rows: Iterable[Sequence[str]], *, titled: bool = False) -> Markup:
-    """A table; `titled`: the first cell of each row is its title."""
+    """A table. `titled`: the first cell of each row is its title."""
 
     def row(cells: Sequence[str], titles: int) -> Markup:
         return _ROW.format(Markup("").join((_HEAD if at < titles else _CELL).format(c) for at, c in enumerate(cells)))
@@ -151,7 +151,7 @@ _INDEX = Markup(' data-index="{}"')
 _SPAN = Markup('{button}<span class="md-{style}"{number}>{text}</span>')
 _BLOCK = Markup(' data-block="{}"')
 _COPY = Markup('<button type="button" class="copy" aria-label="Copy this code"{}></button>')
-_UNKNOWN = "?"  # a proposal of which only the number is known
+_UNKNOWN = "?"  # a proposal whose token is unknown
 
 
 def round_html(
@@ -164,8 +164,8 @@ def round_html(
         side: plain rounds commit one token each, which needs no colour.
         number: of the round; 0 is the prefill.
         first: index of its first committed token in the run.
-        source: how its proposals are known.
-        markdown: what follows the text, if it is Markdown.
+        source: the source of its proposals.
+        markdown: the text's parser, if it is Markdown.
     """
     tokens = Markup("").join(_tokens(step, side, first, source, markdown))
     return str(_ROUND.format(tip=_round_tip(step, side, number), tokens=tokens))
@@ -174,22 +174,23 @@ def round_html(
 def _tokens(step: Round, side: Side, first: int, source: TraceSource, markdown: Markdown | None) -> Iterator[Markup]:
     accepted = step.accepted
     drafts = step.proposed or ()
-    known: list[DraftToken | None] = [*drafts[:accepted], *[None] * (accepted - len(drafts[:accepted]))]
-    for offset, (token, draft) in enumerate(zip(step.committed[:accepted], known, strict=False)):
-        yield _committed(token, "accepted", first + offset, _tip("accepted draft", draft, token, source), markdown)
+    padded: list[DraftToken | None] = [*drafts[:accepted], *[None] * (accepted - len(drafts[:accepted]))]
+    for offset, (token, draft) in enumerate(zip(step.committed[:accepted], padded, strict=False)):
+        yield _committed(token, "accepted", first + offset, _tip("accepted proposal", draft, token, source), markdown)
     for draft in drafts[accepted:]:
         yield _refused(draft, source)
     for offset, token in enumerate(step.committed[accepted:], accepted):
         kind = "plain" if side == "plain" else "own"
-        name = _own_name(step) if side == "speculative" else "target's choice"
+        name = target_token_name(step) if side == "speculative" else "target's token"
         yield _committed(token, kind, first + offset, _tip(name, None, token, source), markdown)
 
 
-def _own_name(step: Round) -> str:
+def target_token_name(step: Round) -> str:
+    """The name of the token that the target adds to a round: correction, bonus, or the only token of the round."""
     if not step.proposed:
-        return "token of the target"
+        return "target's token"
     corrected = any(draft.verdict is Verdict.REJECTED for draft in step.proposed)
-    return "correction token of the target" if corrected else "bonus token of the target"
+    return "correction token" if corrected else "bonus token"
 
 
 def _committed(token: Token, kind: str, index: int, tip: str, markdown: Markdown | None) -> Markup:
@@ -213,8 +214,8 @@ def _span(span: Span) -> Markup:
 def _refused(draft: DraftToken, source: TraceSource) -> Markup:
     text = _UNKNOWN if draft.id is None else draft.text.replace("\n", "↵")
     names = {
-        Verdict.REJECTED: "rejected draft",
-        Verdict.DISCARDED: "discarded draft: it followed a rejected one and was never judged",
+        Verdict.REJECTED: "rejected proposal",
+        Verdict.DISCARDED: "discarded proposal: it followed a rejected one and was never judged",
     }
     tip = _tip(names[draft.verdict], draft, None, source)
     return _TOKEN.format(classes=f"token {draft.verdict}", tip=tip, attributes="", text=text)
@@ -223,7 +224,7 @@ def _refused(draft: DraftToken, source: TraceSource) -> Markup:
 def _tip(name: str, draft: DraftToken | None, token: Token | None, source: TraceSource) -> str:
     lines = [name]
     if draft is not None and draft.id is None:
-        lines.append("this engine does not report which token it was")
+        lines.append("the engine does not report its token")
     if draft is not None and draft.draft_probability is not None:
         lines.append(f"draft's probability {draft.draft_probability:.3f} ({source})")
     probability = token.probability if token else draft and draft.target_probability

@@ -62,10 +62,10 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Comparison:
-    """The comparison that `to_json` wrote.
+    """Read the object that `to_json` wrote.
 
     Raises:
-        ValueError: the object is of a schema that is not read.
+        ValueError: the object has another schema.
     """
     if data.get("schema") != SCHEMA:
         raise ValueError(f"expected an object of schema {SCHEMA}, got schema {data.get('schema')!r}")
@@ -73,14 +73,14 @@ def from_json(data: dict[str, Any]) -> Comparison:
 
 
 def from_text(text: str | bytes, advice: str) -> Comparison:
-    """The comparison in a JSON text that anyone may have written.
+    """Read a comparison from untrusted JSON.
 
     Raises:
-        FileError: it holds none; ends in this advice.
+        FileError: it is not a comparison; the message ends in this advice.
     """
     try:
         return from_json(json_value(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:  # whatever the JSON may be instead
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # JSON of any other shape
         raise FileError(f"This is not a comparison of schema {SCHEMA}; {advice}.") from error
 
 
@@ -108,11 +108,11 @@ def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
     in_rounds = sum(len(step["committed"]) for step in data["rounds"])
     prefill = {
         "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),
-        "seconds": TICK if data["prefill_seconds"] is None else data["prefill_seconds"],  # there is no token
+        "seconds": TICK if data["prefill_seconds"] is None else data["prefill_seconds"],  # a run without tokens
     }
     rounds = [  # one by one: a single call for all of a long run would stall the other threads of a server
         Round.model_validate({**step, "committed": list(islice(tokens, len(step["committed"])))})
         for step in data["rounds"]
     ]
-    known = {"finish_reason": data["finish_reason"], "passes_known": data.get("passes_known", True)}
-    return {"prefill": prefill, "rounds": rounds, **known}
+    rest = {"finish_reason": data["finish_reason"], "passes_known": data.get("passes_known", True)}
+    return {"prefill": prefill, "rounds": rounds, **rest}

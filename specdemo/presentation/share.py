@@ -1,10 +1,10 @@
-"""A finished run as files to show to others: a page that replays it offline, and pictures, in the page's colours.
+"""A finished run as files to share: a page that replays it offline, and pictures, in the page's colours.
 
 The HTML file has the page's own player, panes and style. Its charts are those of `sketch.js`, which draws the few
-kinds of traces that a race has: with Plotly the file would take 5 MB. All modules are bundled into one script, since
-a browser loads no module from a file's folder: each becomes a block, after those that it imports, whose exports the
-others take from a table. That suffices for how the page's modules are written: named imports and exports, each on
-lines of their own. The events are compressed, and the content policy forbids every request.
+kinds of traces that a race has; with Plotly the file would take 5 MB. Browsers do not load modules from local files,
+so all modules are bundled into one script: each becomes a block, after the modules that it imports, and puts its
+exports into a table. This relies on the modules' form: named imports and exports, each on lines of their own. The
+events are compressed, and the content security policy forbids every request.
 """
 
 import gzip
@@ -36,7 +36,7 @@ from specdemo.records import SIDES, Comparison, Side
 
 
 def replay(comparison: Comparison) -> bytes:
-    """The file's content."""
+    """The HTML file that replays a comparison."""
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("replay.html"))
     return page.render(
         title=f"{headline(comparison)}: {comparison.pair.name}",
@@ -51,7 +51,7 @@ def replay(comparison: Comparison) -> bytes:
 
 
 def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """What the figures were measured on, in words."""
+    """The environment and the models of a comparison, as rows of text."""
     for name, value in comparison.environment:
         yield name.replace("_", " "), "unknown" if value is None else str(value)
     for role, model in (("target", comparison.pair.target), ("draft", comparison.pair.draft)):
@@ -65,7 +65,7 @@ _TOP = 118  # of the panes
 _PANE = (WIDTH - 2 * _EDGE - _GAP) // 2, HEIGHT - _TOP - 46
 _INNER = _PANE[0] - 28  # width of a pane's text
 _HANGING = 2  # characters that may stand out beyond it
-_WATCH_SECONDS = 5.0  # what the moving part should take
+_WATCH_SECONDS = 5.0  # length of the moving part
 _STILL_SECONDS = 4.0  # of the last picture
 _FRAMES = 10  # a second
 _COLOURS = 64
@@ -76,12 +76,12 @@ _TONES = {"faster": "accepted", "slower": "rejected", "same": "ink"}
 
 
 def verdict_picture(comparison: Comparison) -> bytes:
-    """The end of the race and its verdict, as a PNG."""
+    """The end of the race and its conclusion, as a PNG."""
     return _encoded(_Canvas(comparison).frame(None), "PNG")
 
 
 def moving_picture(comparison: Comparison) -> bytes:
-    """The race from start to verdict, as a GIF that repeats."""
+    """The race from start to conclusion, as a looping GIF."""
     canvas = _Canvas(comparison)
     moving = round(_WATCH_SECONDS * _FRAMES)
     frames = [canvas.frame(canvas.seconds * number / moving) for number in range(moving)]
@@ -95,7 +95,7 @@ def moving_picture(comparison: Comparison) -> bytes:
 
 
 class _Placed(NamedTuple):
-    """A word of the prompt or of a piece, and where it stands in its pane's text."""
+    """A word of the prompt or of a piece, and its place in the pane's text, in pixels."""
 
     text: str
     kind: str
@@ -104,7 +104,7 @@ class _Placed(NamedTuple):
 
 
 class _Text:
-    """A side's whole text, laid out once; and when each round was done, on the side's own clock."""
+    """A side's whole text, laid out once, and the end of each round on the side's own clock."""
 
     def __init__(self, comparison: Comparison, side: Side) -> None:
         run = comparison.side(side)
@@ -113,12 +113,12 @@ class _Text:
         self.tokens = list(accumulate(len(step.committed) for step in steps))
         self.placed: list[list[_Placed]] = []
         self._x = self._y = 0
-        given = list(self._place(prompt_of(comparison), "prompt"))
+        prompt = list(self._place(prompt_of(comparison), "prompt"))
         self.placed = [[placed for piece in pieces(step, side) for placed in self._place(*piece)] for step in steps]
-        self.placed[0][:0] = given
+        self.placed[0][:0] = prompt
 
     def _place(self, text: str, kind: str) -> Iterator["_Placed"]:
-        """The words of a piece where they come next."""
+        """Lay out the words of a piece after the text so far."""
         for word in re.findall(r"\n|[^\S\n]*[^\s]+|[^\S\n]+", text):
             width = round(_font(15).getlength(word))
             hangs = len(word) <= _HANGING and not word.strip().isalnum()  # punctuation stays with its word
@@ -130,12 +130,12 @@ class _Text:
                 self._x += width
 
     def rounds_at(self, seconds: float | None) -> int:
-        """How many rounds were done by then; all of them for None."""
+        """Number of rounds done by then; None: at the end."""
         return len(self.done) if seconds is None else bisect_right(self.done, seconds)
 
 
 class _Canvas:
-    """Draws the state of a race at any moment."""
+    """Draws a race at any moment."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
@@ -144,7 +144,7 @@ class _Canvas:
         self._goal = max(text.tokens[-1] for text in self._texts.values())
 
     def frame(self, seconds: float | None) -> Image.Image:
-        """The race at this time of both clocks; at its end and with its verdict for None."""
+        """The race at this time of both clocks; None: its end, with the conclusion."""
         image = Image.new("RGB", (WIDTH, HEIGHT), _colour("bg"))
         pen = ImageDraw.Draw(image)
         for number, side in enumerate(SIDES):
@@ -152,7 +152,7 @@ class _Canvas:
             self._bar(pen, side, number, shown, seconds)
             image.paste(self._pane(side, shown), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
         if seconds is None:
-            self._verdict(pen)
+            self._conclusion(pen)
         else:
             pen.text((_EDGE, 12), "Plain against speculative decoding", _colour("ink"), _font(20))
             pen.text((_EDGE, 40), self._pace(), _colour("mute"), _font(13))
@@ -165,7 +165,7 @@ class _Canvas:
         words = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"
         return f"Played back {words} than it ran, each side on its own clock."
 
-    def _verdict(self, pen: ImageDraw.ImageDraw) -> None:
+    def _conclusion(self, pen: ImageDraw.ImageDraw) -> None:
         comparison = self._comparison
         conclusion = verdict(comparison)
         pen.text((_EDGE, 8), conclusion.headline, _colour(_TONES[conclusion.tone]), _font(28))
@@ -174,7 +174,7 @@ class _Canvas:
             pen.text((_EDGE, 44 + 16 * number), line, _colour("mute"), _font(13))
 
     def _bar(self, pen: ImageDraw.ImageDraw, side: Side, number: int, shown: int, seconds: float | None) -> None:
-        """How far a side has come, in tokens and on its clock."""
+        """Draw a side's progress, in tokens and on its clock."""
         text, top = self._texts[side], 82 + 18 * number
         tokens = text.tokens[shown - 1]
         clock = text.done[-1] if seconds is None or shown == len(text.done) else seconds
@@ -189,7 +189,7 @@ class _Canvas:
         pen.text((right + 12, top - 6), words, _colour("ink"), _font(13))
 
     def _pane(self, side: Side, shown: int) -> Image.Image:
-        """The end of a side's text."""
+        """The pane of a side, scrolled to the end of its text."""
         image = Image.new("RGB", _PANE, _colour("card"))
         pen = ImageDraw.Draw(image)
         rows = self._texts[side].placed[:shown]
@@ -217,7 +217,7 @@ def _draw(pen: ImageDraw.ImageDraw, placed: _Placed, left: int, top: int) -> Non
 
 
 def _cut(text: str, width: int, size: int) -> str:
-    """As much of a text as fits."""
+    """A text, shortened to fit."""
     while _font(size).getlength(text) > width:
         text = text[:-2].rstrip() + "…"
     return text
@@ -231,7 +231,7 @@ def _encoded(image: Image.Image, kind: str) -> bytes:
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """A font of this machine with many letters; else the one that comes with Pillow, which has Latin ones."""
+    """An installed font with many letters; otherwise Pillow's own, which has Latin ones only."""
     for name in _FONTS:
         try:
             return ImageFont.truetype(name, size)
@@ -246,7 +246,7 @@ def _colour(name: str) -> str:
 
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css", "boards.css")
-"""The page's own style sheets, in their order; `gradio.css` arranges what Gradio builds."""
+"""The page's own style sheets, in order; `gradio.css` arranges Gradio's parts and stays out of replays."""
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:class|function|const) (\w+))", re.MULTILINE)
 _NEEDED = re.compile(r'^import [^"]* from "\./([\w.]+)";\n', re.MULTILINE)
@@ -255,13 +255,13 @@ _ANY = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 @cache
 def bundle(entry: str) -> str:
-    """The module and all that it imports, as the text of one module script."""
+    """A module and all its imports as one script."""
     blocks = "".join(map(_block, modules(entry)))
     return f"const modules = {{}};\n{blocks}"
 
 
 def modules(entry: str) -> list[str]:
-    """The module and all that it imports, each after those that it needs."""
+    """A module and all its imports, each after its own imports."""
     return list(dict.fromkeys(_order(entry)))
 
 
@@ -286,7 +286,7 @@ def text_of(name: str) -> str:
 
 
 class FileKind(NamedTuple):
-    """A kind of file: what it is, its type, and what makes it."""
+    """A kind of file: a description, its media type, and the function that makes it."""
 
     what: str
     media_type: str
@@ -296,22 +296,22 @@ class FileKind(NamedTuple):
 FILE_KINDS = {
     "html": FileKind("one HTML file that replays the race offline", "text/html", replay),
     "gif": FileKind("the race as an animation", "image/gif", moving_picture),
-    "png": FileKind("a picture of the verdict", "image/png", verdict_picture),
+    "png": FileKind("a picture of the conclusion", "image/png", verdict_picture),
 }
 
 
 def unpack(packed: str, most: int) -> Comparison:
-    """The comparison in base64 of compressed JSON of at most `most` bytes, as the page sends it.
+    """Read a comparison from base64 of gzipped JSON, as the page sends it; the JSON has at most `most` bytes.
 
     Raises:
-        FileError: it holds none, or more.
+        FileError: it is not a comparison, or larger.
     """
     advice = "run again and share that"
     try:
         with gzip.open(BytesIO(b64decode(packed, validate=True))) as file:
             text = file.read(most + 1)
     except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise FileError(f"This run was not sent as it should be; {advice}.") from error
+        raise FileError(f"This run arrived damaged; {advice}.") from error
     if len(text) > most:
         raise FileError(f"This run has more than {most:,} bytes; run with fewer tokens.")
     return schema.from_text(text, advice)

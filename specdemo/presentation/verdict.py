@@ -1,7 +1,7 @@
-"""What a comparison comes to, for page, terminal, reports and pictures alike.
+"""The conclusion of a comparison, for page, terminal, reports and pictures alike.
 
-One headline, one plain sentence, at most one doubt. Everything else is `why`, to be unfolded, where each term is
-explained once. All of it speaks of the one number of `analysis.speedups`.
+It has one headline, one plain sentence and at most one warning. Everything else is in `why`, folded away at first,
+where each term is explained once. All of it quotes the one estimate of `analysis.estimates`.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,17 @@ TERMS = {
     "round": "the draft guesses, the target checks all guesses in one pass and adds a token of its own",
     "normal step": "one pass of the target alone, which writes one token",
 }
-"""The words that a conclusion uses."""
+"""Terms that conclusions use, explained."""
 
 _TOO_NOISY = "too noisy to call"
 
 
 class Conclusion(NamedTuple):
-    """What a comparison comes to.
+    """The conclusion of a comparison.
 
-    `seconds` are those of plain and speculative decoding for the same number of tokens, by the estimate: their ratio
-    is the headline's number. `difference` names what that saves or costs. `chip` is the `doubt` in a few words.
-    `ceiling`: what a perfect draft would reach on this machine.
+    `seconds` are the estimates for plain and speculative decoding of the same number of tokens; their ratio is the
+    headline's number, and `difference` the time saved or lost. `doubt` is the gravest warning, and `chip` the same in
+    a few words. `ceiling`: the speedup of a perfect draft on this machine.
     """
 
     headline: str
@@ -68,7 +68,7 @@ def verdict(comparison: Comparison) -> Conclusion:
 
 
 def headline(comparison: Comparison) -> str:
-    """The outcome in a few words, such as "1.84× faster"."""
+    """The conclusion in a few words, such as "1.84× faster"."""
     if not comparison.both:
         return "Nothing to compare"
     speedup = of_comparison(comparison)
@@ -88,14 +88,14 @@ def headline(comparison: Comparison) -> str:
 
 
 def tone(comparison: Comparison) -> Tone:
-    """Which way the outcome goes, for colouring."""
+    """The conclusion's direction, for colouring."""
     speedup = of_comparison(comparison) if comparison.both else None
     call = _TOO_NOISY if speedup is None else speedup.call
     return "faster" if call == "faster" else "slower" if call == "slower" else "same"
 
 
 def sentence(comparison: Comparison) -> str:
-    """Why, in one plain sentence: what a round yields compared with what it takes."""
+    """The reason in one plain sentence: a round's tokens compared with its cost in plain steps."""
     missing = " ".join(_missing(comparison))
     speedup = of_comparison(comparison) if comparison.both else None
     if missing or speedup is None:
@@ -104,7 +104,7 @@ def sentence(comparison: Comparison) -> str:
     if nothing:
         return nothing
     if speedup.call == _TOO_NOISY:
-        return f"{_doubtful(speedup)} {_settling(comparison, speedup)}"
+        return f"{_noise(speedup)} {_settling(comparison, speedup)}"
     steps, length = speedup.plain_steps_per_round, speedup.tokens_per_round
     if steps is None or length is None:
         plain, speculative = seconds_of(comparison, speedup)
@@ -115,7 +115,7 @@ def sentence(comparison: Comparison) -> str:
 
 
 def why(comparison: Comparison) -> Iterator[str]:
-    """Everything else there is to say, a paragraph each; some may be empty."""
+    """The evidence, a paragraph each; some may be empty."""
     if comparison.both:
         yield evidence(comparison)
         yield makeup(comparison)
@@ -127,7 +127,7 @@ def why(comparison: Comparison) -> Iterator[str]:
 
 
 def evidence(comparison: Comparison) -> str:
-    """What the speedup is measured by, and how far it can be trusted."""
+    """The number of timed steps behind the speedup, and advice if they are too few."""
     speedup = of_comparison(comparison)
     if speedup is None:
         return ""
@@ -140,7 +140,7 @@ def evidence(comparison: Comparison) -> str:
 
 
 def makeup(comparison: Comparison) -> str:
-    """What the draft got right, and what guessing and checking cost."""
+    """The acceptance rate, and the costs of drafting and verifying."""
     settings, costs = comparison.settings, comparison.costs
     drafter, lookahead = settings.strategy.drafter, settings.strategy.fixed_lookahead
     sentences = []
@@ -155,7 +155,7 @@ def makeup(comparison: Comparison) -> str:
 
 
 def ceiling_words(comparison: Comparison) -> str | None:
-    """What this machine allows: the speedup of a perfect draft; None where steps were not measured."""
+    """The speedup of a perfect draft on this machine, in words; None if steps were not measured."""
     found = _ceiling(comparison)
     if found is None:
         return None
@@ -171,7 +171,7 @@ def seconds_of(comparison: Comparison, speedup: Speedup) -> tuple[float, float]:
 
 
 def _difference(speedup: Speedup, plain: float, speculative: float) -> str | None:
-    """What speculation saves or costs, as is written between two bars; None where that is not certain."""
+    """The time that speculation saves or costs, shown beside the bars; None if it is uncertain."""
     match speedup.call:
         case "faster":
             return f"{_seconds(plain - speculative)} saved of {_seconds(plain)}"
@@ -188,7 +188,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
-    """Why a side is missing, or ended too early."""
+    """The reasons why a side is missing or ended too early."""
     yield from comparison.failures.values()
     for side in SIDES:
         if comparison.side(side).finish_reason == "absent":
@@ -196,7 +196,7 @@ def _missing(comparison: Comparison) -> Iterator[str]:
 
 
 def _nothing(comparison: Comparison) -> str:
-    """That nothing was proposed, or nothing accepted; empty otherwise."""
+    """A sentence if nothing was proposed, or nothing accepted; else empty."""
     rounds = comparison.speculative.rounds
     if not rounds or any(step.accepted for step in rounds):
         return ""
@@ -208,17 +208,17 @@ def _nothing(comparison: Comparison) -> str:
     return f"{_capital(who)} {found}, so both sides decoded one token at a time."
 
 
-def _doubtful(speedup: Speedup) -> str:
-    """Why nothing can be said."""
+def _noise(speedup: Speedup) -> str:
+    """The reason why the result is too noisy to call."""
     if speedup.impossible:
-        return f"The measured {speedup.middle:.2f}× cannot be: something else slowed one side down."
+        return f"The measured {speedup.middle:.2f}× is impossible: something else slowed one side down."
     if speedup.low is None or speedup.high is None:
         return "There are too few runs to tell."
-    return f"Anything from {speedup.low:.2f}× to {speedup.high:.2f}× fits what was measured."
+    return f"Anything from {speedup.low:.2f}× to {speedup.high:.2f}× fits the measurements."
 
 
 def _settling(comparison: Comparison, speedup: Speedup) -> str:
-    """What would make the figure firmer."""
+    """Advice on how to get a firmer result."""
     if any(caution.kind == "other load" for caution in warnings(comparison)):
         return "Close other programs and run again."
     if metrics.common_tokens(comparison) < 64:
@@ -241,7 +241,7 @@ def _allowed(comparison: Comparison) -> str:
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
-    """None where steps were not measured, or while something else disturbed the machine."""
+    """A perfect draft's speedup and lookahead; None if steps were not measured, or the machine was disturbed."""
     settings, speedup = comparison.settings, of_comparison(comparison)
     disturbed = any(caution.kind in ("other load", "v(n) below 1") for caution in warnings(comparison))
     if comparison.costs is None or settings.kv_cache == "off" or disturbed:
@@ -252,7 +252,7 @@ def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
 
 
 def _costs(costs: Costs, lookahead: int | None, *, drafted: bool) -> str:
-    """What a guess and a check cost, measured apart from the run."""
+    """The costs of a draft step and of a target pass, measured apart from the run."""
     parts = []
     guess = metrics.draft_cost(costs)
     if drafted and guess is not None:
@@ -268,7 +268,7 @@ def _costs(costs: Costs, lookahead: int | None, *, drafted: bool) -> str:
 
 
 def _shares(run: Run) -> str:
-    """In how many rounds each of two sources proposed, and how much of it was accepted."""
+    """Rounds by source of proposals, and how many proposals were accepted."""
     parts = []
     for source, name in SOURCES.items():
         rounds = [step for step in run.rounds if step.source == source]
@@ -283,5 +283,5 @@ def _shares(run: Run) -> str:
 
 
 def _capital(text: str) -> str:
-    """Unlike `str.capitalize`, it leaves the other letters alone."""
+    """Capitalize the first letter; unlike `str.capitalize`, keep the others."""
     return text[:1].upper() + text[1:]

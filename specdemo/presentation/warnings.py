@@ -1,8 +1,8 @@
-"""Figures that cannot be what they seem, or that say less than they seem to, each with the reason.
+"""Warnings about figures that are impossible or misleading, each with the reason.
 
-A round reads the target's weights at least once, as a plain step does. So it hardly takes less time than one, and the
-speedup can hardly exceed τ, the tokens that a round commits; nor can a pass over several tokens take less than a pass
-over one. A measurement that says so was disturbed.
+A round reads the target's weights at least once, as a plain step does. So it takes hardly less time than a plain
+step, and the speedup can hardly exceed τ, the tokens that a round commits. Likewise a pass over several tokens takes
+no less time than a pass over one. Measurements that say otherwise were disturbed.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ _BELOW = 0.95  # of v(1)
 _BUSY = 0.2  # of the machine's processor time
 
 _ENOUGH = 12  # rounds in which not one proposal was accepted
-_SLOW = 0.3  # plain steps: a draft step that takes less is not what keeps a pair from any gain
+_SLOW = 0.3  # plain steps: a draft step that takes less is not to blame for the lack of any gain
 _EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
-"""What is in the architecture's name of a mixture of experts."""
+"""Parts of the architecture names of mixtures of experts."""
 
 Kind = Literal[
     "above τ",
@@ -55,12 +55,12 @@ _CHIPS: dict[Kind, str] = {
     "v(n) below 1": "step costs disturbed",
     "includes 1": "no clear difference",
 }
-"""In a few words, the gravest first."""
+"""The warnings in a few words, gravest first."""
 _RANKS = {kind: rank for rank, kind in enumerate(_CHIPS)}
 
 
 class Caution(NamedTuple):
-    """Which figure to doubt, and why, as a sentence; `detail` is what else belongs on a chip."""
+    """A warning: its kind, and the reason as a sentence. `detail` is added to the chip."""
 
     kind: Kind
     reason: str
@@ -73,12 +73,12 @@ class Caution(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """Its place among all, the gravest first."""
+        """Its place among all kinds; 0 is the gravest."""
         return _RANKS[self.kind]
 
 
 def warnings(comparison: Comparison) -> Iterator[Caution]:
-    """What to doubt about a comparison."""
+    """The warnings about a comparison."""
     speedup = of_comparison(comparison)
     loads = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
     load = max((share for share in loads if share is not None), default=None)
@@ -109,9 +109,9 @@ def warnings(comparison: Comparison) -> Iterator[Caution]:
 
 
 def causes(comparison: Comparison) -> Iterator[Caution]:
-    """What is probably wrong with the pair, or how it is loaded, where speculation cannot pay off."""
+    """Warnings about the pair, or how it is loaded, that explain why speculation does not pay off."""
     pair, costs, by_model = comparison.pair, comparison.costs, comparison.settings.strategy.drafter.model
-    yield from _of_verdicts(comparison, by_model=by_model)
+    yield from _of_outcomes(comparison, by_model=by_model)
     if costs is not None:
         yield from _of_steps(costs, by_model=by_model)
     if any(name in pair.target.architecture.lower() for name in _EXPERTS):
@@ -131,8 +131,8 @@ def causes(comparison: Comparison) -> Iterator[Caution]:
             )
 
 
-def _of_verdicts(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]:
-    """That nothing was accepted, though enough rounds were judged."""
+def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]:
+    """Warn if nothing was accepted, though enough rounds were judged."""
     rounds, pair = comparison.speculative.rounds, comparison.pair
     judged = sum(any(draft.verdict is not Verdict.DISCARDED for draft in step.proposed or ()) for step in rounds)
     if not by_model or judged < _ENOUGH or any(step.accepted for step in rounds):
@@ -158,7 +158,7 @@ def _of_verdicts(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]
 
 
 def _of_counters(comparison: Comparison) -> Iterator[Caution]:
-    """That GenAI counted something else than what was replayed, over the same tokens."""
+    """Warn if GenAI's counters differ from the replay over the same tokens."""
     counters, ours = comparison.counters, metrics.proposed_and_accepted(comparison.speculative)
     if counters is None or ours is None or not counters.same or ours == (counters.proposed, counters.accepted):
         return
@@ -171,7 +171,7 @@ def _of_counters(comparison: Comparison) -> Iterator[Caution]:
 
 
 def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Caution]:
-    """That speculation could gain nothing even if every proposal were accepted, and which steps are to blame."""
+    """Warn if speculation could gain nothing even if every proposal were accepted, and name the steps to blame."""
     free, drafted, cost = predict(costs, 1.0, "lookup"), predict(costs, 1.0), metrics.draft_cost(costs)
     slower = "Even if every proposal were accepted, plain decoding would be faster:"
     by_passes = free is not None and not free.best
@@ -193,7 +193,7 @@ def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Caution]:
 
 
 def doubts_of(summary: Summary) -> Iterator[Caution]:
-    """What to doubt about a summary of trials."""
+    """The warnings about a summary of trials."""
     yield from _impossible(summary.speedup, summary.mean_accepted_length)
     reason = too_wide(summary.speedup)
     if reason is not None:
@@ -218,12 +218,12 @@ def _impossible(speedup: Interval, length: float | None) -> Iterator[Caution]:
 
 
 def too_wide(speedup: Interval) -> str | None:
-    """That the runs differ too much, if they do."""
+    """A warning if the runs differ too much."""
     return f"The runs differ too much to name a speedup ({speedup.ends}); measure again." if speedup.wide else None
 
 
 def busy(share: float | None) -> str | None:
-    """That other processes took much of the processor's time, if they did."""
+    """A warning if other programs took much of the processor's time."""
     if share is None or share <= _BUSY:
         return None
     return (

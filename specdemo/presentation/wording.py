@@ -1,4 +1,4 @@
-"""Settings in words, which every result names; and a text in pieces, for whatever colours it outside the page."""
+"""Settings in words, which every result names; and a text in pieces, coloured in the terminal and in pictures."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,12 +11,12 @@ from specdemo.strategies import ENGINES
 
 
 def in_words(settings: GenerationSettings) -> str:
-    """How these settings decode, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
+    """Settings in words, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
     return f"{settings.strategy.words}, {shared_words(settings)}"
 
 
 def run_words(comparison: Comparison) -> str:
-    """How a run decoded: the same, with every value that a setting was moved to: "lookahead 2 → lookahead 6"."""
+    """A run's settings in words, with every value that a moved setting had: "lookahead 2 → lookahead 6"."""
     strategy = comparison.settings.strategy
     strategies = [strategy]
     for move in comparison.moves:
@@ -29,7 +29,7 @@ def run_words(comparison: Comparison) -> str:
 
 
 def shared_words(settings: GenerationSettings) -> str:
-    """The same without the decoding strategy, which a sweep or a benchmark varies."""
+    """Settings in words without the decoding strategy, which sweeps and benchmarks vary."""
     return ", ".join(
         [
             settings.strategy.drafter.words,
@@ -40,7 +40,7 @@ def shared_words(settings: GenerationSettings) -> str:
 
 
 def common_words(settings: GenerationSettings) -> str:
-    """The same without who proposes and which engine decodes."""
+    """Settings in words without strategy, drafter and engine."""
     return ", ".join(
         [
             _sampling(settings),
@@ -56,7 +56,7 @@ def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
 
 
 def prompt_of(comparison: Comparison) -> str:
-    """The prompt as it stands before the text: which goes on from it, or answers it from the next line on."""
+    """The prompt as shown before the text, which continues it or, in a chat, answers it on the next line."""
     return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
 
 
@@ -74,14 +74,14 @@ PieceKind = Literal["plain", "accepted", "own", "rejected"]
 
 
 class Piece(NamedTuple):
-    """Some text, and whether it was an accepted draft, the target's own, or a rejected draft in its place."""
+    """Some text and its kind; `own`: a correction or bonus token, or a round's only token."""
 
     text: str
     kind: PieceKind
 
 
 def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
-    """The pieces of a round: accepted drafts, the rejected one if it is known, then the target's own tokens."""
+    """The pieces of a round: accepted proposals, the rejected one unless unknown, then the target's token."""
     accepted = step.accepted
     for token in step.committed[:accepted]:
         yield Piece(token.text, "accepted")

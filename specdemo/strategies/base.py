@@ -62,7 +62,7 @@ ENGINES: dict[EngineName, EngineInfo] = {
         EngineInfo(
             "served",
             label="A server",
-            words="served engine",
+            words="remote engine",
             # its drafts have no cap
             lacks=frozenset({"kv_cache", "alternatives", "max_assistant_tokens", "verification", "sequential"}),
             concurrent=True,

@@ -1,1 +1,1 @@
-"""The page, which alone imports gradio."""
+"""The page. No other package imports Gradio."""

@@ -1,6 +1,6 @@
-"""Boards, the content of each place as HTML or Plotly figures: reports, step costs, and the anatomy of a run.
+"""Boards of a report, of step costs and of a run's anatomy: HTML and Plotly figures for named places on the page.
 
-Text is escaped; the page draws charts when they come into view.
+Text is escaped here.
 """
 
 import json
@@ -28,7 +28,7 @@ from specdemo.presentation.charts import (
 )
 from specdemo.presentation.explain import walk_through
 from specdemo.presentation.figures import number, percent
-from specdemo.presentation.html import table_html
+from specdemo.presentation.html import table_html, target_token_name
 from specdemo.presentation.wording import prompt_of, run_words
 from specdemo.records import Comparison, Costs, DraftToken, ModelPair, Round, Spread, Token, Trial
 from specdemo.strategies import ENGINES, SOURCES, EngineName
@@ -49,7 +49,7 @@ def board(html: Mapping[str, str], charts: Mapping[str, go.Figure | None], *, wh
 
 
 def report_template(charts: Sequence[str], tables: Sequence[str]) -> str:
-    """A board with places for these charts and tables of a report, its conclusion above and its notes below."""
+    """A board with places for a report's charts and tables, its conclusion above and its notes below."""
 
     def cards(names: Sequence[str], kind: str) -> Markup:
         return Markup("").join(_CARD.format(name=name, kind=kind) for name in names)
@@ -66,7 +66,7 @@ EMPTY = board({}, {})
 
 
 def result_board(found: Result) -> str:
-    """What an experiment found so far; an empty board before its first row."""
+    """An experiment's results so far; an empty board before its first row."""
     return report_board(found.report()) if found.measured else EMPTY
 
 
@@ -98,45 +98,45 @@ _STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a roun
 
 
 def caption(pair: ModelPair, engine: EngineName) -> str:
-    """What a board's figures are about."""
+    """The pair and engine of a board's figures."""
     return str(Markup("<p>{}</p>").format(f"{pair.name} · {ENGINES[engine].words}"))
 
 
-class KnownCosts(NamedTuple):
-    """Step costs, and the pair and engine they belong to."""
+class PairCosts(NamedTuple):
+    """Step costs of a pair in an engine."""
 
     pair: ModelPair
     engine: EngineName
     costs: Costs
 
-    def richer_than(self, other: "KnownCosts") -> bool:
-        """Whether these are of the same pair and engine, for more context lengths."""
+    def richer_than(self, other: "PairCosts") -> bool:
+        """Whether these belong to the same pair and engine and cover more context lengths."""
         same = (self.pair, self.engine) == (other.pair, other.engine)
         return same and len(self.costs.contexts) > len(other.costs.contexts)
 
 
-def prediction_board(known: KnownCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
-    """The part that depends on acceptance, and on what is imagined of the costs."""
-    html, figure = _expectation(known.costs, acceptance, what_if)
+def prediction_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
+    """The predictions alone, which depend on acceptance and on what-if step costs."""
+    html, figure = _expectation(measured.costs, acceptance, what_if)
     return board({"expectation": html}, {"prediction": figure}, whole=False)
 
 
-def costs_board(known: KnownCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
+def costs_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
     """Measured step costs, and the speedups they predict for the draft model at this acceptance."""
-    html, figure = _expectation(known.costs, acceptance, what_if)
+    html, figure = _expectation(measured.costs, acceptance, what_if)
     texts = {
-        "caption": caption(known.pair, known.engine),
-        "steps": str(table_html(_STEPS, _steps(known.costs))),
+        "caption": caption(measured.pair, measured.engine),
+        "steps": str(table_html(_STEPS, _steps(measured.costs))),
         "steps-remark": str(Markup.escape(f"c: {FORMULAS['draft_cost']}.")),
         "verify-remark": str(Markup.escape(f"v(n): {FORMULAS['verify_cost']}.")),
         "expectation": html,
-        "change": _length_change(known.costs),
+        "change": _shape_change(measured.costs),
     }
-    return board(texts, {"verify": _verify_figure(known.costs), "prediction": figure})
+    return board(texts, {"verify": _verify_figure(measured.costs), "prediction": figure})
 
 
 def _steps(costs: Costs) -> Iterator[tuple[str, ...]]:
-    """Single steps after texts of each length, as texts under `_STEPS`."""
+    """Rows for `_STEPS`: single steps at each context length."""
     for steps in costs.contexts:
         plain, draft = steps.passes[0], steps.draft
         cost = None if draft is None else draft.middle / plain.middle
@@ -151,15 +151,15 @@ def _quartiles(seconds: Spread | None) -> str:
     return f"{middle} ({low}–{high})"
 
 
-def _length_change(costs: Costs) -> str:
+def _shape_change(costs: Costs) -> str:
     if not costs.length_change:
         return ""
     share = percent(costs.length_change / costs.plain_step)
     return str(
         Markup(
-            "A pass takes {} ms longer ({} of a plain step) if the one before it had a different length, since every "
-            "operation is prepared anew. Policies that vary the lookahead pay for that; the traced engine pads a "
-            "pass to the previous length where padding costs less."
+            "Shape-change cost: a pass takes {} ms longer ({} of a plain step) if its query length differs from that "
+            "of the pass before, since OpenVINO prepares every operation anew. Policies that vary the lookahead pay "
+            "it; the traced engine pads a pass to the previous query length where that is cheaper."
         ).format(f"{costs.length_change * 1000:.2f}", share)
     )
 
@@ -198,7 +198,7 @@ def _expectation(costs: Costs, acceptance: float, what_if: WhatIf) -> tuple[str,
         ), None
     figure = base_figure()
     curves(figure, prediction)
-    imagined = _imagined(costs, acceptance, what_if, figure)
+    what_if_note = _what_if(costs, acceptance, what_if, figure)
     plain_line(figure)
     figure.update_xaxes(title="lookahead γ")
     figure.update_yaxes(title="predicted speedup")
@@ -211,11 +211,11 @@ def _expectation(costs: Costs, acceptance: float, what_if: WhatIf) -> tuple[str,
     by_book = f"with v = 1 it would be {textbook}" if textbook else "nor with v = 1"
     length = f"τ = {FORMULAS['expected_length']}, where a is this acceptance"
     formula = f"Predicted, not measured: {FORMULAS['predicted_speedup']}, with {length}."
-    return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula) + imagined), figure
+    return str(Markup("<p><b>{}</b>; {}. {}</p>").format(sentence, by_book, formula) + what_if_note), figure
 
 
-def _imagined(costs: Costs, acceptance: float, what_if: WhatIf, figure: go.Figure) -> Markup:
-    """What would be predicted with other costs, as a sentence; adds its curve."""
+def _what_if(costs: Costs, acceptance: float, what_if: WhatIf, figure: go.Figure) -> Markup:
+    """Predict with what-if costs: add the curve to the figure and return the result as a sentence."""
     other = what_if.of(costs)
     prediction = predict(other, acceptance)
     if what_if == AS_MEASURED or prediction is None:
@@ -254,7 +254,7 @@ _COLUMNS = ("lookahead", "target passes", "draft passes", "τ")
 
 
 def anatomy(comparison: Comparison) -> str:
-    """What the page shows of a run, as one JSON object: HTML and figures by name."""
+    """The Anatomy view of a run as JSON: HTML and figures by name."""
     run = comparison.speculative
     return json.dumps(
         {
@@ -304,7 +304,7 @@ def _chips(step: Round) -> Iterator[Markup]:
         for token in step.committed[:accepted]:
             yield _chip(token.text, "accepted", "accepted", "")
     for token in step.committed[accepted:]:
-        yield _chip(token.text, "own", "target's own", _own_odds(token))
+        yield _chip(token.text, "own", target_token_name(step), _target_odds(token))
 
 
 def _chip(text: str, kind: str, name: str, details: str) -> Markup:
@@ -318,7 +318,7 @@ def _odds(draft: DraftToken) -> str:
     return f"{number(draft.draft_probability)} → {number(draft.target_probability)}"
 
 
-def _own_odds(token: Token) -> str:
+def _target_odds(token: Token) -> str:
     return "" if token.probability is None else f"→ {number(token.probability)}"
 
 
@@ -329,7 +329,7 @@ def _note(step: Round) -> str:
 
 
 def _passes_table(comparison: Comparison) -> Markup:
-    """Passes of this run, with a constant lookahead of 5, and with the oracle."""
+    """Target and draft passes of this run, of a constant lookahead of 5, and of the oracle."""
     run = comparison.speculative
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_accepted_length(run))]
     for name, passes in metrics.alternative_passes(comparison):
@@ -349,7 +349,7 @@ def _passes_table(comparison: Comparison) -> Markup:
 
 
 def _timed(comparison: Comparison) -> list[Trial]:
-    """The race and its repeats, as far as their steps are known."""
+    """The race and its repeats, without those whose steps were not timed."""
     race = race_of(comparison)
     return [trial for trial in (race, *comparison.repeats) if trial is not None and trial.round_steps]
 
@@ -367,7 +367,7 @@ def position_figure(comparison: Comparison) -> go.Figure:
 
 
 def _parts_table(comparison: Comparison) -> Markup:
-    """Thinking and answer apart; nothing where the model does not think."""
+    """Speedup, α and τ of thinking and of the answer; empty for a model that does not think."""
     rows = [
         (part.name, str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length))
         for part in by_thinking(_timed(comparison))

@@ -48,14 +48,14 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
     if field.annotation not in (int, float):
         return gr.Textbox(**common)
     low, high = _limits(field)
-    if typed or high - low > 10_000:  # a seed is typed rather than found with a slider
+    if typed or high - low > 10_000:  # a seed is typed, not set with a slider
         return gr.Number(minimum=low, maximum=high, precision=0, **common)
     step = 1 if field.annotation is int else 0.05
     return gr.Slider(low, high, step=step, **common)
 
 
 def annotation(name: str) -> Any:
-    """The type of a setting, for those who call the page as an API: with its values, where it can have only some."""
+    """The type of a setting for clients of the API: a `Literal` if it has a fixed set of values."""
     able = choices(FIELDS[name])
     return FIELDS[name].annotation if able is None else Literal[tuple(able)]
 
@@ -68,13 +68,13 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
     """Which controls have an effect for this pair, engine, drafter and policy."""
     able = [*strategies(engine, pair.draft_kind, drafter)]
-    known = {strategy.policy.name for strategy in able}
-    chosen = policy if policy in known else first_policy(known)  # a hidden control keeps its value
+    allowed = {strategy.policy.name for strategy in able}
+    chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value
     acting = {name for strategy in able if strategy.policy.name == chosen for name in effective(strategy, engine)}
     return {
         "engine": len(engines_for(pair)) > 1,
         "drafter": len(drafters(pair, engine)) > 1,
-        "policy": len(known) > 1,
+        "policy": len(allowed) > 1,
         **{name: name in acting for name in NAMES if name in shaping()},
         **{name: supports(engine, name) for name in NAMES if name in PARTIAL and name not in shaping()},
         "apply_chat_template": pair.target.chat_template,
@@ -83,17 +83,17 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
-    """What the chosen strategy does, in a sentence."""
+    """The chosen strategy's explanation, one sentence."""
     chosen = strategies(engine, pair.draft_kind, drafter, policy)
     return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
 
 
 AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
-"""What one moves while watching."""
+"""Settings that visitors move while a run plays."""
 
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
-    """The engines that can load the pair; any of them, for a target alone."""
+    """The engines that can load the pair; all local ones, for a target alone."""
     return DRAFT_KINDS[pair.draft_kind or "model"].engines
 
 
@@ -108,16 +108,16 @@ def policies(pair: ModelPair, engine: EngineName, drafter: str) -> set[str]:
 
 
 def choices_css() -> str:
-    """CSS rules that hide what is lacking: drafters and policies, by a class of the control such as `no-auto`.
+    """CSS rules that hide unavailable drafters and policies by a class of the control, such as `no-auto`.
 
-    The choices themselves stay: Gradio refuses a restored value that is not among a control's choices yet.
+    The choices stay in the control, since Gradio refuses to restore a value that is not among them.
     """
     values = (*all_drafters(), *all_policies())
     return "\n".join(f'.no-{value} label:has(input[value="{value}"]) {{ display: none; }}' for value in values)
 
 
 def classes(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, list[str]]:
-    """The classes of these controls that hide what is lacking, and that tell which a run follows when they move."""
+    """CSS classes by control: they hide unavailable choices, and mark the controls that a run follows live."""
     able = strategies(engine, pair.draft_kind, drafter, policy)
     moves = ["moves"] if any(engine in strategy.live for strategy in able) else []
     return {
@@ -138,7 +138,7 @@ def initially(pair: ModelPair) -> dict[str, bool]:
 
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
-    """The values that the controls of a pair begin with."""
+    """Initial values of a pair's controls."""
     return initial_settings(pair.target, drafter=first_drafter(pair)).model_dump()
 
 
@@ -153,7 +153,7 @@ def first_drafter(pair: ModelPair) -> str:
 
 
 def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
-    """The settings that the controls hold; one without effect for the pair or drafter is as the pair begins.
+    """The settings from the controls' values; a setting without effect here keeps the pair's default.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -177,9 +177,9 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
 def settings_from_link(
     pair: ModelPair, values: dict[str, str], start: dict[str, Any]
 ) -> tuple[GenerationSettings, SettingsError | None]:
-    """The settings that a link or the browser's storage names, as text, and what is wrong with a bad one.
+    """The settings in a link or in the browser's storage, given as strings, and an error if one is invalid.
 
-    What it does not name, or cannot be used, is as in `start`, the values that the page's controls begin with.
+    A missing or invalid setting takes its value from `start`, the controls' initial values.
     """
     chosen, wrong = dict(start), None
     for name in values.keys() & chosen.keys():

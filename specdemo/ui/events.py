@@ -1,8 +1,8 @@
-"""The page's events: how Gradio learns of them, which values they accept, and what a long job sends back.
+"""The page's events: their options in Gradio, checks of their values, and the updates of a long job.
 
 Anyone can send any JSON to any event over HTTP, without using the widgets. Values are checked here, once, so that
-callbacks can rely on the types of their widgets. What does not fit is refused with a sentence, before the engine is
-involved.
+callbacks can rely on the types of their widgets. An invalid value is refused with a sentence before it reaches the
+engine.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,24 +21,24 @@ from specdemo.ui.session import Sessions
 from specdemo.worker import Job
 
 Stop = Callable[[gr.Request], None]
-"""Ends what a visitor has started."""
+"""A callback that stops one of a visitor's activities."""
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-"""Events that say themselves how far they are, if they take long."""
+"""Options of events that show their progress themselves."""
 PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
-"""Such events at once, beside the queue."""
+"""The same for events that run at once, outside the queue."""
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
-"""One queue for everything that uses the engine, since two at once would distort each other's clocks."""
+"""One queue for everything that uses the engine: two jobs at once would distort each other's clocks."""
 FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
-"""Another queue for what is parsed or drawn in processes of its own, which end when their visitor leaves."""
+"""A queue for parsing and drawing, each in a process of its own, which ends when its visitor leaves."""
 
 
-def check_session(known: bool) -> None:
-    """Check that the server still knows this visitor's pair and chat, which it keeps for the latest visitors only.
+def check_session(session_open: bool) -> None:
+    """Check that the server still holds this visitor's pair and chat, which it keeps for the latest visitors only.
 
     Raises:
-        gr.Error: it has forgotten them, and would take those that a new visitor has.
+        gr.Error: the session has expired, and its state is that of a new visitor.
     """
-    if not known:
+    if not session_open:
         raise gr.Error("This session has expired. Reload the page.", print_exception=False)
 
 
@@ -49,7 +49,7 @@ class Page(CheckedBlocks):
         """Check that an event's values are what its widgets can send.
 
         Raises:
-            gr.Error: there are too few, or one is something else.
+            gr.Error: there are too few, or one has another type.
         """
         if len(values) < len(blocks):
             raise refusal("The page received something unexpected")
@@ -59,7 +59,7 @@ class Page(CheckedBlocks):
 
 
 def _fits(block: Any, value: Any) -> bool:
-    """Whether a value has the type that a widget sends. Files are looked up by Gradio among what was uploaded."""
+    """Whether a value has the type that a widget sends. Gradio itself looks files up among the uploads."""
     match block:
         case gr.State() | Api() | gr.BrowserState():  # never sent; checked by the function itself
             return True
@@ -77,7 +77,7 @@ def _fits(block: Any, value: Any) -> bool:
             return value is None or _is_number(value)
         case gr.UploadButton():
             return value is None or isinstance(value, dict)
-    raise AssertionError(f"what {block} sends is not known here")
+    raise AssertionError(f"the values of {block} have no check")
 
 
 def _is_number(value: Any) -> bool:
@@ -88,7 +88,7 @@ _UPDATE_SECONDS = 1.0  # each update takes time from an engine on this machine
 
 
 class JobUpdate(NamedTuple):
-    """Updates of message and board, and the last state so far of what is measured."""
+    """Updates of message and board, and the job's latest state."""
 
     message: Any
     board: Any
@@ -98,19 +98,19 @@ class JobUpdate(NamedTuple):
 def job_updates(
     sessions: Sessions,
     visitor: str,
-    what: str,
+    activity: str,
     job: Job,
     show: Callable[[Any], str],
     kept: str = "finished results are kept",
 ) -> Iterator[JobUpdate]:
-    """What to show of a job while it runs, and of its end.
+    """Yield updates while a job runs, and at its end.
 
-    Results that are finished when the job stops or fails stay on the board; `kept` is what is said of them.
+    If it stops or fails, finished results stay on the board; `kept` says so in the message.
     """
     state: Progress[Any] | None = None
     due = 0.0
     try:
-        for progress in sessions.measure(visitor, what, job):
+        for progress in sessions.measure(visitor, activity, job):
             if progress is None:
                 yield JobUpdate(gr.skip(), gr.skip(), state)
                 continue

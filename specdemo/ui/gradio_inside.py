@@ -1,19 +1,19 @@
-"""All of Gradio that is not documented and that the page uses or replaces, in one place.
+"""Every undocumented part of Gradio that the page uses or replaces, in one place.
 
-Gradio is pinned to the minor release that was tried. `tests/ui/test_gradio_inside.py` has a test for each of these,
-which says what a new release changed. To move on: raise the pin, run that test and those of the page, and look at
+Gradio is pinned to the minor release that was tested. `tests/ui/test_gradio_inside.py` has a test for each of these
+parts, which says what a new release changed. To upgrade: raise the pin, run those tests and the page's, and review
 `middleware.ROUTES`; a route that a release adds stays closed until it is named there.
 
-- `Blocks.process_api`, `preprocess_data` and `get_config_file` are overridden: values are checked, and what is
-  refused leaves no traceback.
+- `Blocks.process_api`, `preprocess_data` and `get_config_file` are overridden: values are checked, and a refusal
+  leaves no traceback.
 - `Queue.pending_messages_per_session` and `event_ids_to_events` are replaced, `pending_event_ids_session` and
-  `clean_events` are used: unread messages, and events under way, have budgets.
-- `Queue.ANALYTICS_MAX_EVENTS` and `ANAYLTICS_CACHE_FREQUENCY` keep it from counting what nobody may ask for.
+  `clean_events` are used: unread messages, and events queued or running, have budgets.
+- `Queue.ANALYTICS_MAX_EVENTS` and `ANAYLTICS_CACHE_FREQUENCY` switch off analytics, whose route is closed.
 - `App.state_holder`, `StateHolder` and `SessionState` are replaced: state has a budget, and no visitor has a copy of
   the page's configuration.
-- `App.auth`, `tokens`, `cookie_id` and the names of cookies tell who has signed in.
-- `parse_options_header` of `python_multipart` tells Gradio where the parts of a form end.
-- `EventData._data` is what a script of the page sends with an event; `Api` is an input that no widget has.
+- `App.auth`, `tokens`, `cookie_id` and the cookies' names show whether a visitor has signed in.
+- `parse_options_header` of `python_multipart` gives the boundary between a form's parts, as Gradio reads it.
+- `EventData._data` holds the data that a script of the page sends with an event; `Api` is an input without a widget.
 """
 
 import asyncio
@@ -41,17 +41,18 @@ _SWEEP_SECONDS = 10.0
 
 
 class CheckedBlocks(gr.Blocks):
-    """Blocks whose events accept only what `check` lets through, and whose tabs keep no connection.
+    """Blocks whose events accept only values that pass `check`, and whose tabs hold no connection open.
 
-    Gradio's heartbeat would: browsers open six to a host, and a sixth tab would stall them all. That a visitor has
-    gone, Gradio also sees by the connection that carries a run's updates; it then closes the run's generator.
+    Gradio's heartbeat would hold one per tab; browsers open six connections to a host, so a sixth tab would stall
+    them all. Gradio also notices that a visitor has left when the connection with a run's updates closes; it then
+    closes the run's generator.
     """
 
     def check(self, blocks: Sequence[Any], values: Sequence[Any]) -> None:
         """Check that an event's values are what its widgets can send.
 
         Raises:
-            gr.Error: there are too few, or one is something else.
+            gr.Error: there are too few, or one has another type.
         """
         raise NotImplementedError
 
@@ -60,7 +61,7 @@ class CheckedBlocks(gr.Blocks):
         return super().get_config_file() | {"connect_heartbeat": False}
 
     async def process_api(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Handle an event. What Gradio itself refuses, such as files that an event names, needs no traceback."""
+        """Handle an event. Gradio's own refusals, such as of files that an event names, leave no traceback."""
         try:
             done: dict[str, Any] = await super().process_api(*arguments, **options)
         except gr.Error as error:
@@ -71,10 +72,10 @@ class CheckedBlocks(gr.Blocks):
     async def preprocess_data(
         self, block_fn: BlockFunction, inputs: list[Any], state: SessionState | None, explicit_call: bool = False
     ) -> list[Any]:
-        """The values for a callback.
+        """Check and convert an event's values for its callback.
 
         Raises:
-            gr.Error: one is not what its widget could have sent.
+            gr.Error: a widget could not have sent one of them.
         """
         if block_fn.fn is None:
             raise refusal("The page received something unexpected")
@@ -87,12 +88,12 @@ class CheckedBlocks(gr.Blocks):
 
 
 def refusal(reason: str) -> gr.Error:
-    """What an event that is refused answers with."""
+    """The error that a refused event answers with."""
     return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
 
 
 class _State(SessionState):
-    """State of one session, without the copy of the page's configuration that Gradio keeps for links to a state."""
+    """State of one session, without the copy of the page's configuration that Gradio keeps for deep links."""
 
     def __init__(self, blocks: gr.Blocks, holder: "_States") -> None:
         self.blocks_config = copy(blocks.default_config)
@@ -131,7 +132,7 @@ class _States(StateHolder):
         return super().__getitem__(session)
 
     def update(self, session: str) -> None:
-        """Note that a session was used, and forget those that are too many."""
+        """Mark a session as used, and drop the oldest ones beyond the capacity."""
         with self.lock:
             if session in self.session_data:
                 self.session_data.move_to_end(session)
@@ -139,7 +140,7 @@ class _States(StateHolder):
                 self._forget()
 
     def grow(self, state: _State, size: int) -> None:
-        """Note by how much a session's state grew, and forget others until all are within the budget."""
+        """Add to a session's size, and drop the oldest others until all fit the budget."""
         with self.lock:
             self.bytes += size
             while self.bytes > limits.STATE_BYTES and len(self.session_data) > 1:
@@ -155,7 +156,7 @@ class _States(StateHolder):
 
 
 class _Events(dict[str, Event]):
-    """Events that wait or are being handled, by their names, and the bytes of what they carry."""
+    """Events queued or running, by id, and the bytes of their data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +168,7 @@ class _Events(dict[str, Event]):
 
     def __setitem__(self, name: str, event: Event) -> None:
         super().__setitem__(name, event)
-        body = int(event.request.headers.get("content-length", "0"))  # which Gradio keeps beside what it read there
+        body = int(event.request.headers.get("content-length", "0"))  # Gradio keeps it beside the parsed data
         sent = [event.data.data, event.data.event_data] if event.data is not None else []
         self._sizes[name] = body + size_of(sent)
 
@@ -178,12 +179,12 @@ class _Events(dict[str, Event]):
 
 @contextlib.asynccontextmanager
 async def with_budgets(app: App) -> AsyncIterator[None]:
-    """Lifespan of the application: its queue and its state keep to their budgets."""
+    """Lifespan of the application, whose queue and state stay within their budgets."""
     queue = app.get_blocks()._queue
     tasks = set[asyncio.Task[None]]()
 
     def dropped(session: str) -> None:
-        """End what a session has under way, since nobody hears of it any more."""
+        """Cancel a session's events: nobody reads their messages any more."""
         queue.pending_event_ids_session.pop(session, None)
         task = asyncio.get_running_loop().create_task(queue.clean_events(session_hash=session))
         tasks.add(task)
@@ -192,7 +193,7 @@ async def with_budgets(app: App) -> AsyncIterator[None]:
     mailboxes = Mailboxes(dropped)
     queue.pending_messages_per_session = mailboxes  # type: ignore[assignment]
     queue.event_ids_to_events = _Events()
-    # else it makes a table of the latest 10,000 events after each, beside the engine's clocks
+    # by default it tabulates the latest 10,000 events after each, which disturbs the engine's clocks
     queue.ANALYTICS_MAX_EVENTS, queue.ANAYLTICS_CACHE_FREQUENCY = 1, sys.maxsize
     app.state_holder = _States()
     app.state_holder.set_blocks(app.get_blocks())
@@ -210,7 +211,7 @@ async def with_budgets(app: App) -> AsyncIterator[None]:
 
 
 def signed_in(scope: Scope) -> bool:
-    """Whether a request comes from a visitor who has signed in, or needs not."""
+    """Whether a request comes from a visitor who has signed in, or the page has no sign-in."""
     app = scope["app"]
     if app.auth is None:
         return True
@@ -222,17 +223,17 @@ def signed_in(scope: Scope) -> bool:
 
 
 def form_boundary(headers: Headers) -> bytes:
-    """What stands between the parts of a form, as Gradio reads it; empty if the request is no form.
+    """The boundary between the parts of a form, as Gradio reads it; empty if the request is not a form.
 
-    A header can name several boundaries, one of them within quotes; whoever reads another one than Gradio counts
-    other parts.
+    A header can name several boundaries, one of them within quotes. The check must use the same one as Gradio, or it
+    would count other parts.
     """
     kind, options = parse_options_header(headers.get("content-type"))
     return options.get(b"boundary", b"") if kind == b"multipart/form-data" else b""
 
 
 def has_messages(scope: Scope, name: str) -> bool:
-    """Whether there is, or may be, a message for a session or of an event of this name."""
+    """Whether messages exist, or may come, for the session or event of this name."""
     queue = scope["app"].get_blocks()._queue
     return (
         name in queue.pending_messages_per_session
@@ -242,23 +243,23 @@ def has_messages(scope: Scope, name: str) -> bool:
 
 
 def under_way(scope: Scope, session: str | None) -> int:
-    """How many events of a session wait or are being handled."""
+    """Number of a session's events that are queued or running."""
     return len(scope["app"].get_blocks()._queue.pending_event_ids_session.get(session, ()))
 
 
 def under_way_from(scope: Scope, address: str) -> int:
-    """How many events of an address, as `limited` names it, wait or are being handled."""
+    """The number of events of an address, as `limited` names it, that are queued or running."""
     events = list(scope["app"].get_blocks()._queue.event_ids_to_events.values())
     hosts = [event.request.client.host for event in events if event.request.client is not None]
     return [limits.limited(host) for host in hosts].count(address)
 
 
 def queue_is_full(scope: Scope) -> bool:
-    """Whether the events that wait or are being handled take as much as they may."""
+    """Whether the events queued or running have used up their budget."""
     events = scope["app"].get_blocks()._queue.event_ids_to_events
     return bool(events.bytes >= limits.EVENTS_BYTES)
 
 
 def event_payload(event: gr.EventData) -> Any:
-    """What a script of the page sent with an event; anyone can send anything."""
+    """The data that a script of the page sent with an event. It is untrusted: anyone can send anything."""
     return event._data

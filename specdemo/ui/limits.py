@@ -1,11 +1,11 @@
-"""What one address may ask, and how much the server keeps for its visitors: unread messages, and state of sessions.
+"""Rate limits per address, and memory budgets for unread messages and session state.
 
-Addresses of this machine have no limits: behind a proxy that does not say for whom it asks, everyone has one of
-these. Uvicorn takes the word of a proxy on this machine for whom it asks (`X-Forwarded-For`), and of no other.
+Addresses of this machine have no limits: behind a proxy that does not forward its clients' addresses, every visitor
+has one of these. Uvicorn trusts `X-Forwarded-For` from a proxy on this machine only.
 
-Whoever sends requests chooses how much they leave behind: a name for each session, a prompt that comes back in a
-message, a chat. So nothing here is counted in sessions. What is kept is measured as it is put in, and when it is too
-much, what was used longest ago goes first. A page whose session is gone is asked to reload.
+Clients choose how much they leave behind: a name for each session, a prompt that comes back in a message, a chat. So
+budgets are in bytes, not in sessions. Values are measured when they are stored; beyond a budget, the least recently
+used are dropped first, and a page whose session was dropped is asked to reload.
 """
 
 import sys
@@ -19,18 +19,18 @@ from time import monotonic
 from typing import Any
 
 OPEN = 60
-"""Requests of one address under way at once, and as many events that wait or are being handled; a browser has six
-connections, and many browsers may share an address."""
+"""Concurrent requests per address, and as many events queued or running; a browser opens six connections, and
+many browsers may share an address."""
 A_MINUTE = 600
-"""Requests of one address that change something, in a minute; so many may come at once."""
+"""Requests per address and minute that change something; all of them may come at once."""
 SIGN_INS = 20
-"""Of those, attempts to sign in."""
-_KEPT = 10_000  # addresses
+"""Of those, sign-in attempts."""
+_ADDRESSES = 10_000
 
 
 @dataclass
 class _Allowance:
-    """So many at once, and as many a minute."""
+    """Token bucket: `most` at once, and as many a minute."""
 
     most: int
     left: float = field(init=False)
@@ -57,13 +57,13 @@ class _Address:
 
 
 class Addresses:
-    """What each address does, of the latest ones."""
+    """Request counts of the most recently active addresses."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, _Address] = OrderedDict()
+        self._recent: OrderedDict[str, _Address] = OrderedDict()
 
     def too_much(self, host: str | None, *, changes: bool, sign_in: bool) -> bool:
-        """Whether a request of this address is one too many; it counts unless it is."""
+        """Whether a request exceeds its address's limits; if not, it is counted."""
         name = limited(host)
         if name is None:
             return False
@@ -74,7 +74,7 @@ class Addresses:
 
     @contextmanager
     def busy(self, host: str | None) -> Iterator[None]:
-        """While a request of this address is under way."""
+        """Count a request of this address as open."""
         name = limited(host)
         if name is None:
             yield
@@ -87,18 +87,18 @@ class Addresses:
             one.open -= 1
 
     def _of(self, name: str) -> _Address:
-        one = self._known.setdefault(name, _Address())
-        self._known.move_to_end(name)
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+        one = self._recent.setdefault(name, _Address())
+        self._recent.move_to_end(name)
+        if len(self._recent) > _ADDRESSES:
+            self._recent.popitem(last=False)
         return one
 
 
 def limited(host: str | None) -> str | None:
-    """The name to count an address under, None if it has no limits; a network of IPv6 is one."""
+    """The key that an address is counted under, an IPv6 address by its /64 network; None if it has no limits."""
     try:
         address = ip_address(host or "")
-    except ValueError:  # no address, as in tests and behind sockets of the system
+    except ValueError:  # not an IP address, as in tests and behind Unix sockets
         return None
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is None:
@@ -108,18 +108,18 @@ def limited(host: str | None) -> str | None:
 
 
 UNREAD_BYTES = 64 * 2**20
-"""All messages together that no visitor has fetched yet."""
+"""Budget of all messages that have not been fetched yet."""
 UNREAD_SECONDS = 60.0
-"""Messages that nobody fetches for so long are dropped, and whatever makes more of them ends."""
+"""A session that fetches no message for so long loses them, and its events are cancelled."""
 MAILBOXES = 1000
 EVENTS_BYTES = 128 * 2**20
-"""What all events carry that wait or are being handled; one carries at most some 6 MB."""
+"""Data of all events queued or running; one has at most about 6 MB."""
 STATE_BYTES = 256 * 2**20
-"""All chats, pairs and finished runs together."""
+"""Budget of all chats, pairs and finished runs."""
 
 
 def size_of(value: Any) -> int:
-    """Bytes that a value takes, with all that it refers to; what occurs in several places counts each time."""
+    """Bytes of a value and everything it refers to; an object that occurs several times counts each time."""
     total, left = 0, [value]
     while left:
         one = left.pop()
@@ -140,7 +140,7 @@ class Mailbox(Queue[Any]):
     """Messages for one session, in order."""
 
     def __init__(self, changed: Callable[[int], None]) -> None:
-        """`changed` is called with the number of bytes by which the content grew."""
+        """`changed` is called with the bytes that the content grew by; negative if it shrank."""
         self._changed = changed
         self.bytes = 0
         self.readers = 0
@@ -148,7 +148,7 @@ class Mailbox(Queue[Any]):
         super().__init__()
 
     async def get(self) -> Any:
-        """The next message, once there is one."""
+        """Wait for the next message."""
         self.readers += 1
         try:
             return await super().get()
@@ -171,12 +171,12 @@ class Mailbox(Queue[Any]):
         self._changed(size)
 
     def abandoned(self, now: float) -> bool:
-        """Whether nobody has read for too long."""
+        """Whether nobody has read for `UNREAD_SECONDS`."""
         return not self.readers and now - self.used > UNREAD_SECONDS
 
 
 class Mailboxes(OrderedDict[str, Queue[Any]]):
-    """The mailbox of each session that has one. A session without one has its messages dropped."""
+    """Mailboxes by session. Messages for a session without one are dropped."""
 
     def __init__(self, dropped: Callable[[str], object] = lambda session: None) -> None:
         """`dropped` is called with each session that loses its mailbox."""
@@ -185,12 +185,12 @@ class Mailboxes(OrderedDict[str, Queue[Any]]):
         super().__init__()
 
     def __setitem__(self, session: str, queue: Queue[Any]) -> None:
-        """Open a mailbox; the queue that is given is not used."""
+        """Open a mailbox; the given queue is ignored."""
         super().__setitem__(session, Mailbox(self._grow))
         self._trim(keep=session)
 
     def __missing__(self, session: str) -> Queue[Any]:
-        """Take what comes for a session whose mailbox is gone; nobody will read it."""
+        """A throwaway queue for a session whose mailbox was closed; nobody reads it."""
         return Queue()
 
     def __delitem__(self, session: str) -> None:
@@ -209,7 +209,7 @@ class Mailboxes(OrderedDict[str, Queue[Any]]):
             self._trim()
 
     def _trim(self, keep: str | None = None) -> None:
-        """Close mailboxes, those first that were read longest ago, until all is within its budget."""
+        """Close mailboxes, least recently read first, until the budget is met."""
         if self.bytes <= UNREAD_BYTES and len(self) <= MAILBOXES:
             return
         for session, _ in sorted(self._boxes(), key=lambda one: (one[1].readers > 0, one[1].used)):

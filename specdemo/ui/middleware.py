@@ -1,13 +1,13 @@
-"""Who may ask the page for what: checks in front of Gradio's own routes.
+"""Access checks in front of Gradio's own routes.
 
-- Host: a page on a loopback address answers under its own names alone. Otherwise any site whose name is made to
-  resolve to 127.0.0.1 could use it as its own (DNS rebinding).
-- Origin: no request that a browser makes for another site's page. Browsers say so, in `Sec-Fetch-Site` where the
-  connection is trustworthy, else in `Origin`; programs that are no browsers send neither.
-- Route: only those in `ROUTES` are open, so whatever a release of Gradio adds is closed until it is named there.
-  Where visitors must sign in, only what the sign-in needs is open before.
-- Size: of a request, of every text in it, of the names it gives to sessions, and of all files together on the disk.
-- Address: how much one address does at once and in a minute.
+- Host: a page on a loopback address answers to its own names only. Otherwise any site whose name is made to resolve
+  to 127.0.0.1 could use the page as its own (DNS rebinding).
+- Origin: requests that a browser sends for another site's page are refused. Browsers name the origin in
+  `Sec-Fetch-Site` on trustworthy connections, else in `Origin`; other programs send neither.
+- Route: only the `ROUTES` are open; a route that a release of Gradio adds stays closed until it is named there.
+  Where visitors must sign in, only the sign-in's own routes are open before.
+- Size: requests, all texts in them, session names, and all files on the disk together have limits.
+- Address: each address may have a number of requests open, and send a number of them a minute.
 """
 
 import gc
@@ -41,27 +41,27 @@ from specdemo.ui.limits import OPEN, Addresses, limited
 from specdemo.ui.uploads import FILE_BYTES, UPLOADS, FolderUsage, UploadLimits
 
 BODY_BYTES = 2**20
-"""Any other request at most."""
+"""Most bytes of a request other than an upload."""
 TEXT_CHARACTERS = 2**19
-"""All texts of a request together at most, a prompt and its chat for example; 128K tokens have about so many."""
+"""Most characters of all texts of a request, such as a prompt and its chat; about 128K tokens."""
 NAME_CHARACTERS = 64
 """The longest name of a session or of an event."""
-_FORM_BYTES = 2**12  # what a form adds to its file
+_FORM_BYTES = 2**12  # overhead of a form around its file
 _QUERY_CHARACTERS = 4096
-_EVENTS = 12  # of one session, waiting or being handled
-_VALUES = 20_000  # of an event, at any depth; Gradio takes some microseconds for each, while everyone waits
+_EVENTS = 12  # of one session, queued or running
+_VALUES = 20_000  # of an event, nested ones included; Gradio takes some microseconds for each, while everyone waits
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _OWN = ("same-origin", "none")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _NAME = re.compile(rf"[\w-]{{1,{NAME_CHARACTERS}}}", re.ASCII)
 _FILES = re.compile(r"/(assets|static|svelte)/|/gradio_api/file=")
-"""Paths that go on with a name of whoever asks."""
+"""Paths that end in a name of the client's choice."""
 
 
 class Route(NamedTuple):
-    """Paths that are open for these methods; `before`: also before signing in. `json`: the body is an event.
+    """Paths that are open for these methods. `before`: also before signing in. `json`: the body is an event.
 
-    `local`: only where nobody but this machine reaches the page, whose files may be of any size.
+    `local`: only on a page that nobody but this machine reaches; its files may have any size.
     """
 
     methods: str
@@ -93,8 +93,8 @@ ROUTES = (
     _route("GET", r"/logout"),
     _route("GET HEAD", r"/specdemo/.+", before=True),
     _route("GET HEAD", r"/readyz", before=True),
-    _route("GET HEAD", rf"{_API}/startup-events", before=True),  # asked by Gradio itself when it starts
-    # what the page, and clients of the endpoint, ask
+    _route("GET HEAD", rf"{_API}/startup-events", before=True),  # requested by Gradio itself when it starts
+    # the page's own requests, and those of the endpoint's clients
     _route("GET", rf"/config/?|{_API}/info/?|{_API}/app_id/?"),
     _route("POST", rf"{_API}/(queue/join|run/predict|cancel|reset)/?", json=True),
     _route("POST", rf"{_API}/call/(v2/)?compare/?", json=True),
@@ -102,16 +102,16 @@ ROUTES = (
     _route("GET", _MESSAGES),
     _route("POST", _UPLOAD),
     _route("PUT", r"""/model/[^./\\<>:"|?*\x00-\x1f][^/\\<>:"|?*\x00-\x1f]{0,200}\.(?i:gguf)""", local=True),
-    _route("GET HEAD", rf"{_API}/file=(/|[A-Za-z]:[/\\]).+"),  # no address
+    _route("GET HEAD", rf"{_API}/file=(/|[A-Za-z]:[/\\]).+"),  # no URL
 )
-"""All that is open."""
+"""All open routes."""
 
 
 def checks(host: str | None, allowed: Sequence[str], uploads: UploadLimits = UPLOADS) -> list[Middleware]:
-    """The checks for a page that listens on `host`, None being where Gradio listens then.
+    """The checks for a page that listens on `host`; None: on Gradio's default.
 
-    `allowed`: further names that it is reached under, `*.example.org` being all below a domain. Unless some are
-    given, a page on other addresses than loopback answers under any name: it cannot know its own.
+    `allowed`: further host names of the page; `*.example.org` stands for all below a domain. Without any, a page on
+    an address other than loopback answers to every name, since it cannot know its own.
     """
     address = host or os.environ.get("GRADIO_SERVER_NAME", _LOOPBACK[1])
     space = os.environ.get("SPACE_HOST")  # of a Hugging Face Space, behind whose proxy the page stands
@@ -125,7 +125,7 @@ def checks(host: str | None, allowed: Sequence[str], uploads: UploadLimits = UPL
 
 
 def only_here(host: str | None, allowed: Sequence[str]) -> bool:
-    """Whether only this machine reaches a page that listens on `host`, under no other names than its own."""
+    """Whether only this machine reaches a page that listens on `host` and has these further names."""
     address = host or os.environ.get("GRADIO_SERVER_NAME", _LOOPBACK[1])
     return is_loopback(address) and not allowed and "SPACE_HOST" not in os.environ
 
@@ -139,14 +139,14 @@ def is_loopback(address: str) -> bool:
 
 
 class Refusal(NamedTuple):
-    """Status and sentence of an answer that refuses."""
+    """Status and message of a refusal."""
 
     status: int
     text: str
 
     @property
     def response(self) -> Response:
-        """The answer; Gradio's scripts know from this object that they must sign in."""
+        """The response. Gradio's scripts recognise this object and ask the visitor to sign in."""
         if self.status == HTTPStatus.UNAUTHORIZED:
             return JSONResponse({"detail": {"error": "Not authenticated", "auth_message": self.text}}, self.status)
         return PlainTextResponse(f"{self.text}\n", self.status)
@@ -157,12 +157,12 @@ _UNREADABLE = Refusal(400, "This request cannot be read; reload the page and try
 _NO_FORM = Refusal(415, "This is not a form with a file; choose the file on the page.")
 _SECOND_FILE = Refusal(400, "A form may hold one file; send each in a form of its own.")
 _FULL = Refusal(429, "The files of this page's visitors take all the space they may; try again in an hour.")
-_NOTHING = 'data: {"msg":"unexpected_error","message":"This session has expired. Reload the page.",'
-_NOTHING += '"session_not_found":true,"success":false}\n\n'
+_EXPIRED = 'data: {"msg":"unexpected_error","message":"This session has expired. Reload the page.",'
+_EXPIRED += '"session_not_found":true,"success":false}\n\n'
 
 
 class Checks:
-    """Refuses what is another site's, unknown, too large or too much."""
+    """Refuses requests that come from other sites, name closed routes, or exceed a limit."""
 
     def __init__(
         self,
@@ -173,10 +173,10 @@ class Checks:
         local: bool = False,
         uploads: UploadLimits,
     ) -> None:
-        """`trusted`: hosts whose pages are this page, whatever a proxy makes of its name.
+        """`trusted`: host names of this page, even if a proxy rewrites the `Host` header.
 
-        `addresses`: None where a proxy stands in front, so that all requests seem to come from it. `local`: only this
-        machine reaches the page.
+        `addresses`: None behind a proxy, from which all requests seem to come. `local`: only this machine reaches the
+        page.
         """
         self._local = local
         self._app = app
@@ -184,10 +184,10 @@ class Checks:
         self._addresses = addresses
         self._uploads = uploads
         self._usage = FolderUsage(uploads.fresh_seconds)
-        self._landing = 0  # bytes of uploads under way
+        self._uploading = 0  # bytes of uploads under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or have the application do so."""
+        """Answer a request, or pass it to the application."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -205,36 +205,36 @@ class Checks:
                 await self._answer(scope, receive, send, headers)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        route = _found(scope)
+        route = _route_of(scope)
         if route is not None and route.json:
             await self._event(scope, receive, send)
         elif scope["path"] == _UPLOAD:
             await self._upload(scope, receive, send, headers)
-        elif scope["path"].startswith((_MESSAGES, f"{_API}/call/")) and not has_messages(scope, _asked(scope)):
-            await PlainTextResponse(_NOTHING, media_type="text/event-stream")(scope, receive, send)
+        elif scope["path"].startswith((_MESSAGES, f"{_API}/call/")) and not has_messages(scope, _recipient(scope)):
+            await PlainTextResponse(_EXPIRED, media_type="text/event-stream")(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     async def _event(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the application handle an event whose names and texts are within their limits."""
+        """Pass an event to the application if its names and texts are within their limits."""
         body = await _body(receive)
         if body is None:
             return
-        refusal = _unfit(scope, body) or self._crowded(scope)
+        refusal = _refused(scope, body) or self._crowded(scope)
         if refusal is not None:
             await refusal.response(scope, receive, send)
             return
-        await self._app(scope, _again(body, receive), send)
+        await self._app(scope, _replay(body, receive), send)
 
     def _crowded(self, scope: Scope) -> Refusal | None:
-        """Why an event must not wait beside others of its address."""
+        """The refusal of an event whose address has too many queued or running."""
         address = limited(_client(scope)) if self._addresses is not None else None
         if address is None or not scope["path"].startswith(_JOINS) or under_way_from(scope, address) < OPEN:
             return None
         return Refusal(429, "Too much from your address is waiting already; try again in a minute.")
 
     async def _upload(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
-        """Have the application take one file."""
+        """Pass an upload of one file to the application."""
         size = _length(headers)
         boundary = form_boundary(headers)
         refusal = _NO_FORM if not boundary else await self._full(size)
@@ -252,43 +252,43 @@ class Checks:
             if not form.refused:
                 await send(message)
 
-        self._landing += size
+        self._uploading += size
         try:
-            # without a name to follow the upload by, which no button of the page gives, and which is never forgotten
+            # without the upload's id: no button of the page sends one, and Gradio would keep it for ever
             await self._app({**scope, "query_string": b""}, limited, sending)
         except Exception:
             if not form.refused:
                 raise
         finally:
-            self._landing -= size
+            self._uploading -= size
             self._usage.changed()
         if form.refused:
             await _SECOND_FILE.response(scope, receive, send)
 
     async def _full(self, size: int) -> Refusal | None:
-        """Why nothing more can be uploaded now."""
+        """The refusal if no room is left for an upload."""
         used = await self._usage.now()
-        if used.bytes + self._landing + size > self._uploads.bytes or used.files >= self._uploads.files:
+        if used.bytes + self._uploading + size > self._uploads.bytes or used.files >= self._uploads.files:
             return _FULL
         if self._usage.free < self._uploads.free_bytes:
             return Refusal(507, "The disk of the page's machine is nearly full; try again later.")
         return None
 
     def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
-        """Why a request is refused before its body is read."""
+        """The refusal of a request, before its body is read."""
         if self._foreign(scope["method"], headers):
             return Refusal(
                 403,
                 "This request comes from another site's page; open the page itself. If it is the page itself, behind "
                 "a proxy, start it with --allowed-host and the name in the browser's address.",
             )
-        route = _found(scope)
+        route = _route_of(scope)
         if route is None or (route.local and not self._local):
             return _UNKNOWN
         if not route.before and not signed_in(scope):
             return Refusal(401, "Sign in at the front page first.")
         if "transfer-encoding" in headers:
-            return Refusal(411, "The request does not say its length; send Content-Length.")
+            return Refusal(411, "The request has no length; send Content-Length.")
         most = FILE_BYTES + _FORM_BYTES if scope["path"] == _UPLOAD else BODY_BYTES
         if _length(headers) > most and not route.local:
             return Refusal(413, f"The request has {_length(headers):,} bytes; send at most {most:,}.")
@@ -304,9 +304,9 @@ class Checks:
         return None
 
     def _foreign(self, method: str, headers: Headers) -> bool:
-        """Whether a browser sends it for another site's page, and it could change something or be read there."""
+        """Whether a browser sends the request for another site, which could change something or read the answer."""
         origin = headers.get("origin")
-        if method in _SAFE and origin is None:  # a link, an image: that site cannot read what comes back
+        if method in _SAFE and origin is None:  # a link or an image: the other site cannot read the answer
             return False
         asked = urlsplit(origin or "")
         if any(_is_of(asked.hostname or "", trusted) for trusted in self._trusted):
@@ -318,7 +318,7 @@ class Checks:
 
 
 class _Form:
-    """Counts the parts of a form as it passes by."""
+    """Counts the parts of a form while it streams through."""
 
     def __init__(self, boundary: bytes) -> None:
         self._mark = b"--" + boundary
@@ -327,11 +327,11 @@ class _Form:
 
     @property
     def refused(self) -> bool:
-        """Whether there is a second part: a form of one has a mark before it and one after it."""
+        """Whether there is a second part: a form with one has two marks, before it and after it."""
         return self._marks > 2
 
     def read(self, data: bytes) -> None:
-        """Read on."""
+        """Count the marks in the next chunk."""
         text = self._end + data
         self._marks += text.count(self._mark)
         last = text.rfind(self._mark)
@@ -340,11 +340,11 @@ class _Form:
 
 
 class Readable:
-    """Middleware that answers a request which Gradio's own routes stumble over.
+    """Middleware that answers requests on which Gradio's own routes fail.
 
-    They take for granted what no browser sends otherwise: that an event exists, that a body can be repeated in a
-    complaint, that a session which is being told of its events is not forgotten meanwhile, that a file may have the
-    name that is asked for. What a callback raises never gets here: Gradio reports that itself.
+    Those assume well-formed requests: that an event exists, that a body can be quoted in an error message, that a
+    session is not dropped while its events are streamed, that a requested file name is valid. Errors of callbacks
+    never get here; Gradio reports those itself.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -353,31 +353,31 @@ class Readable:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        begun = False
+        started = False
         readable = scope["type"] == "http" and (scope["method"] == "POST" or _FILES.match(scope["path"]) is not None)
 
         async def sending(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal started
+            started = True
             await send(message)
 
         try:
             await self._app(scope, receive, sending)
         except Exception as error:
             messages = scope["type"] == "http" and scope["path"].startswith((_MESSAGES, f"{_API}/call/"))
-            if begun and messages:
+            if started and messages:
                 await send({"type": "http.response.body", "body": b""})
-            elif begun or not readable:
+            elif started or not readable:
                 raise
             logging.getLogger(__name__).warning("refused a request to %r: %s", scope["path"], type(error).__name__)
-            if not begun:
+            if not started:
                 refusal = _UNREADABLE if scope["method"] == "POST" else _UNKNOWN
                 await refusal.response(scope, receive, send)
 
 
 @contextmanager
 def _no_search_for_garbage() -> Iterator[None]:
-    """While many objects are made that last no longer: Python would look at all that it holds, again and again."""
+    """Pause garbage collection, which would scan everything repeatedly while many short-lived objects are made."""
     gc.disable()
     try:
         yield
@@ -386,7 +386,7 @@ def _no_search_for_garbage() -> Iterator[None]:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The body of a request; None if whoever sends it has gone."""
+    """The body of a request; None if the client disconnects."""
     parts = []
     while True:
         message = await receive()
@@ -397,23 +397,23 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(parts)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """What receives a body that was read already, and then whatever else comes."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that yields a body that was already read, and then the messages after it."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def again() -> Message:
+    async def replayed() -> Message:
         return messages.pop() if messages else await receive()
 
-    return again
+    return replayed
 
 
-def _unfit(scope: Scope, body: bytes) -> Refusal | None:
-    """Why an event is refused."""
+def _refused(scope: Scope, body: bytes) -> Refusal | None:
+    """The refusal of an event, by its body."""
     with _no_search_for_garbage():
-        return _unfit_event(scope, body)
+        return _refused_event(scope, body)
 
 
-def _unfit_event(scope: Scope, body: bytes) -> Refusal | None:
+def _refused_event(scope: Scope, body: bytes) -> Refusal | None:
     try:
         event = json_value(body)
     except ValueError:
@@ -443,7 +443,7 @@ def _unfit_event(scope: Scope, body: bytes) -> Refusal | None:
 
 
 def _extent(values: Iterable[Any]) -> tuple[int, int]:
-    """How many characters there are in values and in all that they hold, and how many values, up to too many."""
+    """Numbers of characters and of values, nested ones included; counting ends once there are too many."""
     characters = count = 0
     left = list(values)
     while left and count <= _VALUES:
@@ -459,14 +459,14 @@ def _extent(values: Iterable[Any]) -> tuple[int, int]:
     return characters, count
 
 
-def _found(scope: Scope) -> Route | None:
+def _route_of(scope: Scope) -> Route | None:
     """The open route of a request, if there is one."""
     method, path = scope["method"], scope["path"]
     return next((one for one in ROUTES if method in one.methods.split() and one.path.fullmatch(path)), None)
 
 
-def _asked(scope: Scope) -> str:
-    """The session, or the event, whose messages are asked for."""
+def _recipient(scope: Scope) -> str:
+    """The session or event whose messages are requested."""
     if scope["path"].startswith(_MESSAGES):
         return str(dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("session_hash", ""))
     return str(scope["path"]).rsplit("/", 1)[-1]
@@ -482,5 +482,5 @@ def _length(headers: Headers) -> int:
 
 
 def _is_of(name: str, trusted: str) -> bool:
-    """Whether a host's name is this one, or matches `*.example.org`."""
+    """Whether a host name equals this one, or matches it, as in `*.example.org`."""
     return name == trusted or (trusted.startswith("*.") and name.endswith(trusted[1:]))

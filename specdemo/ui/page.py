@@ -1,4 +1,4 @@
-"""The page. Callbacks read widgets into settings, iterate, and pass on what to show; there is no arithmetic here."""
+"""The page: callbacks read widgets into settings and pass results to renderers. Nothing is computed here."""
 
 import gc
 import json
@@ -40,13 +40,13 @@ from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
 
 SESSIONS = 500
-"""Visitors whose state is kept, the latest ones, within `limits.STATE_BYTES`."""
+"""How many visitors' state is kept, the most recent first, within `limits.STATE_BYTES`."""
 WAITING = 200
-"""What may wait for its turn, of all visitors."""
+"""Events of all visitors that may wait in the queue."""
 _THREADS = 32
-"""For callbacks, apart from the 40 that answer requests, so that the page answers whatever its callbacks do. Gradio
-takes 40 to mean one and the same."""
-_CLEANING = 60  # seconds between looks for files to delete
+"""Threads for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page. With 40,
+Gradio would share one pool between both."""
+_CLEANING = 60  # seconds between sweeps for expired files
 
 
 def serve(
@@ -61,11 +61,11 @@ def serve(
     load: EngineFactory = load_engine,
     sessions: int = SESSIONS,
 ) -> None:
-    """Start the page and stay until interrupted or terminated.
+    """Serve the page until interrupted or terminated.
 
-    Visitors may download models unless this is a Hugging Face Space, or `downloads` says otherwise. `allowed_hosts`:
-    names that it is reached under, beside those of `ui.middleware`. `load`: what loads engines, in their process, and
-    `sessions`: how many visitors' state is kept; tests choose both.
+    Visitors may download models, except on a Hugging Face Space; `downloads` overrides that. `allowed_hosts`: further
+    host names of the page, besides those of `ui.middleware`. `load` loads engines in their own process; `sessions`
+    limits the visitors whose state is kept. Tests set both.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
@@ -75,7 +75,7 @@ def serve(
             page = build_page(
                 worker, pair, models_dir=models_dir, downloads=allowed, local=only_here(host, allowed_hosts)
             )
-            gc.freeze()  # what stays is not searched for garbage with every long run, while all visitors wait
+            gc.freeze()  # a full collection that scans long-lived objects would stall every visitor
             options = launch_options(
                 host, allowed_hosts, lambda: worker.responsive, sessions=sessions, models_dir=models_dir
             )
@@ -92,9 +92,9 @@ def launch_options(
     sessions: int = SESSIONS,
     models_dir: Path | None = None,
 ) -> dict[str, Any]:
-    """Options of `Blocks.launch`: style, our files and Plotly's served from this host, who may ask, and limits.
+    """Options of `Blocks.launch`: style, static files (our own and Plotly's), access checks and limits.
 
-    `ready`: whether the engine's process gets anywhere; `/readyz` says so, if this process answers at all.
+    `ready`: whether the engine's process makes progress; `/readyz` reports it.
     """
     plotly_files = Path(plotly.__file__).parent / "package_data"
 
@@ -137,36 +137,36 @@ def build_page(
     downloads: bool = True,
     local: bool = False,
 ) -> gr.Blocks:
-    """The page, starting with this pair. `local`: only this machine reaches it, so copied code may name paths."""
+    """Build the page for this initial pair. `local`: only this machine reaches it, so copied code may name paths."""
     visitors = Visitors()
     sessions, registry = (
         Sessions(worker, visitors),
         Registry(pair, visitors, directory=models_dir, downloads=downloads),
     )
 
-    def stop(what: str) -> Callable[[gr.Request], None]:
+    def stop(activity: str) -> Callable[[gr.Request], None]:
         def stop_it(request: gr.Request) -> None:
-            visitors.stop(str(request.session_hash), what)
+            visitors.stop(str(request.session_hash), activity)
 
         return stop_it
 
     cleaning = (_CLEANING, AGE)
     with Page(title="specdemo", analytics_enabled=False, fill_width=True, delete_cache=cleaning) as page:
         header = gr.HTML(header_html(pair), elem_id="header")
-        used, known = gr.State(pair), gr.State(False)
+        used, session_open = gr.State(pair), gr.State(False)
         callbacks = CompareCallbacks(sessions, local=local)
         with gr.Tabs() as tabs:
-            compare = compare_tab(callbacks, known, used, pair, stop("run"))
-            connect_find(sessions, known, used, compare, stop)
-            tune_tab(sessions, known, used, pair, compare, stop)
-            experiment_tabs(sessions, known, used, pair, stop)
+            compare = compare_tab(callbacks, session_open, used, pair, stop("run"))
+            connect_find(sessions, session_open, used, compare, stop)
+            tune_tab(sessions, session_open, used, pair, compare, stop)
+            experiment_tabs(sessions, session_open, used, pair, stop)
             models = models_tab(sessions, registry, used, header, compare, stop, local=local)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
-        # only a pair that was just loaded changes it, and is then what the visitor wants to run
+        # it changes only when a pair has just been loaded, which the visitor then wants to run
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
-        _remember(page, registry, known, used, header, compare, models)
+        _remember(page, registry, session_open, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
-    assert isinstance(page, Page)  # leaving the context gives it no other type, as mypy cannot see
+    assert isinstance(page, Page)  # mypy cannot see that the context manager keeps the type
     page.queue(max_size=WAITING, api_open=False)  # nothing runs outside the queue
     return page
 
@@ -174,13 +174,13 @@ def build_page(
 def _remember(
     page: gr.Blocks,
     registry: Registry,
-    known: gr.State,
+    session_open: gr.State,
     used: gr.State,
     header: gr.HTML,
     compare: CompareTab,
     models: ModelsTab,
 ) -> None:
-    """Keep prompt, settings and pair in the browser and in the address, and start from there."""
+    """Save prompt, settings and pair in the browser and the address, and restore them when the page loads."""
     remembered = {"prompt": compare.prompt, **compare.controls}
     first = [bundled_prompts(registry.default.target.prompts)[0], *start_values(registry.default).values()]
     names, start = json.dumps(list(remembered)), json.dumps(first)
@@ -196,13 +196,13 @@ def _remember(
         return [*values, gr.update(interactive=True), True]
 
     saved = gr.Textbox(visible=False)
-    outputs = [*inputs, compare.message, used, header, *models.controls, compare.run, known]
-    asked = json.dumps([*remembered, *PAIR_NAMES])
-    # queued, since only then does Gradio signal the changed state that everything about the pair listens for
+    outputs = [*inputs, compare.message, used, header, *models.controls, compare.run, session_open]
+    wanted = json.dumps([*remembered, *PAIR_NAMES])
+    # queued: only then does Gradio fire the state's change event, which updates everything about the pair
     queued = PRIVATE | {"queue": True}
-    begun = page.load(restored, saved, outputs, js=script("settings.js", "recall", asked), **queued)
-    compare.go_on(begun)
-    models.list_after(begun)
+    loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", wanted), **queued)
+    compare.go_on(loaded)
+    models.list_after(loaded)
 
 
 _SAVED = TypeAdapter(dict[str, str])
@@ -220,7 +220,7 @@ class StartValues(NamedTuple):
 
 
 def restore(registry: Registry, saved: str) -> StartValues:
-    """What to start with; `saved` is a JSON object of names and texts, or empty."""
+    """Initial values of the page; `saved` is a JSON object of strings, or empty."""
     values, damaged = _read(saved)
     pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
@@ -239,19 +239,19 @@ def restore(registry: Registry, saved: str) -> StartValues:
 
 
 def _read(saved: str) -> tuple[dict[str, str], SpecdemoError | None]:
-    """The names and texts, or none and what is wrong."""
+    """The saved values, or none and the error."""
     try:
         return _SAVED.validate_json(saved or "{}"), None
     except ValidationError:
-        return {}, SettingsError("What this browser saved cannot be read, so the page begins with its defaults.")
+        return {}, SettingsError("This browser's saved values cannot be read, so the page begins with its defaults.")
 
 
 def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
-    """The named pair, or the default one and what is wrong."""
+    """The named pair, or the default pair and the error."""
     if not named:
         return registry.default, None
     start = values_of(registry.default)
-    if "target" in named:  # a link that names another target lists what differs from that target's defaults
+    if "target" in named:  # a link to another target lists only differences from that target's defaults
         start |= registry.default_runtime(named["target"]).model_dump() | {"draft": "", "draft_device": ""}
     values = start | named
     try:

@@ -34,7 +34,7 @@ _PROGRESS = Markup(
 
 
 def describe(phase: Phase) -> str:
-    """A phase as a message."""
+    """A phase as HTML."""
     return notice(phase_words(phase))
 
 
@@ -47,7 +47,7 @@ def phase_words(phase: Phase) -> str:
 
 
 def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
-    """Progress, with a bar."""
+    """A progress bar below its text, to which the time left is added, if given."""
     if seconds_left is not None:
         minutes, seconds = divmod(round(seconds_left), 60)
         text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
@@ -55,7 +55,7 @@ def progress_html(text: str, done: float, total: float, seconds_left: float | No
 
 
 def notice(text: str) -> str:
-    """A passing message as HTML."""
+    """A status message as HTML."""
     return str(Markup('<p role="status">{}</p>').format(text))
 
 
@@ -73,18 +73,18 @@ _HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>
 
 
 def header_html(pair: ModelPair) -> str:
-    """Name, and what runs where."""
+    """The page's header: the pair's name, its models and their devices."""
     if pair.target.server is not None:
-        return str(_HEADER.format(f"{pair.name} · served by {SERVERS[pair.target.server]}"))
+        return str(_HEADER.format(f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"))
     runtime = pair.runtime
     target = f"target {_model(pair.target)} on {runtime.device}"
     draft = f"draft {_model(pair.draft)} on {draft_device(runtime)}" if pair.draft else "no draft"
     return str(_HEADER.format(f"{pair.name} · {target} · {draft} · {_precision(runtime.precision)}"))
 
 
-def _precision(asked: str) -> str:
-    """As requested; what the device actually uses is reported with every run."""
-    return "default precision" if asked == "default" else f"precision {asked}"
+def _precision(requested: str) -> str:
+    """The requested precision; every run reports the one that its device uses."""
+    return "default precision" if requested == "default" else f"precision {requested}"
 
 
 def _model(model: Model) -> str:
@@ -124,7 +124,7 @@ def _entries(prompts: Sequence[str], measured: Mapping[str, dict[str, Any]]) -> 
 
 
 def _measured(pair: ModelPair) -> tuple[dict[str, dict[str, Any]], str]:
-    """What `tests/benchmarks` found for each prompt with this pair, if it was measured, and where."""
+    """This pair's speedup by prompt, as `tests/benchmarks` measured it, and the machine; empty if not measured."""
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}, ""
     found = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
@@ -145,12 +145,12 @@ _COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
 
 
 def cards_html(cards: Sequence[str]) -> str:
-    """All entries."""
+    """All cards, side by side."""
     return f'<div class="entries">{"".join(cards)}</div>'
 
 
 def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
-    """One entry; `here`: which of its models are on this machine; `own_directory`: conversions go to the user's."""
+    """One entry. `here`: which of its models are on this machine. `own_directory`: the user chose a models folder."""
     models = Markup("").join(
         _MODEL.format(role=role, name=_title(source), facts=_facts(source))
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
@@ -203,7 +203,7 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
 
 
 def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
-    where = " --models-dir DIR" if own_directory else ""  # visitors are not told which one
+    where = " --models-dir DIR" if own_directory else ""  # its path is not shown to visitors
     if not entry.supported:
         return _NOTE.format(entry.reason or "")
     if all(here):
@@ -229,7 +229,7 @@ def _which(entry: Entry, sources: Sequence[Source]) -> str:
 
 
 def offer_html(name: str, size: int | None = None) -> str:
-    """A model that is not on this machine: a button that looks for it or, if its size is known, fetches it."""
+    """A button for a model that is not on this machine: it looks the model up or, given its size, downloads it."""
     if size is None:
         return str(_OFFER.format(name=name, action=_BUTTON.format(action="select", text="Look for it on the Hub")))
     text = f"Download {name}, {in_units(size)}"
@@ -243,7 +243,7 @@ def download_html(repository: str, progress: Progress[Path | None]) -> str:
 
 
 def report_html(report: PairReport, *, own_directory: bool = False) -> str:
-    """Facts about a pair that is not loaded, and how a target without a draft gets one."""
+    """Facts about a pair, without loading it, and how to train a draft for a target without one."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = zip(_ROWS, *map(_values, models), strict=True)
     table = table_html(("", "target", "draft")[: len(models) + 1], rows, titled=True)
@@ -252,7 +252,7 @@ def report_html(report: PairReport, *, own_directory: bool = False) -> str:
 
 
 def _training(target: Model, own_directory: bool) -> Markup:
-    where = " --models-dir DIR" if own_directory else ""  # visitors are not told which one
+    where = " --models-dir DIR" if own_directory else ""  # its path is not shown to visitors
     name = f"{target.name.rpartition('/')[2].removesuffix('.gguf')}-draft"
     command = f"python -m specdemo train-draft --target {quote(target.name)} --out {quote(name)}{where}"
     return _NOTE.format("No matching draft found. Use prompt lookup now, or train one:") + _COMMAND.format(command)
@@ -271,10 +271,10 @@ def _values(model: Model) -> tuple[str, ...]:
 def _remarks(report: PairReport) -> list[str]:
     free = in_units(report.memory_free)
     stored = stored_form(report.target)
-    lines = [f"Its weights are stored as {stored}; Runtime, Weights overrules that."] if stored else []
+    lines = [f"Its weights are stored as {stored}; Weights, under Runtime, changes that."] if stored else []
     for engine in report.engines:
         if engine.engine == "served":
-            lines.append("A server decodes it, so it takes no memory here.")
+            lines.append("A server runs it, so it takes no memory here.")
             continue
         needed = in_units(engine.memory_needed)
         lines.append(f"{engine.verdict} It needs up to {needed} of memory (estimate); {free} is free.")

@@ -1,4 +1,4 @@
-"""The models a visitor may choose from. The browser sends names; they are looked up, never turned into paths."""
+"""The models that visitors may choose. The browser sends names, which are looked up and never turned into paths."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -37,17 +37,17 @@ def values_of(pair: ModelPair) -> dict[str, Any]:
 
 
 def runtime_of(target: Model | None) -> RuntimeSettings:
-    """The default runtime settings for a target, if it is on this machine."""
+    """The default runtime settings for a target; None: for one that is not on this machine."""
     return initial_runtime(target) if target is not None else RuntimeSettings()
 
 
 def of_hub(name: str) -> bool:
-    """Whether a name may be that of a model, or of a GGUF file, on the Hub."""
+    """Whether a name has the form of a model's or a GGUF file's name on the Hub."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
 
 
 class Registry:
-    """What is on this machine, what the catalogue offers, and the default pair."""
+    """The models on this machine, the catalogue, and the default pair."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Registry:
         directory: Path | None = None,
         downloads: bool = True,
     ) -> None:
-        """`directory`: the user's own models. Without `downloads`, visitors cannot fetch anything."""
+        """`directory`: the user's own models. Without `downloads`, visitors cannot download models."""
         self.default = default
         self.downloads = downloads
         self._visitors = visitors
@@ -79,7 +79,7 @@ class Registry:
         return models_dir(self._directory)
 
     def add(self, place: str) -> str:
-        """Add a file or folder of this machine to the user's models; the name by which it is listed.
+        """Add a file or folder of this machine to the user's models; returns its name in the list.
 
         Raises:
             SpecdemoError: it cannot be added.
@@ -89,13 +89,13 @@ class Registry:
         return same or added.name
 
     def elsewhere(self, name: str) -> str:
-        """Of a name that no model on this machine has: what to do."""
+        """The error message for a name that no model on this machine has."""
         missing = f"Unknown model {quoted(name)}"
         if not of_hub(name):
             return f"{missing}; choose one from the list."
         if self.downloads:
             return f"{missing}; look for it on the Hub, in the Models tab."
-        return f"{missing}; whoever runs this page can get it with: specdemo models download {name}"
+        return f"{missing}; on this page's machine, run: specdemo models download {name}"
 
     def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
         """The pair of these names with these runtime settings.
@@ -117,7 +117,7 @@ class Registry:
         return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
 
     def devices(self) -> dict[str, str]:
-        """Title of every device that visitors may choose: those that can be used, and those of the default pair."""
+        """The devices that visitors may choose, with their titles: usable ones, and those of the default pair."""
         usable = [device for device in devices() if device.reason is None]
         own = (self.default.runtime.device, draft_device(self.default.runtime))
         return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
@@ -149,38 +149,38 @@ class Registry:
         return card_html(entry, here, downloads=self.downloads, own_directory=self.own_directory)
 
     def offer(self, name: str) -> str:
-        """What to do about a model that is not on this machine, as HTML; empty if the page cannot fetch it."""
+        """The offer to look up a model that is not on this machine, as HTML; empty if the page cannot download it."""
         return offer_html(name) if self.downloads and of_hub(name) else ""
 
     def look(self, name: str) -> Iterator[str]:
-        """Look for a model on the Hub; yields messages, and at last the offer to download what is missing."""
+        """Look up a model on the Hub; yield messages, then the offer to download its missing files."""
         if not self.offer(name):
             return
         yield notice("Contacting the Hub …")
         try:
-            with closing(download(name)) as steps:  # which begin with what there is to fetch
+            with closing(download(name)) as steps:  # the first step has the size of the missing files
                 first = next(steps)
             yield offer_html(name, first.total - first.done)
         except SpecdemoError as error:
             yield alert(error)
 
     def download(self, visitor: str, name: str) -> Iterator[str]:
-        """Download a model of the Hub, or what is missing of the catalogue's entry of this name, yielding messages.
+        """Download a model of the Hub, or the missing models of a catalogue entry, yielding messages.
 
-        What was downloaded is kept when it is stopped.
+        A stopped download keeps its files.
         """
         if not self.downloads:
-            yield notice("Downloads from this page are off; whoever runs it can download in a terminal.")
+            yield notice("Downloads from this page are off; download in a terminal on its machine.")
             return
         try:
             with self._visitors.busy(visitor, "download") as cancelled:
                 yield notice("Contacting the Hub …")
-                for address, steps in _downloads(name, cancelled.is_set):
+                for source, steps in _downloads(name, cancelled.is_set):
                     last: Progress[Path | None] | None = None
                     for last in steps:
-                        yield download_html(address, last)
+                        yield download_html(source, last)
                     if last is None or last.result is None:
-                        yield notice("Stopped. What was downloaded is kept; download again to resume.")
+                        yield notice("Stopped. Downloaded files are kept; download again to resume.")
                         return
             yield notice(f"{name if of_hub(name) else find(name).title} is on this machine.")
         except SpecdemoError as error:
@@ -188,7 +188,7 @@ class Registry:
 
 
 def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:
-    """Whence, and the progress of each download that is needed.
+    """The source and the progress of each necessary download.
 
     Raises:
         UnknownNameError: the catalogue has no such entry.

@@ -1,4 +1,4 @@
-"""What a visitor's run does, step by step, without a widget in it; and who is doing what."""
+"""Visitors' use of the engine, free of widgets: runs, repeats, loading and measurements, and how to stop them."""
 
 import json
 import zlib
@@ -28,40 +28,40 @@ from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker
 
 
 class Visitors:
-    """What each visitor has in progress."""
+    """The activities that each visitor has in progress, by name."""
 
     def __init__(self) -> None:
         self._cancelled: dict[tuple[str, str], Event] = {}
 
     @contextmanager
-    def busy(self, visitor: str, what: str) -> Iterator[Event]:
-        """The event that is set when this visitor stops it."""
-        event = self._cancelled[visitor, what] = Event()
+    def busy(self, visitor: str, activity: str) -> Iterator[Event]:
+        """Register an activity; its event is set when the visitor stops it."""
+        event = self._cancelled[visitor, activity] = Event()
         try:
             yield event
         finally:
-            self._cancelled.pop((visitor, what), None)
+            self._cancelled.pop((visitor, activity), None)
 
-    def event(self, visitor: str, what: str) -> Event | None:
-        """The event of a thing that this visitor has in progress, if there is one."""
-        return self._cancelled.get((visitor, what))
+    def event(self, visitor: str, activity: str) -> Event | None:
+        """The event of an activity in progress, if there is one."""
+        return self._cancelled.get((visitor, activity))
 
-    def stop(self, visitor: str, what: str) -> None:
-        """Stop one thing that this visitor has in progress, if it has."""
-        event = self.event(visitor, what)
+    def stop(self, visitor: str, activity: str) -> None:
+        """Stop an activity of this visitor, if it is in progress."""
+        event = self.event(visitor, activity)
         if event is not None:
             event.set()
 
 
 UPDATE_SECONDS = 0.35
-"""Between updates of the page; live playback can only advance when both sides have had their slice. Each update costs
-server and browser time, which an engine on the same machine loses."""
+"""Between updates of the page. Live playback advances only when both sides have had their slice, and each update
+takes processor time from an engine on the same machine."""
 
 
 class Update(NamedTuple):
-    """What to show; None where there is nothing new, so that an earlier result stays.
+    """Updates of the page; None leaves an earlier result in place.
 
-    `turn` is what a chat can continue from, once a run has answered a message; `finished` is the run as it ended.
+    `turn` is the chat's next turn, once a run has answered a message; `finished` is the run as it ended.
     """
 
     feed: str | None
@@ -72,7 +72,7 @@ class Update(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A run that has ended, as the server keeps it for its visitor, and where the page's next event of it belongs.
+    """A finished run as the server keeps it for its visitor; its next event has the number `events`.
 
     `record` is the comparison's JSON, compressed, since there may be hundreds of visitors.
     """
@@ -83,17 +83,17 @@ class FinishedRun(NamedTuple):
 
     @classmethod
     def of(cls, run: str, events: int, comparison: Comparison) -> Self:
-        """The run, after so many events."""
+        """The run after this number of events."""
         return cls(run, events, zlib.compress(json_text(schema.to_json(comparison)).encode()))
 
     @property
     def comparison(self) -> Comparison:
-        """What it ended with."""
+        """The comparison that the run ended with."""
         return schema.from_json(json.loads(zlib.decompress(self.record)))
 
 
 class Sessions:
-    """What visitors do with the engine."""
+    """Runs, loads and measurements that visitors start."""
 
     def __init__(self, worker: Worker, visitors: Visitors | None = None) -> None:
         self._worker = worker
@@ -107,9 +107,9 @@ class Sessions:
         settings: GenerationSettings,
         history: Sequence[Turn] = (),
     ) -> Iterator[Update]:
-        """Compare, yielding what to show. Errors become messages; closing the iterator frees the engine."""
+        """Compare, yielding updates. Errors become messages; closing the iterator frees the engine."""
         chat = is_chat(pair, settings)
-        feed, begun, due, message = Feed(prompt, settings, history, chat=chat), set[Side](), 0.0, ""
+        feed, started, due, message = Feed(prompt, settings, history, chat=chat), set[Side](), 0.0, ""
         pair = with_chat_cache(pair, settings)
         try:
             check_prompt(
@@ -130,11 +130,11 @@ class Sessions:
                         turn = _turn(prompt, progress) if chat else None
                         finished = FinishedRun.of(feed.run, len(feed), progress)
                         yield Update(feed.everything, message, anatomy(progress), turn, finished)
-                    elif monotonic() >= due or progress.side not in begun:  # a first token is shown at once
-                        begun.add(progress.side)
+                    elif monotonic() >= due or progress.side not in started:  # a first token is shown at once
+                        started.add(progress.side)
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
-            if not begun:
+            if not started:
                 feed.fail("Stopped before the first token.")
                 yield Update(feed.everything if feed.shown else None, notice("Stopped before the first token."))
         except SpecdemoError as error:
@@ -142,17 +142,17 @@ class Sessions:
             yield Update(feed.everything if feed.shown else None, alert(error))
 
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
-        """Have the engine warm for a run with these settings, while nobody else needs it.
+        """Load and warm up the engine for a run with these settings, while nobody else needs it.
 
-        `load`: also if something else is loaded, which then has to go.
+        `load`: even if another pair is loaded, which is then dropped.
         """
         job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
-        with suppress(SpecdemoError):  # the run will say so
+        with suppress(SpecdemoError):  # the run reports it
             for _ in self._worker.run_idle(job if load else IfLoaded(job)):
                 pass
 
     def move(self, visitor: str, settings: GenerationSettings) -> None:
-        """Move the settings of this visitor's run, if there is one, from its next round on."""
+        """Change the live settings of this visitor's run, if there is one, from its next round on."""
         event = self._visitors.event(visitor, "run")
         if event is not None:
             self._worker.move(
@@ -162,15 +162,16 @@ class Sessions:
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun
     ) -> Iterator[tuple[str, FinishedRun] | None]:
-        """Repeat a finished race while nobody else needs the engine; yield the page's event and the run by then.
+        """Repeat a finished race while nobody else needs the engine; yield None until its end, then its new result.
 
-        None comes before that, and nothing else if the race is not repeated. Closing the iterator frees the engine.
+        The result is an event for the page and the updated run. A race that is not repeated yields no result. Closing
+        the iterator frees the engine.
         """
         before = last = finished.comparison
-        if before.repeats:  # already; a run that was refused since has left it in place
+        if before.repeats:  # a refused run leaves the earlier one, already repeated, in place
             return
         pair = with_chat_cache(pair, before.settings)
-        if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another one since
+        if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another pair since
             return
         engine = before.settings.engine
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
@@ -187,9 +188,9 @@ class Sessions:
             yield line, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
-        """Load a pair in place of another, yielding messages, or empty ones where there is none.
+        """Load a pair in place of another, yielding messages; an empty one leaves the message as it is.
 
-        It has been loaded if the last one is empty.
+        If the last one is empty, the pair is loaded.
 
         Raises:
             SpecdemoError: it cannot be loaded.
@@ -199,17 +200,17 @@ class Sessions:
                 yield describe(phase) if phase is not None else ""
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
-    def measure(self, visitor: str, what: str, job: Job) -> Iterator[Any]:
-        """What `Worker.run` yields of a job, until it is done or this visitor stops it.
+    def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
+        """Run a job until its end, or until this visitor stops it; yields what `Worker.run` does.
 
         Raises:
-            SpecdemoError: what loading or the task raised.
+            SpecdemoError: loading or the job failed.
         """
-        with self._visitors.busy(visitor, what) as cancelled:
+        with self._visitors.busy(visitor, activity) as cancelled:
             yield from self._worker.run(job, cancelled)
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
-        """One whole comparison as an object of schema 2, and None now and then before it.
+        """Run one comparison; yield None now and then, and at the end an object of schema 2.
 
         Closing the iterator frees the engine.
 
@@ -226,7 +227,7 @@ class Sessions:
 
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:
-    """The turn a chat can continue from, unless it was stopped or cut off while the model was thinking."""
+    """The chat's next turn; None if the run was stopped, or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
 
@@ -234,7 +235,7 @@ def _turn(prompt: str, comparison: Comparison) -> Turn | None:
 def _repeat_race(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
 ) -> Iterator[Comparison]:
-    """Repeat a race, with the step costs if they were measured meanwhile; last, what the engine counts."""
+    """Repeat a race, adding step costs measured since, and at the end the engine's own counters."""
     begin = last = next(_with_costs(engine, stop=stop, costs=costs, comparison=comparison), comparison)
     if begin is not comparison:
         yield begin
@@ -254,19 +255,19 @@ def _with_costs(
 
 
 def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
-    """The pair as these settings need it: with prefix caching where the prompt is a message of a chat."""
+    """The pair as these settings need it: with prefix caching if the prompt is a chat message."""
     return with_prefix_cache(pair) if is_chat(pair, settings) else pair
 
 
 def initial_pair(pair: ModelPair) -> ModelPair:
-    """The pair as its first run will need it, so that it is loaded once."""
+    """The pair as its first run will need it, to load it only once."""
     return with_prefix_cache(pair) if pair.target.chat_template else pair
 
 
 def with_prefix_cache(pair: ModelPair) -> ModelPair:
-    """The pair with prefix caching, so that a chat's next turn reads only what is new, on both sides.
+    """The pair with prefix caching: a chat's next turn then prefills only its new tokens, on both sides.
 
-    A server has its own, or none. GenAI speculates without it for some targets and drafts.
+    A server manages its own cache. GenAI speculates without prefix caching for some targets and drafts.
     """
     if pair.servers is not None or pair.target.linear_attention or pair.head in ("dflash", "mtp"):
         return pair

@@ -1,8 +1,8 @@
-"""Files of visitors: the folder that holds them, what they have the server parse, and models dropped on a local page.
+"""Visitors' files: their folder, parsing them in separate processes, and models dropped on a local page.
 
-Anyone can send anything here, so each file is read in a process of its own, within limits, beside the line for the
-engine. Gradio deletes the files that it knows of; uploads that were broken off, and the folders, it does not. A
-server that is killed leaves its folder, which the next one on this machine deletes.
+Anyone can send anything here, so each file is read in a process of its own, within limits and outside the engine's
+queue. Gradio deletes complete uploads, but not broken ones and not folders. A server that is killed leaves its
+folder, which the next server on this machine deletes.
 """
 
 import os
@@ -43,11 +43,11 @@ from specdemo.ui.session import Update
 T = TypeVar("T")
 LIMITS = Limits()
 FILE_BYTES = 10 * 2**20
-"""A visitor's file at most; a comparison of 2,048 tokens a side has some 5 MB."""
+"""Most bytes of a visitor's file; a comparison of 2,048 tokens a side takes about 5 MB."""
 
 
 def show_file(data: bytes) -> Update:
-    """What to show for the comparison in a JSON file, played as if it had just run.
+    """The update that plays the comparison in a JSON file as if it had just run.
 
     Raises:
         FileError: it is not such a file.
@@ -57,19 +57,19 @@ def show_file(data: bytes) -> Update:
 
 
 def open_apart(data: bytes) -> Generator[None, None, Update]:
-    """Return the same, found in a process of its own.
+    """Return the same, read in a process of its own.
 
     Raises:
-        FileError: it is not such a file, or takes too much.
+        FileError: it is not such a file, or exceeds a limit.
     """
     return _apart(show_file, data, refused="This file takes too long to read; open one saved with Share.")
 
 
 def make_file(kind: str, record: str) -> bytes:
-    """A file of this kind for a run, as the page sends it.
+    """Make a file of this kind from a run as the page sends it.
 
     Raises:
-        FileError: it holds none, or is too large.
+        FileError: it is not a run, or too large.
     """
     return FILE_KINDS[kind].make(unpack(record, FILE_BYTES))
 
@@ -78,7 +78,7 @@ def share_apart(kind: str, record: str) -> Generator[None, None, bytes]:
     """Return the same, made in a process of its own.
 
     Raises:
-        FileError: it holds none, or takes too much.
+        FileError: it is not a run, or exceeds a limit.
     """
     return _apart(make_file, kind, record, refused="This run takes too long to draw; share it as JSON.")
 
@@ -86,12 +86,12 @@ def share_apart(kind: str, record: str) -> Generator[None, None, bytes]:
 def tasks_apart(
     file: str | None, prompts: Prompts, limit: int, *, turns: bool = True
 ) -> Generator[None, None, list[Task]]:
-    """Return prompts of a visitor's file, read in a process of its own, or of the bundled suite.
+    """Return the prompts of a visitor's file, read in a process of its own, or of the bundled suite.
 
     `turns`: see `chosen_tasks`.
 
     Raises:
-        FileError: it holds none, or takes too much.
+        FileError: it holds no prompts, or exceeds a limit.
     """
     if file is None:
         return chosen_tasks(None, prompts, limit)
@@ -103,7 +103,7 @@ def benchmark_apart(file: str) -> Generator[None, None, Bench]:
     """Return a visitor's benchmark, read in a process of its own.
 
     Raises:
-        FileError: it is none, or takes too much.
+        FileError: it is not a benchmark, or exceeds a limit.
     """
     return _apart(read_bench, Path(file), refused="This benchmark takes too long to read; choose a smaller one.")
 
@@ -113,9 +113,9 @@ def _apart(work: Callable[..., T], *arguments: Any, refused: str) -> Generator[N
 
 
 def meanwhile(work: Generator[None, None, T], update: list[Any]) -> Generator[list[Any], None, T]:
-    """Return what the work returns; until then, yield copies of this update, which is how Gradio sees who has left.
+    """Return the work's result; until then, yield copies of this update, so that Gradio notices who has left.
 
-    Copies, since Gradio empties an update of its value when it sends it.
+    They are copies because Gradio removes an update's value when it sends it.
     """
     while True:
         try:
@@ -131,15 +131,15 @@ AGE = 3600
 _EVERY = 60.0
 _FOLDER = "GRADIO_TEMP_DIR"
 _PREFIX = "specdemo-"
-FREE_BYTES = 2**30  # which must stay free on the disk
+FREE_BYTES = 2**30  # that must stay free on the disk
 _BLOCK = 512  # bytes, as `stat` counts them
 
 
 @contextmanager
 def visitors_files(age: float = AGE, every: float = _EVERY) -> Iterator[Path]:
-    """A folder for Gradio to keep files in, while this lasts; what is twice as old as `age` seconds is deleted.
+    """A temporary folder for Gradio's files; those older than twice `age` seconds are deleted every `every` seconds.
 
-    To be entered before the page is built, since its parts remember the folder.
+    Enter it before the page is built, since components remember the folder.
     """
     before, over = os.environ.get(_FOLDER), Event()
 
@@ -165,9 +165,9 @@ def visitors_files(age: float = AGE, every: float = _EVERY) -> Iterator[Path]:
 
 
 def delete_older(folder: Path, age: float) -> None:
-    """Delete the files under a folder that are older than `age` seconds, and folders left empty by then."""
+    """Delete a folder's files that are older than `age` seconds, and its empty folders of that age."""
     until = time() - age
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+    for path in sorted(folder.rglob("*"), reverse=True):  # a folder's content before the folder
         with suppress(OSError):  # it is gone, or not empty
             if path.lstat().st_ctime > until:
                 continue
@@ -179,22 +179,22 @@ def delete_older(folder: Path, age: float) -> None:
 
 @contextmanager
 def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A folder there while this lasts; its name tells `delete_abandoned` whose it is. `prefix` ends in a dash."""
+    """A temporary folder in `parent` whose name tells `delete_abandoned` its owner. `prefix` ends in a dash."""
     name = f"{prefix}{os.getpid()}-{_start_time(os.getpid())}-"
     with TemporaryDirectory(prefix=name, dir=parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def delete_abandoned(parent: Path, prefix: str) -> None:
-    """Delete the folders there of servers that run no more; each is named for its process and when that started."""
+    """Delete folders of servers that have ended; a folder's name holds its process id and that process's start."""
     for folder in parent.glob(f"{prefix}*-*-*"):
         _, process, started, *_ = folder.name.split("-")
         if process.isdecimal() and _start_time(int(process)) != started and not folder.is_symlink():
-            shutil.rmtree(folder, ignore_errors=True)  # what is somebody else's stays
+            shutil.rmtree(folder, ignore_errors=True)  # other users' folders stay
 
 
 def _start_time(process: int) -> str:
-    """When a process started, in a word; "none" if there is none."""
+    """A process's start in seconds, as text; "none" if it does not run."""
     try:
         return str(round(psutil.Process(process).create_time()))
     except psutil.Error:
@@ -202,14 +202,14 @@ def _start_time(process: int) -> str:
 
 
 class Usage(NamedTuple):
-    """How much a folder takes on the disk, and how many files and folders it holds."""
+    """A folder's size on the disk, and its number of files and folders."""
 
     bytes: int
     files: int
 
 
 class UploadLimits(NamedTuple):
-    """What all visitors' files may take together, what must stay free on the disk, and for how long a size counts."""
+    """Limits of all visitors' files together, bytes to keep free on the disk, and how long a measured size counts."""
 
     bytes: int = 2**30
     files: int = 10_000
@@ -221,7 +221,7 @@ UPLOADS = UploadLimits()
 
 
 class FolderUsage:
-    """Size of the visitors' folder, measured when it is asked for and the last size is older than `fresh_seconds`."""
+    """Size of the visitors' folder, measured on request if the last size is older than `fresh_seconds`."""
 
     def __init__(self, fresh_seconds: float) -> None:
         self._lock = Lock()
@@ -231,20 +231,20 @@ class FolderUsage:
 
     @property
     def folder(self) -> Path:
-        """The folder, whether it exists yet or not."""
+        """The folder, which may not exist yet."""
         return Path(os.environ.get(_FOLDER) or Path(gettempdir(), "gradio"))
 
     @property
     def free(self) -> int:
-        """Bytes that are free where it is."""
+        """Free bytes on the folder's disk."""
         return shutil.disk_usage(self.folder if self.folder.is_dir() else gettempdir()).free
 
     def changed(self) -> None:
-        """Have the size measured anew."""
+        """Discard the last size."""
         self._measured = -inf
 
     async def now(self) -> Usage:
-        """The size; one measurement serves all who ask meanwhile."""
+        """The size; concurrent requests share one measurement."""
         async with self._lock:
             if monotonic() - self._measured >= self._fresh_seconds:
                 self._measured = monotonic()
@@ -253,7 +253,7 @@ class FolderUsage:
 
 
 def usage_of(folder: Path) -> Usage:
-    """What all that is below a folder takes on the disk."""
+    """Measure everything below a folder."""
     total = count = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # it is gone
@@ -263,28 +263,28 @@ def usage_of(folder: Path) -> Usage:
     return Usage(total, count)
 
 
-DROPPED = ".dropped-"  # hidden, so that nobody lists a file before it is whole
+DROPPED = ".dropped-"  # hidden, so that a file is not listed before it is complete
 _DROPS = 4
 
 
 class Drops:
-    """Model files dropped on the page, which go into the user's models directory if they are models.
+    """Model files dropped on the page; those that are models are kept in the user's models directory.
 
-    `PUT /model/NAME` answers with the path that the file has there, or with a sentence that says why it is refused.
+    `PUT /model/NAME` answers with the file's path there, or with the reason for a refusal.
     """
 
     def __init__(self, directory: Path | None = None, free_bytes: int = FREE_BYTES) -> None:
-        """So many `free_bytes` stay free, whatever arrives at once. What a killed server left is deleted."""
+        """`free_bytes` stay free, however many files arrive at once. Leftovers of a killed server are deleted."""
         self._directory = directory
         self._free_bytes = free_bytes
-        self._coming: dict[Path, int] = {}  # bytes of each file under way that are not on the disk yet
-        # one after the other, so that neither takes the other's name, and in no thread that answers requests
+        self._coming: dict[Path, int] = {}  # bytes of each arriving file that are not on the disk yet
+        # one at a time, so that no two take the same name, and outside the threads that answer requests
         self._keeper = CapacityLimiter(1)
         delete_abandoned(models_dir(directory), DROPPED)
 
     @property
     def route(self) -> Route:
-        """The address that takes a file."""
+        """The route that takes a dropped file."""
         return Route("/model/{name}", self._dropped, methods=["PUT"])
 
     async def _dropped(self, request: Request) -> Response:
@@ -303,15 +303,15 @@ class Drops:
         except OSError as error:
             return _refused(f"The file cannot be written ({error.strerror}); give its path instead.")
         except ClientDisconnect:
-            return _refused("The page was left.")
+            return _refused("The page was closed.")
         return JSONResponse({"path": str(kept)})
 
     @contextmanager
     def _room(self, place: Path, size: int) -> Iterator[None]:
-        """While a file of this size arrives in a place.
+        """Reserve room for a file of this size while it arrives.
 
         Raises:
-            UsageError: it does not fit beside the others that arrive, or they are many.
+            UsageError: it does not fit beside the other arriving files, or there are too many of them.
         """
         if len(self._coming) >= _DROPS:
             raise UsageError("Other files are being copied; wait until they are here, then drop this one again.")
@@ -325,5 +325,5 @@ class Drops:
 
 
 def _refused(sentence: str) -> Response:
-    """An answer like the other, since browsers report any other status as a fault of the page."""
+    """A refusal with status 200: browsers log any other status as an error of the page."""
     return JSONResponse({"refused": sentence})

@@ -1,6 +1,6 @@
-"""How the page looks: Gradio's theme, the views that our modules draw, and the style sheets' order.
+"""The page's look: Gradio's theme, the views that our modules draw, and the order of style sheets.
 
-Nothing is global in the browser: whoever needs a module imports it, by an address relative to the page's.
+Nothing is global in the browser: scripts import the modules they need, relative to the page's address.
 """
 
 import inspect
@@ -76,8 +76,8 @@ def theme() -> gr.themes.Base:
     """The theme; one set of names serves light and dark, since the variables change with the mode."""
     base = gr.themes.Base(font=["system-ui", "Segoe UI", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     colours = {name: f"var(--sd-{colour})" for name, colour in _COLOURS.items()}
-    known = inspect.signature(base.set).parameters
-    dark = {f"{name}_dark": value for name, value in colours.items() if f"{name}_dark" in known}
+    variables = inspect.signature(base.set).parameters
+    dark = {f"{name}_dark": value for name, value in colours.items() if f"{name}_dark" in variables}
     return base.set(**colours, **dark, **_SHAPES)
 
 
@@ -93,7 +93,7 @@ def view(
     options: str = "null",
     **layout: Any,
 ) -> gr.HTML:
-    """A view of `main.js` by its name, whose markup is given or in `template`; `options` is JSON for it."""
+    """A view of `main.js`, by name; its markup is `markup` or the file `template`, and `options` is JSON for it."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget, {options}));
@@ -102,20 +102,20 @@ def view(
 
 
 def script(module: str, function: str, *first: str) -> str:
-    """A function of a module for an event of Gradio's, called with `first`, as JSON, and the event's values."""
+    """JavaScript for a Gradio event: calls a module's function with `first`, as JSON, and the event's values."""
     arguments = "".join(f"{value}, " for value in first)
     return f"async (...values) => (await {_MODULE.format(module)}).{function}({arguments}...values)"
 
 
 def head() -> str:
-    """What the page's head loads: what must hold from the first moment on, and all modules in advance."""
+    """The page's head: style sheets, the start script, and preloads of all modules."""
     sheets = "".join(f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "gradio.css"))
     loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in modules("main.js"))
     return f'{sheets}<script type="module" src="specdemo/start.js"></script>{loaded}'
 
 
 def heading(title: str, explanation: str) -> gr.HTML:
-    """The heading of a part of a tab."""
+    """The heading of a tab's section."""
     return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
 
 
@@ -124,10 +124,10 @@ _OWN = "/specdemo/"
 
 
 class StyleLayers:
-    """Middleware that puts each of Gradio's style sheets into the layer `gradio`, so that the page's come after them.
+    """Middleware that wraps each of Gradio's style sheets in the layer `gradio`, which the page's layers override.
 
-    Otherwise whatever Gradio writes for all buttons or headings would win over any layer of ours, and only longer
-    selectors and `!important` over Gradio. `assets/page/tokens.css` names the order of all layers.
+    Unlayered, Gradio's rules would win over every layer of ours, and only longer selectors and `!important` would
+    override them. `assets/page/tokens.css` sets the order of all layers.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -131,7 +131,8 @@ def test_both_texts_and_the_figures_are_printed(
     for words in (
         "plain",
         "speculative",
-        "accepted draft",
+        "accepted proposal",
+        "correction or bonus",
         "Identical output, 48 tokens",
         "speedup",
         "acceptance rate",

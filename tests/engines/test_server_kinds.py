@@ -39,7 +39,7 @@ Answers = Mapping[str, Answer]
 
 @contextmanager
 def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[ServedEngine]:
-    """The served engine on fake servers."""
+    """The remote engine on fake servers."""
     with ExitStack() as opened:
         urls = [answers and opened.enter_context(fake(answers)).url for answers in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)

@@ -1,4 +1,4 @@
-"""The served engine on llama.cpp's own servers, with tiny models: one decodes plainly, one speculatively."""
+"""The remote engine on llama.cpp's own servers, with tiny models: one decodes plainly, one speculatively."""
 
 import json
 import re

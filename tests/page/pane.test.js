@@ -4,8 +4,8 @@ import { load, show } from "./support.js";
 
 const { Pane, duration, formatted } = await load("pane.js");
 const { SlowMotion, stepOf } = await load("slow_motion.js");
-const ROUND = `<span class="round" data-tip="round 1"><span class="token accepted" data-tip="accepted draft
-draft's probability 0.943 (replayed)" data-index="1"> the</span><span class="token rejected" data-tip="rejected draft"> cat</span><span
+const ROUND = `<span class="round" data-tip="round 1"><span class="token accepted" data-tip="accepted proposal
+draft's probability 0.943 (replayed)" data-index="1"> the</span><span class="token rejected" data-tip="rejected proposal"> cat</span><span
 class="token discarded" data-tip="">?</span><span class="token own" data-tip="" data-index="2"> dog</span></span>`;
 const round = (html, thinking = false) => ({ html, thinking, ms: 5, tokens: 2, rate: 12.345, alpha: 0.5, proposed: 3, accepted: 1 });
 
@@ -34,7 +34,7 @@ test("thinking is folded, and a token's details are told", () => {
   one.append([round(ROUND, true), round(ROUND, true), round(ROUND)], 5);
   assert.equal(one.text.querySelector("summary").textContent, "Thinking, 2 rounds");
   one.mark(1);
-  assert.ok(one.text.querySelector(".diverges").dataset.tip.endsWith("here the two outputs part"));
+  assert.ok(one.text.querySelector(".diverges").dataset.tip.endsWith("the outputs diverge here"));
 });
 
 test("in a new chat the side explains itself again", () => {
@@ -63,7 +63,7 @@ test("a round in slow motion: guesses, outcomes, what is added", () => {
   slow.open([round(ROUND), round(ROUND)], "Say");
   assert.equal(slow.find(".saying").textContent, "The draft guesses 3 tokens, one after the other.");
   slow.forward();
-  assert.match(slow.find(".saying").textContent, /keeps the first and adds one of its own: 2 tokens for one pass\. This engine does not say/);
+  assert.match(slow.find(".saying").textContent, /keeps the first and adds a correction token: 2 tokens for one pass\. This engine does not report/);
   assert.ok(!slow.element.textContent.includes("→ –"));
   slow.forward();
   assert.equal(slow.element.hidden, true);

@@ -15,8 +15,8 @@ class NoChart {
 const round = (ms, tokens) => ({ ms, tokens, rate: 1, proposed: 2, accepted: 1, alpha: 0.5, thinking: false, html: "" });
 const events = (prompt, words) => [
   { kind: "start", run: prompt, at: 0, prompt, chat: false, history: "", max_new_tokens: 10, sequential: false, served: false },
-  { kind: "lap", run: prompt, at: 1, side: "plain", rounds: [round(0, 1), round(3, 2)], done: true },
-  { kind: "lap", run: prompt, at: 2, side: "speculative", rounds: [round(0, 1), round(2, 2)], done: true },
+  { kind: "slice", run: prompt, at: 1, side: "plain", rounds: [round(0, 1), round(3, 2)], done: true },
+  { kind: "slice", run: prompt, at: 2, side: "speculative", rounds: [round(0, 1), round(2, 2)], done: true },
   { kind: "end", run: prompt, at: 3, headline: "1.50× faster", made_by: "a pair.", words, figures: "", record: JSON.stringify({ speculative: { token_ids: [1, 2] } }) },
 ];
 const names = (...runs) => Object.values(overlaid(runs)[0].names);

@@ -29,12 +29,12 @@ const start = () => line("start", { prompt: "Say", chat: false, history: "", max
 const rounds = (...ends) => ends.map(([ms, tokens]) => ({
   ms, tokens, rate: 1, proposed: 2, accepted: 1, alpha: 0.5, thinking: false, html: `<span class="round"><span class="token plain" data-index="0">a</span></span>`,
 }));
-const lap = (side, ends, done, moves = []) => line("lap", { side, rounds: rounds(...ends), done, moves });
+const slice = (side, ends, done, moves = []) => line("slice", { side, rounds: rounds(...ends), done, moves });
 const widths = (view) => ["plain", "speculative"].map((side) => parseFloat(view.find(`.track.${side} i`).style.width));
 
 test("bars show tokens of the limit while they race, and seconds at the finish", () => {
   const view = race();
-  view.receive([start(), lap("plain", [[0, 1], [3000, 6]], true), lap("speculative", [[0, 1], [2000, 6]], true)].join("\n"));
+  view.receive([start(), slice("plain", [[0, 1], [3000, 6]], true), slice("speculative", [[0, 1], [2000, 6]], true)].join("\n"));
   view.player.advance(2500);
   assert.deepEqual(widths(view), [10, 60]); // the speculative answer has ended before the limit, and its bar does not jump
   view.player.halt();
@@ -45,9 +45,9 @@ test("bars show tokens of the limit while they race, and seconds at the finish",
   assert.equal(view.find(".track.speculative output").textContent, "2.00 s · 1.0 s saved of 3.0 s");
 });
 
-test("the verdict is one sentence, one doubt, and a fold with the rest", () => {
+test("the conclusion is one sentence, one warning, and a fold with the rest", () => {
   const view = race();
-  view.receive([start(), lap("plain", [[0, 1], [3, 6]], true), lap("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
+  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
   view.player.skip();
   const text = (name) => view.find(`.${name}`).textContent;
   assert.deepEqual([text("headline"), text("reason"), text("doubt"), text("ceiling")], [END.headline, END.reason, END.doubt, END.ceiling]);
@@ -55,11 +55,11 @@ test("the verdict is one sentence, one doubt, and a fold with the rest", () => {
   assert.equal(view.find(".why").open, false);
 });
 
-test("a run that an earlier release kept still has its verdict", () => {
+test("a run that an earlier release kept still has its conclusion", () => {
   const view = race();
   const { doubt, why, ceiling, seconds, difference, ...old } = END;
   assert.ok([doubt, why, ceiling, seconds, difference].every(Boolean));
-  view.receive([start(), lap("plain", [[0, 1], [3, 6]], true), lap("speculative", [[0, 1], [2, 6]], true), line("end", old)].join("\n"));
+  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", old)].join("\n"));
   view.player.skip();
   assert.equal(view.find(".reason").textContent, "Because.");
   assert.deepEqual(widths(view), [60, 60]);
@@ -72,7 +72,7 @@ test("what goes on before the first token stands in both panes", () => {
   assert.deepEqual(phases(), ["Getting ready …", "Getting ready …"]);
   view.receive([start(), line("phase", { text: "Warming up (1 of 2) …" })].join("\n"));
   assert.deepEqual(phases(), ["Warming up (1 of 2) …", "Warming up (1 of 2) …"]);
-  view.receive(lap("plain", [[0, 1]], false));
+  view.receive(slice("plain", [[0, 1]], false));
   assert.deepEqual(phases(), [null, null]);
   view.player.halt();
 });
@@ -82,13 +82,13 @@ test("a first token is shown as it arrives, before there is a pace to play at", 
   const shown = () => ["plain", "speculative"].map((side) => view.find(`.pane.${side} .text`).querySelectorAll("[data-index]").length);
   view.receive([start(), line("phase", { text: "Warming up (2 of 2) …" })].join("\n"));
   assert.deepEqual([view.root.dataset.state, ...shown()], ["waiting", 0, 0]);
-  view.receive(lap("plain", [[0, 1]], false));
+  view.receive(slice("plain", [[0, 1]], false));
   assert.deepEqual([view.root.dataset.state, ...shown()], ["playing", 1, 0]);
   assert.equal(view.find(".headline").textContent, ""); // no lead, before both have begun
   assert.equal(view.find(".reason").textContent, "");
-  view.receive(lap("speculative", [[0, 1]], false));
+  view.receive(slice("speculative", [[0, 1]], false));
   assert.deepEqual(shown(), [1, 1]);
-  view.receive([lap("plain", [[3000, 6]], false), lap("speculative", [[2000, 6]], false)].join("\n"));
+  view.receive([slice("plain", [[3000, 6]], false), slice("speculative", [[2000, 6]], false)].join("\n"));
   assert.equal(view.player.position, 0); // from here on it is played
   view.player.halt();
 });
@@ -102,7 +102,7 @@ test("a run that fails before its first token says why", () => {
 
 test("after a run that fails before its first token, the one before is shown again", () => {
   const view = race();
-  view.receive([start(), lap("plain", [[0, 1], [3, 6]], true), lap("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
+  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
   view.player.skip();
   const shown = view.find(".outcome").textContent;
   events = 0;
@@ -116,7 +116,7 @@ test("after a run that fails before its first token, the one before is shown aga
 test("moves of settings are marked on both charts where they begin", () => {
   const view = race();
   const moves = [{ round: 1, text: "lookahead 7" }];
-  view.receive([start(), lap("plain", [[0, 1], [3, 6]], true), lap("speculative", [[0, 1], [2, 6]], true, moves), line("end", END)].join("\n"));
+  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true, moves), line("end", END)].join("\n"));
   view.player.skip();
   assert.deepEqual([view.charts.clock.marks, view.charts.acceptance.marks], [[[0, "lookahead 7"]], [[0.5, "lookahead 7"]]]);
 });
@@ -125,7 +125,7 @@ test("in a new chat the explanations return, and so does the invitation to run",
   const view = race();
   const before = Object.values(view.panes).map(({ text }) => text.textContent);
   const invitation = view.find(".reason").textContent;
-  view.receive([start(), lap("plain", [[0, 1], [3, 6]], true), lap("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
+  view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
   view.player.skip();
   assert.equal(view.intro.element.hidden, true);
   view.anew();

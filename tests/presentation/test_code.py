@@ -1,4 +1,4 @@
-"""The lines that reproduce settings elsewhere; OpenVINO's, llama.cpp's and transformers' are run."""
+"""Copied code that reproduces settings elsewhere; OpenVINO's, llama.cpp's and transformers' is run."""
 
 import json
 import shlex
@@ -98,7 +98,7 @@ def requested(flavour: str, pair: ModelPair = PAIR, **chosen: Any) -> tuple[str,
 
 
 def test_a_threshold_of_0_is_one() -> None:
-    """GenAI takes 0 for "not set", so engine, server and lines give what is as good as 0."""
+    """GenAI takes 0 to mean "not set", so engine, server and code use a value next to 0."""
     chosen: dict[str, Any] = {"policy": "confidence", "assistant_confidence_threshold": 0}
     settings = GenerationSettings.checked(**chosen)
     assert settings.strategy.genai() == {"assistant_confidence_threshold": 1e-30}
@@ -253,7 +253,7 @@ def test_the_lines_for_llama_cpp_run_in_it(tiny: ModelPair, chosen: dict[str, An
 
 
 def test_the_lines_for_transformers_run_in_it(tiny: ModelPair) -> None:
-    """Where it is installed; greedily, drafts and n-grams write what the target writes."""
+    """If transformers is installed: in greedy decoding, drafts and n-grams write the target's text."""
     for package in ("torch", "transformers", "accelerate"):
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed")

@@ -1,4 +1,4 @@
-"""What is shown to others: the file that replays a run offline, and pictures."""
+"""Files to share: the file that replays a run offline, and pictures."""
 
 from io import BytesIO
 from pathlib import Path

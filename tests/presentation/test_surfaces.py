@@ -1,4 +1,4 @@
-"""Everything that names a run's speedup names the same number."""
+"""Every place that shows a run's speedup shows the same number."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""What may be said of a comparison, from how many runs, and what is doubted about it."""
+"""Conclusions of a comparison, the runs they need, and warnings."""
 
 import math
 from statistics import median
@@ -82,7 +82,7 @@ def test_what_was_stopped_is_not_repeated_and_repeats_can_be_stopped() -> None:
 
 
 def estimated(*speedups: float, **changes: Any) -> Conclusion:
-    """The conclusion from repeats of earlier versions, which are totals only, so that their median is quoted."""
+    """The conclusion from repeats of earlier versions, which have totals only; it quotes their median."""
     return verdict(repeated(*speedups, **changes))
 
 
@@ -130,7 +130,7 @@ def test_the_sentence_and_the_bars_follow_from_the_headline_s_number() -> None:
 
 def test_a_figure_that_is_too_noisy_says_what_would_settle_it() -> None:
     noisy = estimated(*[0.8, 0.95, 1.3] * 3)
-    assert noisy.sentence.startswith("Anything from 0.80× to 1.30× fits what was measured.")
+    assert noisy.sentence.startswith("Anything from 0.80× to 1.30× fits the measurements.")
     disturbed = estimated(*[0.8, 0.95, 1.3] * 3, other_load=0.91)
     assert disturbed.sentence.endswith("Close other programs and run again.")
     assert disturbed.chip == "disturbed: other programs used 91 % of the processor"

@@ -1,4 +1,4 @@
-"""A result names the settings that made it, those it was moved to included."""
+"""A result names its settings, including the values they were moved to."""
 
 import json
 

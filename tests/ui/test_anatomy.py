@@ -42,7 +42,10 @@ def test_the_walk_through_is_about_the_users_own_tokens() -> None:
     assert (
         "Take round 1. First the draft proposed 6 tokens: “ quick”, “ brown”, “ fox”, “ um”, “ over”, “ a”." in lines
     )
-    assert "It accepted “ quick”, “ brown”, “ fox”, rejected “ um”, and wrote “ jumps” instead." in lines
+    assert (
+        "It accepted “ quick”, “ brown”, “ fox”, rejected “ um”, and wrote “ jumps”, the correction token, instead."
+        in lines
+    )
     assert "The 2 after it were discarded unjudged. So one target pass committed 4 tokens." in lines
 
 
@@ -95,7 +98,7 @@ def test_a_file_is_shown_as_the_run_was() -> None:
 
 
 SAVED = schema.to_json(compared())
-"""What Share writes as JSON."""
+"""The JSON that Share writes."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a pair begins with: the catalogue's settings, in the page, the terminal and the endpoint."""
+"""A pair's initial settings are the catalogue's, on the page, in the terminal and at the endpoint."""
 
 from inspect import signature
 from typing import cast

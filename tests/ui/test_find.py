@@ -1,4 +1,4 @@
-"""The search for the best setting of the prompt at hand: what it concludes, without a page."""
+"""The conclusions of the search for the current prompt's best setting, without a page."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from specdemo.settings import GenerationSettings
 from specdemo.ui.controls import start_values
 from specdemo.ui.session import with_chat_cache
 from specdemo.ui.tabs.compare import QUICK
-from specdemo.ui.tabs.find import Finder, outcome, with_present
+from specdemo.ui.tabs.find import Finder, outcome, with_current
 from specdemo.worker import Job, WithEngine
 
 NOW = GenerationSettings(num_assistant_tokens=2)
@@ -58,7 +58,7 @@ def swept(*points: Point, fresh: Point | None) -> Sweep:
             swept(point(2, 1.5), point(6, 1.8), fresh=point(6, 1.8, 0.1)),
             6,
             "Set: lookahead 6 reached 1.80× (95 % interval 1.70–1.90) in 2 fresh runs. Before, lookahead 2 reached "
-            "1.50× in 2 runs, so decoding is about 20 % faster than with it.",
+            "1.50× in 2 runs, so decoding is now about 20 % faster.",
         ),
         (
             swept(point(2, 1.75), point(6, 1.8), fresh=point(6, 1.8, 0.1)),
@@ -87,7 +87,7 @@ def test_what_is_set_and_said(found: Sweep, lookahead: int | None, words: str) -
 def test_the_present_setting_is_among_those_tried(changes: dict[str, Any], name: str | None) -> None:
     settings = GenerationSettings(**changes)
     before = candidates(ScriptedEngine().pair, settings, (2, 3), ())
-    added = [candidate.name for candidate in with_present(before, settings) if candidate not in before]
+    added = [candidate.name for candidate in with_current(before, settings) if candidate not in before]
     assert added == ([] if name is None else [name])
 
 

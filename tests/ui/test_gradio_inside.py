@@ -1,6 +1,6 @@
-"""Everything of Gradio's that is not documented: a test for each name says which part of the page stands on it.
+"""Undocumented parts of Gradio: a test for each name says which part of the page depends on it.
 
-One that fails after Gradio was updated names what changed; see `specdemo/ui/gradio_inside.py`.
+A test that fails after an upgrade of Gradio names the change; see `specdemo/ui/gradio_inside.py`.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ def page(served: tuple[App, httpx.Client]) -> httpx.Client:
 
 
 def event(app: App, name: str) -> dict[str, Any]:
-    """What a browser sends for a callback, before anybody changed a widget."""
+    """The values that a browser sends for a callback before any widget was changed."""
     fn = next(fn for fn in app.get_blocks().fns.values() if fn.name == name)
     data = [None if isinstance(block, gr.State) else getattr(block, "value", None) for block in fn.inputs]
     return {"fn_index": fn._id, "data": data, "session_hash": uuid4().hex}

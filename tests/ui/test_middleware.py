@@ -1,4 +1,4 @@
-"""Who may ask the page for what."""
+"""Access checks in front of the page."""
 
 import gc
 import json
@@ -47,7 +47,7 @@ def client(
     address: str = "testclient",
     uploads: UploadLimits = UPLOADS,
 ) -> TestClient:
-    """Of a page that answers everything, checks apart, and has nothing under way."""
+    """Checks in front of an application that answers everything and has nothing under way."""
     every = Route("/{path:path}", answer, methods=["GET", "POST", "PUT"])
     app = Starlette(routes=[every], middleware=checks(host, allowed, uploads))
     queue = SimpleNamespace(

@@ -43,12 +43,12 @@ CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
     const box = e.getBoundingClientRect();
     return box.width && (box.left < 0 || box.right > innerWidth) && !e.closest('.text, svg, .visually-hidden');
 }).map(e => e.outerHTML.slice(0, 80))"""
-"""What the window cuts off."""
+"""Elements that the window cuts off."""
 EDGES = """() => ['#header', '.tabitem:not([style*="display: none"])'].map(selector => {
     const { left, width } = document.querySelector(selector).getBoundingClientRect();
     return `${left} ${width}`;
 }).join()"""
-"""Where the header and the open tab begin, and how wide they are."""
+"""Left edges and widths of the header and the open tab."""
 
 
 CONTRAST = """element => {
@@ -96,7 +96,7 @@ def assert_explained(page: Page) -> None:
     """Tokens explain themselves to mouse and keyboard."""
     tip = page.locator(".tip")
     page.hover(".pane.speculative .text .token.rejected")
-    expect(tip).to_contain_text("rejected draft")
+    expect(tip).to_contain_text("rejected proposal")
     expect(tip).to_contain_text("4 proposed")
     page.mouse.move(0, 0)
     expect(tip).to_be_hidden()

@@ -1,4 +1,4 @@
-"""What of the page is about the engine: `serve` on real models, with a Hub on this machine, in headless Chromium."""
+"""The page with real models: `serve`, with a Hub on this machine, in headless Chromium."""
 
 import re
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
 
 
 def assert_traced(page: Page) -> None:
-    """The traced engine knows more."""
+    """The traced engine records probabilities, too."""
     comparison = downloaded(page)
     assert comparison.settings.policy == "heuristic"
     assert comparison.trace_source == "measured"
@@ -153,7 +153,7 @@ def test_the_catalogue_says_what_is_here_and_fetches_the_rest(visit: Visit, hub:
 
 
 def assert_fetched_and_used(page: Page, hub: Hub) -> None:
-    """A download is stopped, gone on with, and used."""
+    """A download is stopped, resumed, and used."""
     fetch = card(page, ENTRY.name).locator("button")
     expect(fetch).to_have_text("Download 5.5 GB")
     sizes = {file.name: file.stat().st_size for file in (FIXTURES / "qwen3" / "target").iterdir()}
@@ -165,7 +165,7 @@ def assert_fetched_and_used(page: Page, hub: Hub) -> None:
     expect(bar).to_have_js_property("value", sum(sizes.values()) - sizes[WEIGHTS] + first)
     expect(page.locator("#download")).to_contain_text(re.compile(r"Qwen3-8B-int4-ov: \d+ kB of \d+ kB"))
     page.click("#cancel-download")
-    expect(page.locator("#download")).to_contain_text("Stopped. What was downloaded is kept")
+    expect(page.locator("#download")).to_contain_text("Stopped. Downloaded files are kept")
     expect(page.locator("#cancel-download")).to_be_hidden()
     expect(fetch).to_have_text("Download 5.5 GB")
     hub.stall_after.clear()

@@ -1,4 +1,4 @@
-"""The first screen of the Compare tab: what one needs to see while a run plays is in view, at any size."""
+"""The first screen of the Compare tab: everything that matters while a run plays is in view, at any size."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ VISIBLE = """selectors => selectors.filter(selector => {
   };
   return ![...document.querySelectorAll(selector)].some(shown);
 })"""
-"""Those of the selectors of which nothing is wholly in view, and not covered."""
+"""The selectors without an element that is wholly in view and uncovered."""
 
 
 UNCOVERED = """text => {
@@ -47,7 +47,7 @@ UNCOVERED = """text => {
   while (text.contains(document.elementFromPoint(left + width / 2, top + (count + 0.5) * line))) count += 1;
   return count;
 }"""
-"""Scrolled to, lines of a pane that nothing covers."""
+"""Lines of a pane that are uncovered when scrolled to."""
 
 
 def lines(page: Page, side: str) -> float:

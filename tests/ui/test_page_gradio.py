@@ -1,4 +1,4 @@
-"""What `assets/page/gradio.js` leans on in Gradio's page: each of these tests says what a new release has changed."""
+"""The parts of Gradio's page that `assets/page/gradio.js` depends on: each test says what a new release changed."""
 
 import re
 from urllib.parse import parse_qs, urlsplit
@@ -27,11 +27,11 @@ STYLED = [
     ".controls .form .block",
     ".secondary-wrap input",
 ]
-"""Of Gradio's markup, what `assets/page/gradio.css` arranges."""
+"""Gradio's markup that `assets/page/gradio.css` arranges."""
 
 
 def in_address(page: Page, name: str) -> list[str]:
-    """What the address says of it, after its #."""
+    """A setting's value in the address, after its #."""
     return parse_qs(urlsplit(page.url).fragment).get(name, [])
 
 

@@ -1,4 +1,4 @@
-"""What a visitor keeps of a run, and shows to others."""
+"""Runs that a visitor keeps and shares."""
 
 from pathlib import Path
 

@@ -125,7 +125,7 @@ def test_a_dropped_model_file_is_added_chosen_and_used(visit: Visit, models_dir:
     content = gguf_files.write(tmp_path / "dropped.gguf", "llama", "Q8_0").read_bytes()
     try:
         drop(page, "dropped.gguf", content)
-        expect(page.locator("#pair-message")).to_contain_text("dropped.gguf is among your models now")
+        expect(page.locator("#pair-message")).to_contain_text("dropped.gguf is now among your models")
         expect(page.locator("#target input")).to_have_value("dropped.gguf")
         assert (models_dir / "dropped.gguf").read_bytes() == content
         page.click("#use")

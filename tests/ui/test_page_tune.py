@@ -28,13 +28,13 @@ def points(page: Page, board: str, chart: str) -> Any:
 
 
 def widest(page: Page) -> Any:
-    """How far to the right anything on the page reaches."""
+    """The right edge of the page's content, in pixels."""
     edges = "parts => Math.max(...parts.map(part => part.getBoundingClientRect().right))"
     return page.locator(".card, .sheet, .sheet button").evaluate_all(edges)
 
 
 def fits(page: Page, width: int) -> None:
-    """Wait until nothing on the page reaches further than that."""
+    """Wait until the page's content ends there."""
     page.wait_for_function(
         """width => [...document.querySelectorAll('.card, .sheet, .sheet button')]
             .every(part => part.getBoundingClientRect().right <= width)""",
@@ -89,7 +89,7 @@ def test_a_sweep_a_stop_and_what_steps_cost(visit: Visit) -> None:
 
 
 def swept(page: Page, whose: str) -> list[str]:
-    """Sweep; the headings of what is then shown."""
+    """Sweep; returns the headings of the board."""
     open_tab(page, "Tune")
     page.click("#sweep")
     expect(page.locator("#sweep-board [data-place=opening]")).to_contain_text(whose)

@@ -1,4 +1,4 @@
-"""What the served page lets its visitors do to it and to each other, without a browser."""
+"""Visitors of a running page cannot disturb it or each other; without a browser."""
 
 import json
 from collections.abc import Iterator
@@ -31,11 +31,11 @@ def page(running: App) -> Iterator[Served]:
 
 
 def asked(page: Served, tokens: int) -> str:
-    """Ask the endpoint for a comparison, as any HTTP client can; the path of its result."""
-    known = {"prompt": "Say", "max_new_tokens": tokens, "ignore_eos": True}
+    """Request a comparison from the endpoint, as any HTTP client can; returns the path of its result."""
+    chosen = {"prompt": "Say", "max_new_tokens": tokens, "ignore_eos": True}
     parameters = page.get(f"{API}/info").json()["named_endpoints"]["/compare"]["parameters"]
     names = [(parameter["parameter_name"], parameter.get("parameter_default")) for parameter in parameters]
-    reply = page.post("/call/compare", json={"data": [known.get(name, default) for name, default in names]})
+    reply = page.post("/call/compare", json={"data": [chosen.get(name, default) for name, default in names]})
     return f"{API}/call/compare/{reply.json()['event_id']}"
 
 

@@ -1,4 +1,4 @@
-"""What a visitor asks of the engine, without a widget and without an engine."""
+"""Visitors' use of the engine, with neither widgets nor an engine."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from specdemo.worker import IfLoaded, Prepare, WithEngine
 
 
 class Recorder:
-    """Stands for the worker, and remembers the pairs it was asked for."""
+    """A worker that records the requested pairs."""
 
     def __init__(self) -> None:
         self.pairs: list[ModelPair] = []

@@ -1,4 +1,4 @@
-"""Boards of sweeps, step costs and benchmarks, and how a job's progress is shown, without a browser."""
+"""Boards of sweeps, step costs and benchmarks, and a job's progress, without a browser."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from specdemo.measure.step_costs import MAX_LOOKAHEAD, measure_contexts
 from specdemo.presentation import figures
 from specdemo.records import Costs, Phase, Progress, StepCosts
 from specdemo.settings import GenerationSettings
-from specdemo.ui.boards import EMPTY, KnownCosts, costs_board, prediction_board, result_board
+from specdemo.ui.boards import EMPTY, PairCosts, costs_board, prediction_board, result_board
 from specdemo.ui.events import job_updates
 from specdemo.ui.tabs.experiments import ExperimentCallbacks
 from specdemo.ui.tabs.tune import after_sweep, reset_for
@@ -53,8 +53,8 @@ def costs() -> Costs:
     return last.result
 
 
-def known(**changes: object) -> KnownCosts:
-    return KnownCosts(ENGINE.pair, "traced", costs().model_copy(update=changes))
+def pair_costs(**changes: object) -> PairCosts:
+    return PairCosts(ENGINE.pair, "traced", costs().model_copy(update=changes))
 
 
 def test_a_sweep_shows_what_it_measured_and_says_what_is_predicted() -> None:
@@ -109,7 +109,7 @@ def test_a_policys_speedup_comes_with_whether_outputs_were_identical() -> None:
 
 
 def test_step_costs_and_what_they_let_one_expect() -> None:
-    measured_ = known()
+    measured_ = pair_costs()
     shown = json.loads(costs_board(measured_, 0.8))
     assert shown["whole"]
     contexts = measured_.costs.contexts
@@ -117,9 +117,9 @@ def test_step_costs_and_what_they_let_one_expect() -> None:
     assert "Predicted, not measured" in shown["html"]["expectation"]
     assert f"{ENGINE.pair.name} · traced engine" in shown["html"]["caption"]
     assert shown["html"]["change"] == ""  # it costs nothing in a scripted engine
-    told = contexts[0].model_copy(update={"length_change": 0.25 * measured_.costs.plain_step})
-    shown = json.loads(costs_board(known(contexts=(told,)), 0.8))
-    assert "(25 % of a plain step) if the one before it had a different length" in shown["html"]["change"]
+    changed = contexts[0].model_copy(update={"length_change": 0.25 * measured_.costs.plain_step})
+    shown = json.loads(costs_board(pair_costs(contexts=(changed,)), 0.8))
+    assert "(25 % of a plain step) if its query length differs" in shown["html"]["change"]
 
 
 def test_step_costs_are_told_with_quartiles_for_each_length_of_text() -> None:
@@ -127,7 +127,7 @@ def test_step_costs_are_told_with_quartiles_for_each_length_of_text() -> None:
     draft, first = ({name: value / by for name, value in step.items()} for by in (10, 5))
     both = StepCosts.model_validate({"context": 16, "passes": [step], "draft": draft, "first_draft": first})
     alone = StepCosts.model_validate({"context": 256, "passes": [step], "draft": None})
-    found = KnownCosts(ENGINE.pair, "traced", Costs.of((both, alone)))
+    found = PairCosts(ENGINE.pair, "traced", Costs.of((both, alone)))
     table = json.loads(costs_board(found, 0.8))["html"]["steps"]
     rows = [re.findall("<td>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
     assert rows == [
@@ -137,14 +137,14 @@ def test_step_costs_are_told_with_quartiles_for_each_length_of_text() -> None:
 
 
 def test_another_acceptance_changes_only_what_is_predicted() -> None:
-    hopeless = json.loads(prediction_board(known(), 0.0))
+    hopeless = json.loads(prediction_board(pair_costs(), 0.0))
     assert "no lookahead is predicted to beat plain decoding" in hopeless["html"]["expectation"]
     assert (set(hopeless["html"]), set(hopeless["charts"])) == ({"expectation"}, {"prediction"})
     assert not hopeless["whole"]
 
 
 def test_imagined_costs_stand_beside_the_measured_ones() -> None:
-    found = known()
+    found = pair_costs()
     measured_, other = (
         json.loads(prediction_board(found, 0.8, what_if)) for what_if in (AS_MEASURED, WhatIf(0.5, 2))
     )
@@ -165,13 +165,13 @@ def test_another_pair_starts_with_nothing_imagined() -> None:
 
 
 def test_a_draft_whose_cost_is_not_known_predicts_nothing() -> None:
-    shown = json.loads(prediction_board(known(draft_step=None), 0.8))
+    shown = json.loads(prediction_board(pair_costs(draft_step=None), 0.8))
     assert "nothing can be predicted" in shown["html"]["expectation"]
     assert shown["charts"] == {}
 
 
 def test_costs_of_more_lengths_are_richer_if_they_are_of_the_same_pair_and_engine() -> None:
-    rich = known()
+    rich = pair_costs()
     poor = rich._replace(costs=Costs.of(rich.costs.contexts[:1]))
     assert rich.richer_than(poor)
     assert not poor.richer_than(rich)
@@ -182,27 +182,28 @@ def test_costs_of_more_lengths_are_richer_if_they_are_of_the_same_pair_and_engin
 
 @pytest.mark.parametrize("drafter", ["model", "lookup"])
 def test_a_sweep_keeps_richer_costs_and_tells_the_acceptance_of_a_draft_model_alone(drafter: str) -> None:
-    sweep_, rich = swept()[-1].result, known()
+    sweep_, rich = swept()[-1].result, pair_costs()
     poor = Costs.of(rich.costs.contexts[:1])
     settings = sweep_.settings.model_copy(update={"drafter": drafter})
     sweep_ = sweep_.model_copy(update={"costs": poor, "settings": settings})
     assert sweep_.acceptance is not None
     update = after_sweep(sweep_, ENGINE.pair, rich)
-    assert update.known is rich
+    assert update.measured is rich
     assert update.alpha == (round(sweep_.acceptance, 2) if drafter == "model" else gr.skip())
-    assert after_sweep(sweep_, ENGINE.pair, None).known == KnownCosts(ENGINE.pair, "traced", poor)
+    assert after_sweep(sweep_, ENGINE.pair, None).measured == PairCosts(ENGINE.pair, "traced", poor)
 
 
 def test_the_terminal_tells_what_steps_cost_and_explains_predictions_only_where_there_are() -> None:
     sweep_ = swept()[-1].result
     step, drafted = costs().plain_step, costs().draft_step
     assert drafted is not None
-    told = printed(sweep_)
+    shown = printed(sweep_)
     assert (
-        f"plain step {step * 1000:.2f} ms, draft step {drafted * 1000:.2f} ms, c = {drafted / step:.2f}, v(2)" in told
+        f"plain step {step * 1000:.2f} ms, draft step {drafted * 1000:.2f} ms, c = {drafted / step:.2f}, v(2)"
+        in shown
     )
-    assert f"v(17) = {costs().verify[16] / step:.2f}" in told
-    assert "Predicted: τ / (γc + v(γ+1))" in told
+    assert f"v(17) = {costs().verify[16] / step:.2f}" in shown
+    assert "Predicted: τ / (γc + v(γ+1))" in shown
     assert "Predicted" not in printed(sweep_.model_copy(update={"prediction": None}))
     assert "Step costs" not in printed(sweep_.model_copy(update={"costs": None}))
 
@@ -226,7 +227,7 @@ def test_a_benchmark_board_says_whether_outputs_were_identical() -> None:
 
 
 class Sessions:
-    """Yields given progress, then perhaps fails."""
+    """Sessions that yield this progress, then perhaps fail."""
 
     def __init__(self, *progress: object, error: EngineError | None = None) -> None:
         self._progress, self._error = progress, error

@@ -1,4 +1,4 @@
-"""What visitors have the server parse: bounded, apart from the server, and ended when nobody waits."""
+"""Visitors' files are parsed within limits, in separate processes that end when nobody waits."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Where values enter the page: every event refuses, in a sentence, what no widget could have sent."""
+"""Every event of the page refuses, with a sentence, values that no widget could have sent."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ Take = Callable[[BlockFunction, list[Any]], Coroutine[Any, Any, list[Any]]]
 
 @pytest.fixture(scope="module")
 def taken(page: gr.Blocks) -> Take:
-    """What a function would be called with, for values that a browser sent."""
+    """The arguments of a callback, for values that a browser sent."""
     state = SessionState(page)
 
     async def take(fn: BlockFunction, values: list[Any]) -> list[Any]:
@@ -77,9 +77,9 @@ def events(page: gr.Blocks) -> list[BlockFunction]:
 
 
 def beginning(fn: BlockFunction) -> list[Any]:
-    """What a browser sends before anybody changed a widget."""
-    known: dict[type, Any] = {gr.Textbox: ""}
-    return [known.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
+    """The values that a browser sends before any widget was changed."""
+    defaults: dict[type, Any] = {gr.Textbox: ""}
+    return [defaults.get(type(block), getattr(block, "value", None)) for block in fn.inputs]
 
 
 def test_what_widgets_hold_to_begin_with_is_taken(page: gr.Blocks, taken: Take) -> None:
@@ -169,7 +169,7 @@ def test_what_gradios_routes_stumble_over_is_refused_and_nothing_else_is_hidden(
 
 
 def test_events_of_files_take_no_file(page: gr.Blocks) -> None:
-    """Which no button sends, but a script may: an empty one passes validation."""
+    """No button sends it, but a script may: an empty one passes validation."""
     tried = 0
     for event in page.fns.values():
         inputs = list(event.inputs)

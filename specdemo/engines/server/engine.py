@@ -48,7 +48,7 @@ class ServedEngine:
             ServerError: one does not answer.
         """
         if pair.servers is None:
-            raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
+            raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
         self.pair = pair
         self.thoroughness = thoroughness
         self._connections = _connections(pair.servers)
@@ -117,7 +117,7 @@ def served_pair(servers: Servers) -> ModelPair:
     """
     talks = _connections(servers)
     if not talks:
-        raise UsageError("The served engine needs the address of a server; give --url and --plain-url.")
+        raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
     try:
         models = {side: dialect.describe() for side, (_, dialect) in talks.items()}
     finally:

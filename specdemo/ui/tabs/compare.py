@@ -64,15 +64,15 @@ class CompareCallbacks:
     def run(
         self,
         request: gr.Request,
-        known: bool,
+        session_open: bool,
         pair: ModelPair,
         history: tuple[Turn, ...],
         turn: Turn | None,
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message, anatomy, the chat, what was run, and buttons."""
-        check_session(known)
+        """Compare; updates of race view, message, anatomy, the chat, the finished run, and buttons."""
+        check_session(session_open)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
         except SettingsError as error:
@@ -87,29 +87,29 @@ class CompareCallbacks:
             shown = news
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
-        """The controls of a run that may be under way have moved."""
+        """Apply moved controls to the visitor's run, if one is under way."""
         with suppress(SettingsError):
             self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
 
-    def prepare(self, known: bool, pair: ModelPair, *values: Any) -> None:
-        """Somebody reads, and may run these settings next."""
-        if known:
+    def prepare(self, session_open: bool, pair: ModelPair, *values: Any) -> None:
+        """Prepare the engine for these settings, which the reader may run next."""
+        if session_open:
             with suppress(SettingsError):
                 settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
-                # a page that others reach does not let one of them take away what another has loaded
+                # on a public page, one visitor must not replace the pair that another has loaded
                 self._sessions.prepare(pair, settings, load=self._local)
 
     def repeat(
-        self, request: gr.Request, known: bool, pair: ModelPair, finished: FinishedRun | None
+        self, request: gr.Request, session_open: bool, pair: ModelPair, finished: FinishedRun | None
     ) -> Iterator[list[Any]]:
-        """Repeat the race that just ended, unwatched; updates of race view and what was run."""
-        check_session(known)
+        """Repeat the race that just ended, unwatched; updates of race view and finished run."""
+        check_session(session_open)
         if finished is not None:
             for news in self._sessions.repeat(str(request.session_hash), pair, finished):
                 yield [gr.skip(), gr.skip()] if news is None else list(news)
 
     def share(self, event: gr.EventData) -> Iterator[list[Any]]:
-        """Make the file that a button of the race asks for; updates of message and file."""
+        """Make the file that a Share button requests; updates of message and file."""
         sent = event_payload(event)
         data = sent if isinstance(sent, dict) else {}
         kind, record = data.get("kind"), data.get("record")
@@ -142,9 +142,9 @@ class CompareCallbacks:
             yield [gr.skip(), alert(error), gr.skip()]
 
     def api(self, pair: ModelPair) -> Callable[..., Iterator[dict[str, Any] | None]]:
-        """The comparison of this pair as a function whose parameters are the prompt and every setting.
+        """A function that compares this pair; its parameters are the prompt and every setting.
 
-        It yields now and then before its result: that is when Gradio finds out that a client has gone.
+        It yields None now and then before its result, so that Gradio notices a client that has gone.
         """
 
         def compare(prompt: Any, *values: Any) -> Iterator[dict[str, Any] | None]:
@@ -173,7 +173,7 @@ def _outputs(update: Update) -> list[Any]:
 
 
 def api_description() -> str:
-    """What the endpoint does, and what each of its parameters means."""
+    """The endpoint's description, with all its parameters."""
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
     return "\n".join(
         ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 2.", *lines]
@@ -191,20 +191,20 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 
 def wait_in_queue() -> list[Any]:
-    """Updates of message and buttons from the click until the run's turn comes."""
+    """Updates of message and buttons while a run waits in the queue."""
     text = "Waiting for the machine. Comparisons run one at a time, so that they do not distort each other's clocks."
     return [notice(text), *buttons("waiting")]
 
 
 def leave_queue() -> list[Any]:
-    """Updates of message and buttons for a visitor who no longer waits."""
+    """Updates of message and buttons when a visitor has left the queue."""
     return [notice("You have left the queue."), *buttons("idle")]
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[dict[str, Any]]:
     """Updates of the controls that depend on pair, engine, drafter and policy, in the order of `visibility`."""
     values: dict[str, Any] = {}
-    # a hidden choice must not stay in force
+    # a hidden choice must not stay selected
     if len(engines_for(pair)) == 1:
         values["engine"] = engine = engines_for(pair)[0]
     if drafter not in drafters(pair, engine):
@@ -223,25 +223,25 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def chat_so_far(history: tuple[Turn, ...], turn: Turn | None, prompt: str) -> tuple[Turn, ...]:
-    """The turns before this message, the last one among them unless it is the same message, to be answered again."""
+    """The turns before this message; the last turn is left out if its message is the same, to answer it again."""
     return history if turn is None or turn.prompt == prompt else (*history, turn)
 
 
 def new_chat() -> list[Any]:
-    """The chat's updates when a new one begins, and that nothing is kept of the one before."""
+    """Updates that start a new chat, and an empty text for the browser to store."""
     return [*_chat((), None), ""]
 
 
 def chat_to_store(pair: ModelPair, history: tuple[Turn, ...], turn: Turn | None) -> str:
-    """What the browser keeps of a chat, as JSON; empty without one."""
+    """A chat as JSON for the browser to store; empty without one."""
     turns = [*history, *filter(None, [turn])]
     return _StoredChat(target=pair.target.name, turns=tuple(turns)).model_dump_json() if turns else ""
 
 
-def restore_chat(pair: ModelPair, kept: str) -> list[Any]:
-    """The chat's updates from what the browser kept; a chat with another target does not go on with this one."""
+def restore_chat(pair: ModelPair, stored: str) -> list[Any]:
+    """Updates that restore the chat that the browser stored; a chat with another target is not continued."""
     try:
-        chat = _StoredChat.model_validate_json(kept)
+        chat = _StoredChat.model_validate_json(stored)
     except ValidationError:  # there is none, or somebody else wrote it
         return _chat((), None)
     if chat.target != pair.target.name or not chat.turns:
@@ -271,24 +271,21 @@ DECODING = (
     "branching_factor",
     "max_ngram_size",
 )
-"""Settings of how to decode, as opposed to what and how much."""
+"""Settings of the decoding strategy, unlike prompt, length and sampling."""
 APPLIED = (*DECODING, "kv_cache")
-"""What is set where a measured setting is applied."""
+"""The controls that change when a measured setting is applied."""
 ANATOMY = "anatomy"
 COMPARE = "compare"
-"""Id of its tab."""
+"""Id of the tab."""
 FIND = "Find my best setting"
 QUICK, THOROUGH = "30 seconds", "Thorough"
 _FROM_BROWSER = script("settings.js", "withChat")
-_WHEN = (
-    '<p class="round">Move it: the run follows from its next round.</p>'
-    '<p class="run">Takes effect on the next run.</p>'
-)
+_WHEN = '<p class="round">Takes effect in the next round.</p><p class="run">Takes effect in the next run.</p>'
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
-    """What other tabs and the page need from it."""
+    """The Compare tab's widgets that other tabs and the page use."""
 
     prompt: gr.Textbox
     message: gr.HTML
@@ -296,13 +293,13 @@ class CompareTab(NamedTuple):
     race: gr.HTML
     find: "FindButtons"
     run: gr.Button
-    """Disabled until the page is restored, so that nobody runs a different pair than the link's."""
+    """Disabled until the page is restored, so that nobody runs another pair than the link's."""
     go_on: Callable[[Any], Any]
-    """Takes an event, after which the chat that the browser kept goes on, and the engine gets ready."""
+    """Takes an event; after it, the chat that the browser stored is restored, and the engine is prepared."""
 
 
 class FindButtons(NamedTuple):
-    """What starts and stops the search for the best setting, and how long it may take."""
+    """Start and stop of the search for the best setting, and how long it may take."""
 
     start: gr.Button
     stop: gr.Button
@@ -318,14 +315,14 @@ class _Buttons(NamedTuple):
 class _Chat(NamedTuple):
     history: gr.State
     turn: gr.State
-    """The last run's, which the history does not hold yet: the same message again runs again."""
+    """The last run's turn, which the history does not hold yet: sent again, its message is answered again."""
     anew: gr.Button
 
 
 def compare_tab(
-    callbacks: CompareCallbacks, known: gr.State, pair: gr.State, first: ModelPair, stop: Stop
+    callbacks: CompareCallbacks, session_open: gr.State, pair: gr.State, first: ModelPair, stop: Stop
 ) -> CompareTab:
-    """Both tabs' contents, for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
+    """Build both tabs for the visitor's pair, initially `first`; `stop` ends a visitor's run."""
     with gr.Tab("Compare", id=COMPARE, elem_id="compare"), gr.Row(elem_id="first", equal_height=False):
         with gr.Column(elem_id="rail", scale=0, min_width=300):
             prompt, run, chat = _ask(pair, first)
@@ -333,9 +330,9 @@ def compare_tab(
             controls = _controls(first)
             find = _find()
             _as_code(callbacks, pair, prompt, controls, message)
-            # in here: what is in Tabs beside its tabs confuses their order
+            # placed here, since components in Tabs beside its tabs confuse their order
             finished = gr.State(None)
-            kept = gr.Textbox(visible=False)  # the chat that goes on after a reload of this browser tab
+            stored = gr.Textbox(visible=False)  # the chat, which survives a reload of this browser tab
         with gr.Column(elem_id="stage", min_width=0):
             race = view("race", options=race_figures())
             _connect_share(callbacks, race, message)
@@ -348,19 +345,19 @@ def compare_tab(
         race,
         find,
         run.run,
-        lambda after: after.then(restore_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE).then(
-            callbacks.prepare, [known, pair, *controls.values()], **PRIVATE
+        lambda after: after.then(restore_chat, [pair, stored], [*chat], js=_FROM_BROWSER, **PRIVATE).then(
+            callbacks.prepare, [session_open, pair, *controls.values()], **PRIVATE
         ),
     )
-    _connect_run(callbacks, known, pair, tab, anatomy, finished, run, chat, kept)
+    _connect_run(callbacks, session_open, pair, tab, anatomy, finished, run, chat, stored)
     run.stop.click(stop, **PRIVATE)
     moved = [controls[name].change for name in AT_HAND]
     gr.on(moved, callbacks.move, [pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
     reading = [prompt.focus, *(controls[name].change for name in DECODING)]
-    gr.on(reading, callbacks.prepare, [known, pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
-    fresh = chat.anew.click(new_chat, outputs=[*chat, kept], **PRIVATE)
-    fresh.then(None, kept, js=script("settings.js", "keepChat"))
-    pair.change(restore_chat, [pair, kept], [*chat], js=_FROM_BROWSER, **PRIVATE)
+    gr.on(reading, callbacks.prepare, [session_open, pair, *controls.values()], trigger_mode="always_last", **PRIVATE)
+    fresh = chat.anew.click(new_chat, outputs=[*chat, stored], **PRIVATE)
+    fresh.then(None, stored, js=script("settings.js", "keepChat"))
+    pair.change(restore_chat, [pair, stored], [*chat], js=_FROM_BROWSER, **PRIVATE)
     chat.anew.click(None, js=script("main.js", "anew"))
     _connect_controls(pair, controls, first)
     return tab
@@ -379,7 +376,7 @@ def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]
         leave = gr.Button("Leave the queue", variant="stop", elem_id="leave", visible=False)
         anew = gr.Button("New chat", elem_id="anew", visible=False)
         copy = gr.Button("Copy link", elem_id="copy")
-    gr.HTML("<p>A new message continues this chat; the same one again is answered anew.</p>", elem_id="goes-on")
+    gr.HTML("<p>A new message continues this chat; the same message is answered again.</p>", elem_id="goes-on")
     copy.click(None, js=script("settings.js", "copyLink"))
     pair.change(examples_html, pair, menu, **PRIVATE)
     return prompt, _Buttons(run, stop, leave), _Chat(gr.State(()), gr.State(None), anew)
@@ -396,7 +393,7 @@ def _find() -> FindButtons:
 def _as_code(
     callbacks: CompareCallbacks, pair: gr.State, prompt: gr.Textbox, controls: dict[str, Control], message: gr.HTML
 ) -> None:
-    """What the settings are in other software, to copy."""
+    """Widgets that copy the settings as code for other software."""
     with gr.Row(elem_id="as-code"):
         names = [(software.title, name) for name, software in FLAVOURS.items()]
         flavour = gr.Dropdown(
@@ -409,7 +406,7 @@ def _as_code(
 
 
 def apply_setting(best: Candidate | None) -> list[Any]:
-    """Values of the controls `APPLIED` for a setting; None changes none of them."""
+    """Values of the `APPLIED` controls for a setting; None changes none of them."""
     return [gr.skip() if best is None else getattr(best.settings, name) for name in APPLIED]
 
 
@@ -442,7 +439,7 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
     gr.HTML(_WHEN, elem_id="when")
     with gr.Column(elem_id="main", elem_classes="controls"):
         add(*_MAIN)
-    # no accordion: Gradio makes what is in a closed one only when it opens, and its values change unheard until then
+    # no accordion: Gradio builds a closed one's content only when it opens, and misses changes of its values before
     with gr.Column(elem_id="more"):
         more = gr.Button("Advanced: engine, policy, sampling", size="sm")
         more.click(None, js=script("main.js", "toggleMore"))
@@ -454,19 +451,19 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
 
 def _connect_run(
     callbacks: CompareCallbacks,
-    known: gr.State,
+    session_open: gr.State,
     pair: gr.State,
     tab: CompareTab,
     anatomy: gr.HTML,
     finished: gr.State,
     run: _Buttons,
     chat: _Chat,
-    kept: gr.Textbox,
+    stored: gr.Textbox,
 ) -> None:
-    asked = run.run.click(wait_in_queue, outputs=[tab.message, *run], **PRIVATE)
-    started = asked.then(
+    clicked = run.run.click(wait_in_queue, outputs=[tab.message, *run], **PRIVATE)
+    started = clicked.then(
         callbacks.run,
-        [known, pair, chat.history, chat.turn, tab.prompt, *tab.controls.values()],
+        [session_open, pair, chat.history, chat.turn, tab.prompt, *tab.controls.values()],
         [tab.race, tab.message, anatomy, *chat, finished, *run],
         show_progress="minimal",
         show_progress_on=tab.message,
@@ -474,14 +471,14 @@ def _connect_run(
         **ENGINE,
     )
     started.then(partial(buttons, "idle"), outputs=run, **PRIVATE)
-    keeping = started.success(chat_to_store, [pair, chat.history, chat.turn], kept, **PRIVATE)
-    keeping.then(None, kept, js=script("settings.js", "keepChat"))
+    storing = started.success(chat_to_store, [pair, chat.history, chat.turn], stored, **PRIVATE)
+    storing.then(None, stored, js=script("settings.js", "keepChat"))
     started.success(
         callbacks.repeat,
-        [known, pair, finished],
+        [session_open, pair, finished],
         [tab.race, finished],
         **QUIET,
-        concurrency_limit=None,  # not in line for the engine: it takes its turn only if nobody else wants it
+        concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
         trigger_mode="multiple",
     )
     run.leave.click(leave_queue, outputs=[tab.message, *run], cancels=started, **PRIVATE)

@@ -1,4 +1,4 @@
-"""The tabs of experiments: what can be chosen, a board that grows while one runs, and its reports to download."""
+"""The tabs of experiments: their options, a board that fills while one runs, and reports to download."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ _EXTRAS = {
 
 
 class ExperimentCallbacks:
-    """What the button that starts an experiment calls: widget values in, updates out."""
+    """The callback that runs an experiment: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions, kind: Kind) -> None:
         self._sessions, self._kind = sessions, kind
@@ -47,7 +47,7 @@ class ExperimentCallbacks:
     def measure(
         self,
         request: gr.Request,
-        known: bool,
+        session_open: bool,
         pair: ModelPair,
         file: str | None,
         other: str | None,
@@ -58,7 +58,7 @@ class ExperimentCallbacks:
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Measure; updates of message, board, files and buttons."""
-        check_session(known)
+        check_session(session_open)
         kind, idle = self._kind, job_buttons(self._kind.start, busy=False)
         options = [option for option in kind.options if option.choices is not None]
         try:
@@ -76,7 +76,7 @@ class ExperimentCallbacks:
             tasks = yield from meanwhile(
                 tasks_apart(file, pair.target.prompts, int(limit), turns=kind.turns), waiting
             )
-            there = None if other is None else (yield from meanwhile(benchmark_apart(other), waiting))
+            baseline = None if other is None else (yield from meanwhile(benchmark_apart(other), waiting))
             plan = kind.plan(pair, tasks, settings, repeats=int(repeats), **chosen)
             plan.check()
             checkpoint = checkpoint_of(plan.header, kind.name)
@@ -87,7 +87,7 @@ class ExperimentCallbacks:
         visitor, job = str(request.session_hash), WithLoader(pair, work)
         busy = job_buttons(kind.start, busy=True)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.update(visible=False), *busy]
-        report_of = partial(report_against, there=None if there is None else (there, Path(other or "").name))
+        report_of = partial(report_against, there=None if baseline is None else (baseline, Path(other or "").name))
         state = None
         for update in job_updates(self._sessions, visitor, kind.name, job, partial(_shown, report_of=report_of)):
             state = update.state
@@ -111,13 +111,13 @@ def _shown(progress: Progress[Any], report_of: Callable[[Result], Report]) -> st
 
 
 def given(option: Option, pair: ModelPair, values: Sequence[str]) -> list[Any]:
-    """The values that were ticked, as the plan takes them, in the order in which they are offered."""
+    """The ticked values as the plan takes them, in the order of the choices."""
     offered = option.choices(pair) if option.choices is not None else ()
     return [value for value in offered if str(value) in values] or ([] if offered else list(option.default))
 
 
 def checkpoint_of(header: Header, folder: str) -> Checkpoint:
-    """Where finished rows of this run are kept until it is complete, so that it can resume.
+    """The file that keeps this run's finished rows until it is complete, so that it can resume.
 
     Raises:
         SpecdemoError: nothing can be written there.
@@ -125,9 +125,7 @@ def checkpoint_of(header: Header, folder: str) -> Checkpoint:
     place = writable(own_cache() / "experiments" / folder, "Finished rows")
     for old in sorted(place.glob("*.rows.jsonl"), key=_changed, reverse=True)[_CHECKPOINTS:]:
         old.unlink(missing_ok=True)
-    header = header.model_copy(
-        update={"methods": tuple(sorted(header.methods))}
-    )  # in whichever order they were ticked
+    header = header.model_copy(update={"methods": tuple(sorted(header.methods))})  # in any order of ticks
     return Checkpoint(place / f"{hashlib.sha256(header.model_dump_json().encode()).hexdigest()[:16]}.rows.jsonl")
 
 
@@ -139,24 +137,24 @@ def _changed(path: Path) -> float:
 
 
 def experiment_tabs(
-    sessions: Sessions, known: gr.State, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]
+    sessions: Sessions, session_open: gr.State, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]
 ) -> None:
-    """The tabs' contents: one for each kind, or for several that share a label."""
+    """Build the tabs: one for each kind; kinds with the same label share one."""
     for label, kinds in groupby(KINDS, lambda kind: kind.tab):
         with gr.Tab(label):
             for kind in kinds:
-                experiment(kind, sessions, known, pair, first, stop)
+                experiment(kind, sessions, session_open, pair, first, stop)
 
 
 def experiment(
     kind: Kind,
     sessions: Sessions,
-    known: gr.State,
+    session_open: gr.State,
     pair: gr.State,
     first: ModelPair,
     stop: Callable[[str], Stop],
 ) -> None:
-    """The widgets of one kind, its board and its files."""
+    """Build the widgets of one kind, its board and its files."""
     name = kind.name
     with gr.Column(elem_classes="sheet", elem_id=name):
         heading(kind.title, kind.explanation)
@@ -192,7 +190,7 @@ def experiment(
     )
     file.upload(suite_name, file, suite, **PRIVATE)
     other.upload(other_name, other, against, **PRIVATE)
-    inputs = [known, pair, file, other, *numbers, extras, *groups]
+    inputs = [session_open, pair, file, other, *numbers, extras, *groups]
     outputs = [message, board, files, start, halt]
     start.click(ExperimentCallbacks(sessions, kind).measure, inputs, outputs, **QUIET, **ENGINE)
     halt.click(stop(name), **PRIVATE)
@@ -230,10 +228,10 @@ def _amounts(kind: Kind) -> list[gr.Slider]:
 
 
 def other_name(path: str | None) -> str:
-    """Which benchmark the next one is compared with, if any."""
+    """The name of the benchmark to compare with, as HTML; empty without one."""
     return str(Markup("<p>Compared with: {}.</p>").format(Path(path).name)) if path else ""
 
 
 def suite_name(path: str | None) -> str:
-    """Whose prompts are used."""
+    """The name of the suite in use, as HTML."""
     return str(_SUITE.format(Path(path).name if path else "the bundled suite"))

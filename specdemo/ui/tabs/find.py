@@ -1,4 +1,4 @@
-"""One button on the Compare tab: it sweeps the prompt at hand, sets what was fastest, and says what that gained."""
+"""The Compare tab's search: it sweeps the current prompt, applies the fastest setting, and reports the gain."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,29 +27,29 @@ _TOKENS = 64  # at most, of each run
 
 
 class Outcome(NamedTuple):
-    """The setting to apply, if another one than the present is clearly faster; and what to say."""
+    """The setting to apply, if one is clearly faster than the current setting, and a sentence about the result."""
 
     candidate: Candidate | None
     sentence: str
 
 
 class Finder:
-    """What the button calls: widget values in, updates out."""
+    """The button's callback: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     def find(
-        self, request: gr.Request, known: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
+        self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
     ) -> Iterator[list[Any]]:
-        """Sweep the prompt, as long as the effort says; updates of message, both buttons, and the controls."""
-        check_session(known)
+        """Sweep the prompt within the effort's time; updates of message, both buttons, and the controls."""
+        check_session(session_open)
         idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
             shorter = settings.model_copy(update={"max_new_tokens": min(settings.max_new_tokens, _TOKENS)})
-            tried = with_present(candidates(pair, shorter, _LOOKAHEADS, _THRESHOLDS), shorter)
+            tried = with_current(candidates(pair, shorter, _LOOKAHEADS, _THRESHOLDS), shorter)
         except SpecdemoError as error:
             yield [alert(error), *idle, *unchanged]
             return
@@ -72,40 +72,40 @@ class Finder:
         yield [notice(sentence), *idle, *apply_setting(candidate)]
 
 
-def with_present(tried: list[Candidate], settings: GenerationSettings) -> list[Candidate]:
-    """These candidates, and the present setting if it is none of them."""
+def with_current(tried: list[Candidate], settings: GenerationSettings) -> list[Candidate]:
+    """These candidates, and the current setting unless it is among them."""
     if any(candidate.settings.strategy == settings.strategy for candidate in tried):
         return tried
     return [*tried, Candidate(kind="policy", name=settings.strategy.words, value=None, settings=settings)]
 
 
 def outcome(found: Sweep, settings: GenerationSettings) -> Outcome:
-    """What a finished sweep, which includes the present setting, says about that setting."""
+    """The outcome of a finished sweep that includes the current setting."""
     best, fresh = found.recommendation.candidate, found.fresh
-    present = next((point for point in found.points if point.candidate.settings.strategy == settings.strategy), None)
+    current = next((point for point in found.points if point.candidate.settings.strategy == settings.strategy), None)
     if best is None or fresh is None or fresh.speedup.low is None:
         return Outcome(None, f"{found.recommendation.sentence} Nothing was changed.")
     evidence = f"{best.name} reached {fresh.speedup} in {len(fresh.speedups)} fresh runs"
-    if present is None:
+    if current is None:
         return Outcome(best, f"Set: {evidence}.")
-    if best.name == present.candidate.name or within_error(present, fresh.speedup.low):
+    if best.name == current.candidate.name or within_error(current, fresh.speedup.low):
         return Outcome(None, f"Your setting is as good as any tried: {evidence}. Nothing was changed.")
-    gain = fresh.speedup.middle / present.speedup.middle - 1
+    gain = fresh.speedup.middle / current.speedup.middle - 1
     return Outcome(
         best,
-        f"Set: {evidence}. Before, {present.candidate.name} reached {present.speedup.middle:.2f}× in "
-        f"{len(present.speedups)} runs, so decoding is about {percent(gain)} faster than with it.",
+        f"Set: {evidence}. Before, {current.candidate.name} reached {current.speedup.middle:.2f}× in "
+        f"{len(current.speedups)} runs, so decoding is now about {percent(gain)} faster.",
     )
 
 
 def connect_find(
-    sessions: Sessions, known: gr.State, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]
+    sessions: Sessions, session_open: gr.State, pair: gr.State, compare: CompareTab, stop: Callable[[str], Stop]
 ) -> None:
-    """Have the Compare tab's button find, and the one beside it stop that."""
+    """Connect the Compare tab's buttons that start and stop the search."""
     controls = compare.controls
     compare.find.start.click(
         Finder(sessions).find,
-        [known, pair, compare.prompt, compare.find.effort, *controls.values()],
+        [session_open, pair, compare.prompt, compare.find.effort, *controls.values()],
         [compare.message, compare.find.start, compare.find.stop, *(controls[name] for name in APPLIED)],
         **QUIET,
         **ENGINE,

@@ -1,4 +1,4 @@
-"""The Models tab: the catalogue, what is on this machine, and which pair to use, where and how."""
+"""The Models tab: the catalogue, the models on this machine, and the pair to use with its runtime settings."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ from specdemo.ui.tabs.compare import CompareTab
 from specdemo.ui.views import view
 
 Choices = list[tuple[str, str]]
-"""What a list offers: labels, and the names that they stand for."""
+"""A list's labels and values."""
 
 _NO_DRAFT = "None: prompt lookup only"
 RECOMMENDED = " · recommended"
@@ -30,7 +30,7 @@ _DEFAULTED = tuple(name for name in RUNTIME if name not in ("device", "draft_dev
 
 
 class ModelsWidgets(NamedTuple):
-    """What the callbacks change; `controls` name a pair, in the order of `PAIR_NAMES`."""
+    """The widgets that callbacks change; `controls` name a pair, in the order of `PAIR_NAMES`."""
 
     pair: gr.State
     header: gr.HTML
@@ -47,7 +47,7 @@ class ModelsWidgets(NamedTuple):
     cancel_download: gr.Button
     catalogue: gr.HTML
     listed: gr.State
-    """The lists as they were last sent: one that is sent again closes under the visitor's mouse."""
+    """The lists as last sent; resending an open list would close it under the visitor's mouse."""
 
 
 Updates = dict[Component, Any]
@@ -68,15 +68,14 @@ class ModelsCallbacks:
         """Load the pair that the controls name."""
         chosen, was = dict(zip(PAIR_NAMES, values, strict=True)), values_of(before)
         if chosen["target"] != was["target"] and all(chosen[name] == was[name] for name in _DEFAULTED):
-            chosen |= self._target_defaults(
-                chosen["target"]
-            )  # the page may not have received this target's defaults yet
+            # the page may not have received this target's defaults yet
+            chosen |= self._target_defaults(chosen["target"])
         yield from self._load(request, before, prompt, engine, chosen)
 
     def use_entry(
         self, event: gr.EventData, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
     ) -> Iterator[Updates]:
-        """The same for a pair of the catalogue, on the devices that the controls name."""
+        """Load a pair of the catalogue on the devices that the controls name."""
         chosen = dict(zip(PAIR_NAMES, values, strict=True))
         try:
             names = self._registry.names_of(_name(event))
@@ -122,24 +121,24 @@ class ModelsCallbacks:
         return news | dict(zip(shown.controls, values.values(), strict=True))
 
     def wait_in_queue(self) -> Updates:
-        """From the click until the load's turn comes."""
+        """Updates while a load waits in the queue."""
         return self._message(notice("Waiting for the machine …"), busy=True)
 
     def fetch(
         self, event: gr.EventData, request: gr.Request, target: str, listed: tuple[Choices, Choices]
     ) -> Iterator[Updates]:
-        """Download an entry's models, or the one that was looked for."""
+        """Download an entry's models, or the model that was looked up."""
         shown = self._shown
         for message in self._registry.download(str(request.session_hash), _name(event)):
             yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
         yield {shown.cancel_download: gr.update(visible=False)} | self.refresh(target, listed)
 
     def refresh(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
-        """Catalogue, and both lists of models, as they are now."""
+        """The current catalogue, and both lists of models."""
         return {self._shown.catalogue: self._registry.cards()} | self.update_lists(target, listed)
 
     def update_lists(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
-        """The lists that changed since they were last sent."""
+        """The lists that have changed since they were last sent."""
         now = model_choices(self._registry.models(), target)
         news: Updates = {self._shown.listed: now}
         for shown, choices, before in zip(self._shown.controls, now, listed, strict=False):
@@ -150,7 +149,7 @@ class ModelsCallbacks:
         """The drafts that fit a target, and its default runtime settings, except for the devices."""
         controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._registry.models()
         drafts = model_choices(models, target)[1]
-        fits = draft in dict(drafts).values()  # if so it is not sent: the visitor may have chosen another by now
+        fits = draft in dict(drafts).values()  # then no value is sent: the visitor may have changed it by now
         news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
         return news | {
             controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=""),
@@ -165,13 +164,13 @@ class ModelsCallbacks:
             return {self._shown.message: alert(error)}
         targets, _ = model_choices(self._registry.models(), name)
         return {
-            self._shown.message: notice(f"{name} is among your models now."),
+            self._shown.message: notice(f"{name} is now among your models."),
             self._shown.controls[0]: gr.update(choices=targets, value=name),
             self._shown.listed: (targets, listed[1]),
         }
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
-        """What is known of a pair without loading it; one that cannot run cannot be chosen."""
+        """Facts about a pair, without loading it; a pair that cannot run cannot be used."""
         shown, models, fits = self._shown, self._registry.models(), False
         facts = offer = ""
         try:
@@ -187,7 +186,7 @@ class ModelsCallbacks:
         return {shown.report: facts, shown.offer: offer, shown.use: gr.update(interactive=fits)}
 
     def look(self, event: gr.EventData) -> Iterator[str]:
-        """Look on the Hub for the model that was typed."""
+        """Look up a typed model on the Hub."""
         yield from self._registry.look(_name(event))
 
 
@@ -197,13 +196,13 @@ def _defaults(target: Model | None) -> dict[str, Any]:
 
 
 def _name(event: gr.EventData) -> str:
-    """The catalogue entry that a button belongs to; a forged event may name none, or hold no names at all."""
-    data = event_payload(event)  # the attributes that Gradio makes of it fail unless it is an object
+    """The catalogue entry that a button belongs to; empty if a forged event names none."""
+    data = event_payload(event)  # Gradio's attribute access fails unless this is an object
     return str(data.get("name", "")) if isinstance(data, dict) else ""
 
 
 def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:
-    """The choices of a target, and of a draft for this one; those that fit it are marked."""
+    """The choices of a target, and of a draft for this target, with recommended drafts marked."""
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
     if target not in models:
         return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
@@ -241,7 +240,7 @@ def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list
                 value=values[name],
                 label=title,
                 info=info,
-                # models differ between visitors, and the shelf looks them up in any case
+                # models may have changed since the page was built, and the registry looks each name up
                 allow_custom_value=name in titles,
                 filterable=name in titles,
                 elem_id=name,
@@ -264,12 +263,12 @@ def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list
 
 
 class ModelsTab(NamedTuple):
-    """What the page needs of it: the controls that name a pair, in the order of `PAIR_NAMES`; the pair in use."""
+    """The controls that name a pair, in the order of `PAIR_NAMES`, and the pair in use as JSON."""
 
     controls: list[Control]
     in_use: gr.Textbox
     list_after: Callable[[Any], Any]
-    """Takes an event, after which the lists hold what is on this machine."""
+    """Takes an event; after it, the lists are brought up to date."""
 
 
 def models_tab(
@@ -282,7 +281,7 @@ def models_tab(
     *,
     local: bool = False,
 ) -> ModelsTab:
-    """The tab's contents; `stop` makes the callback that ends one of its actions.
+    """Build the tab; `stop` makes the callback that ends one of its activities.
 
     `local`: only this machine reaches the page, so its files may be added.
     """
@@ -292,14 +291,14 @@ def models_tab(
             place, add = _adding(registry)
     callbacks = ModelsCallbacks(sessions, registry, shown)
     target, draft, *_ = shown.controls
-    lists, seen = [target, draft, shown.listed], [target, shown.listed]
+    lists, sent = [target, draft, shown.listed], [target, shown.listed]
 
     def list_after(event: Any) -> Any:
-        return event.then(callbacks.update_lists, seen, lists, **PRIVATE)
+        return event.then(callbacks.update_lists, sent, lists, **PRIVATE)
 
     list_after(_connect_use(callbacks, shown, stop("load")))
-    fetched = _connect_downloads(callbacks, shown, seen, lists, stop("download"))
-    tab.select(callbacks.refresh, seen, [shown.catalogue, *lists], **PRIVATE)
+    fetched = _connect_downloads(callbacks, shown, sent, lists, stop("download"))
+    tab.select(callbacks.refresh, sent, [shown.catalogue, *lists], **PRIVATE)
     if local:
         changed = [shown.message, target, shown.listed]
         added = gr.on([add.click, place.submit], callbacks.add, [place, shown.listed], changed, **PRIVATE)
@@ -361,27 +360,27 @@ def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button]:
 
 
 def _connect_use(callbacks: ModelsCallbacks, shown: ModelsWidgets, stop: Stop) -> Any:
-    """Have both kinds of button use a pair; returns the event of the catalogue's."""
-    said = [shown.message, shown.use, shown.cancel]
+    """Connect both kinds of button that use a pair; returns the event of the catalogue's."""
+    progress = [shown.message, shown.use, shown.cancel]
     inputs = [shown.pair, shown.prompt, shown.settings["engine"], *shown.controls]
     settings = [shown.prompt, *shown.settings.values()]
-    outputs = [shown.pair, shown.header, *said, shown.in_use, *settings, *shown.controls]
-    gr.on([shown.use.click, shown.catalogue.select], callbacks.wait_in_queue, outputs=said, **PRIVATE)
+    outputs = [shown.pair, shown.header, *progress, shown.in_use, *settings, *shown.controls]
+    gr.on([shown.use.click, shown.catalogue.select], callbacks.wait_in_queue, outputs=progress, **PRIVATE)
     shown.use.click(callbacks.use, inputs, outputs, **QUIET, **ENGINE)
     shown.cancel.click(stop, **PRIVATE)
     return shown.catalogue.select(callbacks.use_entry, inputs, outputs, **QUIET, **ENGINE)
 
 
 def _connect_downloads(
-    callbacks: ModelsCallbacks, shown: ModelsWidgets, seen: list[Any], lists: list[Any], stop: Stop
+    callbacks: ModelsCallbacks, shown: ModelsWidgets, sent: list[Any], lists: list[Any], stop: Stop
 ) -> Any:
-    """Have buttons look for models and fetch them; returns the event of the latter."""
+    """Connect the buttons that look models up and download them; returns the event of a download."""
     shown.offer.select(callbacks.look, outputs=shown.offer, **QUIET)
     shown.cancel_download.click(stop, **PRIVATE)
     return gr.on(
         [shown.catalogue.download, shown.offer.download],
         callbacks.fetch,
-        seen,
+        sent,
         [shown.progress, shown.cancel_download, shown.catalogue, *lists],
         concurrency_limit=1,
         concurrency_id="download",

@@ -1,4 +1,4 @@
-"""The Tune tab: what steps cost here, what that predicts, and which setting is measured to be fastest."""
+"""The Tune tab: measured step costs, the speedups they predict, and a sweep for the fastest setting."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +14,7 @@ from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import contexts_task
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Costs, ModelPair, Progress, Prompts
-from specdemo.ui.boards import KnownCosts, costs_board, prediction_board, report_template, result_board
+from specdemo.ui.boards import PairCosts, costs_board, prediction_board, report_template, result_board
 from specdemo.ui.boards import board as board_of
 from specdemo.ui.controls import NAMES, settings_from
 from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_buttons, job_updates
@@ -30,18 +30,18 @@ _EMPTY = board_of({}, {})
 
 
 class _SweepUpdate(NamedTuple):
-    """Updates of what a sweep changes, except its buttons."""
+    """Updates of everything that a sweep changes, except its buttons."""
 
     message: Any = gr.skip()
     board: Any = gr.skip()
     best: Any = gr.skip()
     use: Any = gr.skip()
-    known: Any = gr.skip()
+    measured: Any = gr.skip()
     alpha: Any = gr.skip()
 
 
 class TuneCallbacks:
-    """What the buttons that measure call: widget values in, updates out."""
+    """Callbacks that measure: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -49,17 +49,17 @@ class TuneCallbacks:
     def sweep(
         self,
         request: gr.Request,
-        known_visitor: bool,
+        session_open: bool,
         pair: ModelPair,
         text: str,
         longest: int,
         thresholds: bool,
         repeats: int,
-        known: KnownCosts | None,
+        measured: PairCosts | None,
         *values: Any,
     ) -> Iterator[list[Any]]:
         """Sweep; updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
-        check_session(known_visitor)
+        check_session(session_open)
         idle, busy = job_buttons(SWEEP, busy=False), job_buttons(SWEEP, busy=True)
         prompts = [line.strip() for line in text.splitlines() if line.strip()]
         if not prompts:
@@ -72,7 +72,7 @@ class TuneCallbacks:
             yield [*_SweepUpdate(alert(error)), *idle]
             return
         work = partial(sweep, prompts=prompts, settings=settings, tried=tried, repeats=int(repeats))
-        # clears the figures of an earlier sweep with other settings
+        # clear the figures of an earlier sweep with other settings
         yield [*_SweepUpdate(notice("Waiting for the machine …"), _EMPTY, None, gr.update(visible=False)), *busy]
         state = None
         for update in job_updates(
@@ -84,18 +84,18 @@ class TuneCallbacks:
         ):
             state = update.state
             yield [*_SweepUpdate(update.message, update.board), *busy]
-        yield [*(_SweepUpdate() if state is None else after_sweep(state.result, pair, known)), *idle]
+        yield [*(_SweepUpdate() if state is None else after_sweep(state.result, pair, measured)), *idle]
 
     def costs(
-        self, request: gr.Request, known_visitor: bool, pair: ModelPair, engine: Any, acceptance: float
+        self, request: gr.Request, session_open: bool, pair: ModelPair, engine: Any, acceptance: float
     ) -> Iterator[list[Any]]:
         """Measure step costs; updates of message, board, costs, and buttons."""
-        check_session(known_visitor)
+        check_session(session_open)
 
         def show(progress: Progress[Costs | None]) -> Any:
             if progress.result is None:
                 return gr.skip()
-            return costs_board(KnownCosts(pair, engine, progress.result), acceptance)
+            return costs_board(PairCosts(pair, engine, progress.result), acceptance)
 
         job = WithEngine(engine, pair, contexts_task)
         yield [notice("Waiting for the machine …"), gr.skip(), gr.skip(), *job_buttons(COSTS, busy=True)]
@@ -104,16 +104,16 @@ class TuneCallbacks:
             state = update.state
             yield [update.message, update.board, gr.skip(), *job_buttons(COSTS, busy=True)]
         found = state.result if state is not None else None
-        known = KnownCosts(pair, engine, found) if found is not None else gr.skip()
-        yield [gr.skip(), gr.skip(), known, *job_buttons(COSTS, busy=False)]
+        measured = PairCosts(pair, engine, found) if found is not None else gr.skip()
+        yield [gr.skip(), gr.skip(), measured, *job_buttons(COSTS, busy=False)]
 
 
-def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _SweepUpdate:
-    """What the rest of the tab learns from a sweep: its recommendation, and what predictions need."""
+def after_sweep(found: Sweep, pair: ModelPair, measured: PairCosts | None) -> _SweepUpdate:
+    """Updates after a sweep: its recommendation, and the costs and acceptance that predictions need."""
     best, costs, alpha = found.recommendation.candidate, None, None
     if found.costs is not None:
-        costs = KnownCosts(pair, found.settings.engine, found.costs)
-        costs = known if known is not None and known.richer_than(costs) else costs
+        costs = PairCosts(pair, found.settings.engine, found.costs)
+        costs = measured if measured is not None and measured.richer_than(costs) else costs
     if found.acceptance is not None and found.settings.strategy.drafter.sources == (
         "model",
     ):  # predictions are for a draft
@@ -121,13 +121,13 @@ def after_sweep(found: Sweep, pair: ModelPair, known: KnownCosts | None) -> _Swe
     return _SweepUpdate(
         best=best,
         use=gr.update(visible=best is not None, value=f"Use {best.name} in Compare" if best is not None else ""),
-        known=gr.skip() if costs is None else costs,
+        measured=gr.skip() if costs is None else costs,
         alpha=gr.skip() if alpha is None else alpha,
     )
 
 
 def reset_for(pair: ModelPair, prompts: str) -> list[Any]:
-    """For another pair: its own examples, unless the visitor wrote something; nothing else is known about it."""
+    """Updates for another pair: its own examples, unless the visitor wrote prompts, and everything else empty."""
     untouched = prompts in map(examples, get_args(Prompts))
     suited = examples(pair.target.prompts) if untouched else gr.skip()
     return [suited, "", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, ALPHA, *AS_MEASURED]
@@ -138,21 +138,21 @@ def examples(kind: Prompts) -> str:
     return "\n".join(bundled_prompts(kind)[:3])
 
 
-def update_prediction(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
+def update_prediction(measured: PairCosts | None, acceptance: float, draft: float, growth: float) -> Any:
     """The board's prediction alone, which follows the sliders."""
-    return gr.skip() if known is None else prediction_board(known, acceptance, WhatIf(draft, growth))
+    return gr.skip() if measured is None else prediction_board(measured, acceptance, WhatIf(draft, growth))
 
 
-def update_costs(known: KnownCosts | None, acceptance: float, draft: float, growth: float) -> Any:
-    """The whole board."""
-    return gr.skip() if known is None else costs_board(known, acceptance, WhatIf(draft, growth))
+def update_costs(measured: PairCosts | None, acceptance: float, draft: float, growth: float) -> Any:
+    """The whole board: measured costs and their predictions."""
+    return gr.skip() if measured is None else costs_board(measured, acceptance, WhatIf(draft, growth))
 
 
 CHARTS = ("speedup", "policies", "acceptance", "shares")
 
 
 class _Sweeping(NamedTuple):
-    """What to sweep, the buttons, and what was found."""
+    """The sweep's options, buttons and board."""
 
     prompts: gr.Textbox
     longest: gr.Slider
@@ -166,7 +166,7 @@ class _Sweeping(NamedTuple):
 
 
 class _StepCosts(NamedTuple):
-    """The buttons, what predictions assume, and the board."""
+    """The step costs' buttons, the assumptions of predictions, and the board."""
 
     measure: gr.Button
     halt: gr.Button
@@ -180,34 +180,34 @@ class _StepCosts(NamedTuple):
 
 def tune_tab(
     sessions: Sessions,
-    known_visitor: gr.State,
+    session_open: gr.State,
     pair: gr.State,
     first: ModelPair,
     compare: CompareTab,
     stop: Callable[[str], Stop],
 ) -> None:
-    """The tab's contents. Sweeps use the settings of the Compare tab, except for what they vary."""
+    """Build the tab. A sweep uses the Compare tab's settings, except those that it varies."""
     callbacks, controls = TuneCallbacks(sessions), compare.controls
     with gr.Tab("Tune"):
-        known, best = gr.State(None), gr.State(None)
+        measured, best = gr.State(None), gr.State(None)
         swept, costs = _sweeping(first), _step_costs()
-    assumed = [known, costs.alpha, costs.draft, costs.growth]
+    assumed = [measured, costs.alpha, costs.draft, costs.growth]
     chosen = [swept.prompts, swept.longest, swept.thresholds, swept.repeats]
     sweeping = swept.start.click(
         callbacks.sweep,
-        [known_visitor, pair, *chosen, known, *controls.values()],
-        [swept.message, swept.board, best, swept.use, known, costs.alpha, swept.start, swept.halt],
+        [session_open, pair, *chosen, measured, *controls.values()],
+        [swept.message, swept.board, best, swept.use, measured, costs.alpha, swept.start, swept.halt],
         **QUIET,
         **ENGINE,
     )
     measuring = costs.measure.click(
         callbacks.costs,
-        [known_visitor, pair, controls["engine"], costs.alpha],
-        [costs.message, costs.board, known, costs.measure, costs.halt],
+        [session_open, pair, controls["engine"], costs.alpha],
+        [costs.message, costs.board, measured, costs.measure, costs.halt],
         **QUIET,
         **ENGINE,
     )
-    for event in (sweeping, measuring):  # its own event, so that the board uses the acceptance of that moment
+    for event in (sweeping, measuring):  # a separate event, so that the board uses the acceptance at that moment
         event.then(update_costs, assumed, costs.board, **PRIVATE)
     swept.halt.click(stop("sweep"), **PRIVATE)
     costs.halt.click(stop("costs"), **PRIVATE)
@@ -268,7 +268,7 @@ def _step_costs() -> _StepCosts:
 
 
 def _connect_assumptions(costs: _StepCosts, assumed: list[Any]) -> None:
-    """Predict again whenever something else is assumed."""
+    """Predict again when an assumption changes."""
     moved = [slider.input for slider in (costs.alpha, costs.draft, costs.growth)]
     gr.on(moved, update_prediction, assumed, costs.board, trigger_mode="always_last", **PRIVATE)
     for button, what_if in zip(costs.presets, WHAT_IFS.values(), strict=True):
@@ -277,7 +277,7 @@ def _connect_assumptions(costs: _StepCosts, assumed: list[Any]) -> None:
 
 
 def _what_if() -> tuple[gr.Slider, gr.Slider, list[gr.Button]]:
-    """Sliders for step costs other than the measured ones, and buttons for what one may ask."""
+    """Sliders for what-if step costs, and buttons that preset them."""
     with gr.Row(elem_classes="controls"):
         draft = gr.Slider(
             0.1,
