@@ -11,14 +11,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from specdemo.child import finished
+from specdemo.child import Limits, finished
 from specdemo.errors import FolderError, ModelError, UnknownNameError, UsageError, quoted
 from specdemo.files import ASSETS, is_text
 from specdemo.models.catalogue import Entry, Source, catalogue
 from specdemo.models.converted import awaits_conversion, folder_of
 from specdemo.models.download import cached_folders, local_folder
 from specdemo.models.folder import content_digest, inspect_folder, own_head
-from specdemo.models.gguf import inspect_gguf, inspect_model, inspected_apart, is_gguf
+from specdemo.models.gguf import LIMITS, inspect_gguf, inspect_model, inspected_apart, is_gguf
 from specdemo.models.pairs import bundled_models
 from specdemo.models.places import (
     MODELS_VARIABLE,
@@ -147,8 +147,10 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
     return find_model(name, directory)
 
 
-def add_model(place: str, directory: Path | None = None) -> Model:
+def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
     """Link, or else copy, a GGUF file or a folder into the user's models directory; the model as it is listed there.
+
+    It is first read within `limits`.
 
     Raises:
         ModelError: it is no model that can be used.
@@ -159,7 +161,7 @@ def add_model(place: str, directory: Path | None = None) -> Model:
     if not place.strip() or not path.is_absolute() or not path.exists():
         raise UsageError(f"There is no file or folder {quoted(place)}; give its whole path on this machine.")
     path = path.resolve()
-    _check(path)
+    _check(path, limits)
     folder = writable(models_dir(directory), "Models", "name another folder with --models-dir")
     link = folder / path.name
     if link.exists() and not link.samefile(path):
@@ -169,14 +171,14 @@ def add_model(place: str, directory: Path | None = None) -> Model:
     return find_model(path.name, directory)
 
 
-def keep_model(file: Path, directory: Path | None = None) -> Path:
+def keep_model(file: Path, directory: Path | None = None, *, limits: Limits = LIMITS) -> Path:
     """Move a GGUF file that was written for this into the user's models directory, unless it is there already.
 
     Raises:
         ModelError: it is no model that can be used.
         UsageError: another model has its name there.
     """
-    _check(file)
+    _check(file, limits)
     kept = models_dir(directory) / file.name
     if not kept.exists():
         file.replace(kept)
@@ -185,14 +187,14 @@ def keep_model(file: Path, directory: Path | None = None) -> Path:
     return kept
 
 
-def _check(place: Path) -> None:
+def _check(place: Path, limits: Limits) -> None:
     """Check, in a process of its own, that a file or folder is a model that can be used.
 
     Raises:
         ModelError: it is none.
     """
     died = ModelError(f"{quoted(place.name)} cannot be read within limits of memory and time; choose another model.")
-    finished(inspected_apart(place, died, read=resolve))
+    finished(inspected_apart(place, died, read=resolve, limits=limits))
 
 
 def _another(file: Path) -> UsageError:

@@ -31,6 +31,7 @@ from specdemo.errors import FileError, SpecdemoError, UsageError
 from specdemo.experiments.against import read_bench
 from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.suites import Task, chosen_tasks
+from specdemo.models.gguf import LIMITS
 from specdemo.models.library import keep_model
 from specdemo.models.places import models_dir, writable
 from specdemo.presentation import schema
@@ -273,9 +274,15 @@ class Drops:
     `PUT /model/NAME` answers with the file's path there, or with the reason for a refusal.
     """
 
-    def __init__(self, directory: Path | None = None, free_bytes: int = FREE_BYTES) -> None:
-        """`free_bytes` stay free, however many files arrive at once. Leftovers of a killed server are deleted."""
+    def __init__(
+        self, directory: Path | None = None, free_bytes: int = FREE_BYTES, *, limits: Limits = LIMITS
+    ) -> None:
+        """`free_bytes` stay free, however many files arrive at once. Leftovers of a killed server are deleted.
+
+        Each file is read within `limits`.
+        """
         self._directory = directory
+        self._keep = partial(keep_model, directory=directory, limits=limits)
         self._free_bytes = free_bytes
         self._coming: dict[Path, int] = {}  # bytes of each arriving file that are not on the disk yet
         # one at a time, so that no two take the same name, and outside the threads that answer requests
@@ -297,7 +304,7 @@ class Drops:
                     async for piece in request.stream():
                         await part.write(piece)
                         self._coming[place] -= len(piece)
-                kept = await run_sync(keep_model, file, self._directory, limiter=self._keeper)
+                kept = await run_sync(self._keep, file, limiter=self._keeper)
         except SpecdemoError as error:
             return _refused(str(error))
         except OSError as error:

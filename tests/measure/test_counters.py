@@ -80,7 +80,7 @@ def test_other_counts_are_a_warning_with_both(engine: GenAIEngine) -> None:
     assert f"we count {proposed}, {proposed - accepted} rejected" in note(wrong)
     another_text = wrong.model_copy(update={"counters": other.model_copy(update={"same": False})})
     assert "counts differ" not in kinds(another_text)
-    assert "wrote another text" in note(another_text)
+    assert "whose text differs" in note(another_text)
 
 
 def test_nothing_is_counted_of_lookup_and_plain_decoding(engine: GenAIEngine) -> None:

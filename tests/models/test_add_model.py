@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from specdemo.child import Limits
 from specdemo.errors import FolderError, ModelError, SpecdemoError, UsageError
-from specdemo.models import gguf
+from specdemo.models.gguf import LIMITS
 from specdemo.models.library import add_model, library
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.ui.registry import Registry
@@ -21,9 +21,9 @@ from specdemo.ui.uploads import DROPPED, Drops, own_folder
 from tests.support import gguf_files
 
 
-def drops(directory: Path, free_bytes: int = 0) -> TestClient:
+def drops(directory: Path, free_bytes: int = 0, limits: Limits = LIMITS) -> TestClient:
     """A page that takes files into this directory."""
-    return TestClient(Starlette(routes=[Drops(directory, free_bytes).route]))
+    return TestClient(Starlette(routes=[Drops(directory, free_bytes, limits=limits).route]))
 
 
 @pytest.fixture
@@ -158,10 +158,10 @@ def test_a_file_that_was_half_here_when_its_server_was_killed_is_deleted(directo
         assert list(directory.iterdir()) == [running]
 
 
-def test_a_file_is_read_within_limits(file: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf, "_LIMITS", Limits(seconds=-1.0))
-    refused = drops(directory).put("/model/mine.gguf", content=file.read_bytes()).json()["refused"]
+def test_a_file_is_read_within_limits(file: Path, directory: Path) -> None:
+    none = Limits(seconds=-1.0)
+    refused = drops(directory, limits=none).put("/model/mine.gguf", content=file.read_bytes()).json()["refused"]
     assert "'mine.gguf' cannot be read within limits of memory and time" in refused
     with pytest.raises(ModelError, match="within limits"):
-        add_model(str(file), directory)
+        add_model(str(file), directory, limits=none)
     assert list(directory.iterdir()) == []
