@@ -31,7 +31,6 @@ from specdemo.errors import FileError, SpecdemoError, UsageError
 from specdemo.experiments.against import read_bench
 from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.suites import Task, chosen_tasks
-from specdemo.models.gguf import LIMITS
 from specdemo.models.library import keep_model
 from specdemo.models.places import models_dir, writable
 from specdemo.presentation import schema
