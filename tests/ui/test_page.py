@@ -369,7 +369,7 @@ def test_a_page_says_why_it_waits_and_holds_no_connection(browser: BrowserContex
     page.route("**/queue/join*", lambda route: held.append(route))
     page.goto(app.url + BRIEF)
     note = page.locator(".stalled")
-    expect(note).to_contain_text("it has no connection left: stop what runs in them, or close some")
+    expect(note).to_contain_text("it has no connection left: stop runs in other tabs, or close some")
     expect(page.locator("#run")).to_be_disabled()
     held.pop().continue_()
     page.unroute("**/queue/join*")

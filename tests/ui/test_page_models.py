@@ -85,7 +85,8 @@ def test_what_is_not_here_cannot_be_used_and_where_downloads_are_off_there_is_a_
     page.keyboard.press("Escape")
     page.fill("#target input", "somebody/model")
     page.keyboard.press("Enter")
-    expect(page.locator("#report")).to_contain_text("can get it with: specdemo models download somebody/model")
+    command = "on this page's machine, run: specdemo models download somebody/model"
+    expect(page.locator("#report")).to_contain_text(command)
     expect(page.locator("#offer button")).to_have_count(0)
     expect(page.locator("#use")).to_be_disabled()
 

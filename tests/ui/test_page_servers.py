@@ -37,7 +37,7 @@ def test_servers_race_and_addresses_stay_secret(visit: Visit, llama_servers: Ser
     page.locator("#measure").click()
     expect(page.locator("#costs-message")).to_contain_text("does not report what its steps cost")
     open_tab(page, "Models")
-    expect(page.locator("#report")).to_contain_text("A server decodes it")
+    expect(page.locator("#report")).to_contain_text("A server runs it")
     config = page.request.get(page.url.split("/#")[0] + "/config").text()
     for server in (llama_servers.plain, llama_servers.speculative):
         assert server is not None
