@@ -104,7 +104,7 @@ class Uniform(Protocol):
 
 
 class Verification(NamedTuple):
-    """How many proposals were accepted, and the target's own token that follows them."""
+    """How many proposals were accepted, and the correction or bonus token after them."""
 
     accepted: int
     own: int
@@ -187,8 +187,8 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
     """Verdicts of proposals when the target committed these tokens in the same round.
 
     The target accepts a prefix of the proposals; the next one is rejected, and those after it are discarded.
-    The round then commits one of the target's own tokens, which differs from the rejected one: by
-    definition in greedy decoding, and in sampling because max(0, p − q) is 0 where a proposal can be rejected.
+    The round then commits a correction token, which differs from the rejected one: by definition in greedy decoding,
+    and in sampling because max(0, p − q) is 0 where a proposal can be rejected.
     An accepted end-of-text token ends the round without one.
 
     Args:

@@ -82,7 +82,7 @@ class Round(Record):
 
     @property
     def accepted(self) -> int:
-        """Drafts that were accepted. Without a trace: all committed tokens but the target's own."""
+        """Drafts that were accepted. Without a trace: all committed tokens but the correction or bonus token."""
         if self.proposed is None:
             return max(len(self.committed) - 1, 0)
         return sum(token.verdict is Verdict.ACCEPTED for token in self.proposed)

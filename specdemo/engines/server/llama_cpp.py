@@ -2,7 +2,7 @@
 
 `timings.predicted_ms` changes with each pass of the target, so events with the same value belong to one round.
 `draft_n` and `draft_n_accepted` are cumulative; the differences between two passes are the proposals of a round and
-how many were accepted. A round commits those and one token of the target's own.
+how many were accepted. A round commits those and a correction or bonus token.
 
 Tokens that end within a character send no event; the character's last one does, with the number of tokens by then.
 Those before it have neither an id nor a text. If whole passes remain hidden in that way, only sums are reported.

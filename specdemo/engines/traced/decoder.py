@@ -217,7 +217,7 @@ class TracedDecoder:
     ) -> tuple[DraftToken, ...]:
         ids = [proposal.id for proposal in proposals]
         verdicts = judge(ids, committed, ended=self.finish_reason == "stop")
-        assert verdicts is not None, "a round commits what it accepted and a token of the target's own"
+        assert verdicts is not None, "a round commits the accepted proposals and a correction or bonus token"
         return tuple(
             DraftToken(
                 id=proposal.id,
