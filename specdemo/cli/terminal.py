@@ -53,7 +53,10 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
     console.print(table(comparison, formulas=explained))
     if explained:
         for paragraph in conclusion.why:
-            console.print(Text(paragraph))
+            sentences, *lines = paragraph.splitlines()
+            console.print(Text(sentences))
+            for line in lines:  # to be copied, so the terminal wraps them
+                console.print(Text(line), soft_wrap=True)
     elif conclusion.doubt is not None:
         console.print(Text(conclusion.doubt, "dark_orange"))
     for note in (explain.made_by(comparison), *(explain.notes(comparison) if explained else [_MORE])):
