@@ -64,6 +64,7 @@ FORMULAS = {
     "acceptance_rate": "accepted / proposed, over rounds whose proposals are known",
     "mean_accepted_length": "committed tokens / target passes (plain decoding: 1)",
     "per_position": "rounds that accepted at least i drafts / rounds",
+    "accepted": "rounds that accepted exactly 0, 1, 2, … drafts",
     "prefill": "seconds from the request to its first token",
     "time_per_token": "decode seconds / tokens after the first",
     "draft_cost": "seconds of one draft step / seconds of one plain target step",

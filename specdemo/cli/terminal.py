@@ -34,6 +34,7 @@ STYLES: dict[PieceKind, str] = {
 }
 _SAME = ("target", "draft")  # in every row of a report, and in its title
 
+_INTERVAL = "95 % interval"
 _MORE = "--explain says why, with formulas."
 
 
@@ -53,7 +54,10 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
     console.print(table(comparison, formulas=explained))
     if explained:
         for paragraph in conclusion.why:
-            console.print(Text(paragraph))
+            sentences, *lines = paragraph.splitlines()
+            console.print(Text(sentences))
+            for line in lines:  # to be copied, so the terminal wraps them
+                console.print(Text(line), soft_wrap=True)
     elif conclusion.doubt is not None:
         console.print(Text(conclusion.doubt, "dark_orange"))
     for note in (explain.made_by(comparison), *(explain.notes(comparison) if explained else [_MORE])):
@@ -103,10 +107,13 @@ def print_result(report: Report, path: Path | None, *, as_json: bool) -> None:
 
 
 def _table(listed: Listed) -> Table:
+    """A table; its title says once what all of its intervals are, since terminals are narrow."""
     columns = [Column(name, overflow="fold") for name in listed.columns]
-    rows = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=listed.title)
+    intervals = any(_INTERVAL in cell for row in listed.rows for cell in row)
+    title = f"{listed.title} ({_INTERVAL}s in brackets)" if intervals else listed.title
+    rows = Table(*columns, padding=(0, 1, 0, 0), box=None, header_style="bold", title=title)
     for row in listed.rows:
-        rows.add_row(*map(Text, row))
+        rows.add_row(*(Text(cell.replace(f"{_INTERVAL} ", "")) for cell in row))
     return rows
 
 

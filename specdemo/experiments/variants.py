@@ -24,7 +24,7 @@ from specdemo.experiments.report import Chart, Line, Report, Table, measured_on,
 from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cell_of, problems
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.presentation.warnings import doubts_of
-from specdemo.presentation.wording import common_words
+from specdemo.presentation.wording import common_words, length_words
 from specdemo.records import ModelPair, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
@@ -96,6 +96,10 @@ class Variants(TrialResult):
         parts += [f"{_CALLS[name]} {listed(calls[name])}" for name in _CALLS if name in calls]
         return "; ".join(parts) + "."
 
+    def words_of(self, settings: GenerationSettings) -> str:
+        """The settings that all variants share, in words."""
+        return common_words(settings)
+
     def remarks(self) -> Iterator[str]:
         """What is to be said of this kind besides."""
         yield from ()
@@ -110,7 +114,7 @@ class Variants(TrialResult):
                 self.conclusion(),
                 *(f"{point.value}: {doubt.reason}" for point in points for doubt in doubts_of(point.cell)),
                 *measured_on(self.date, environment),
-                f"Settings: {common_words(self.header.settings)}; {times(len(self.tasks), 'prompt')}, "
+                f"Settings: {self.words_of(self.header.settings)}; {times(len(self.tasks), 'prompt')}, "
                 f"{times(self.repeats, 'repeat')}.",
             ],
             charts=self._charts(points),
@@ -235,6 +239,10 @@ class Temperatures(Variants):
     def value_of(self, name: str) -> float:
         """The temperature."""
         return float(name.rpartition(" ")[2])
+
+    def words_of(self, settings: GenerationSettings) -> str:
+        """Those without sampling."""
+        return length_words(settings)
 
     def remarks(self) -> Iterator[str]:
         """What sampling means on this engine."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from specdemo.analysis import metrics
+from specdemo.models.pairs import initial_runtime, initial_settings
 from specdemo.presentation.code import command
 from specdemo.presentation.wording import run_words
 from specdemo.records import Comparison, Counters, Divergence, Move, Verdict
@@ -106,8 +107,8 @@ def divergence_reason(comparison: Comparison) -> str:
         return _REMOTE_DIVERGENCE
     found = comparison.divergence
     tree = _TREES if isinstance(settings.strategy, Tree) else ""
-    if found is not None and not found.near_tie:
-        return f"{_candidates(found)} So this is no tie: engine or model is at fault.{tree} {_reproduced(comparison)}"
+    if fault(comparison):
+        return _reproduced(comparison)
     if found is not None:
         return f"{_candidates(found)} {_HARMLESS} {_remedy(comparison)}{tree}"
     return (
@@ -115,6 +116,15 @@ def divergence_reason(comparison: Comparison) -> str:
         "and rounds differently, which decides between two tokens that are almost equally likely. "
         f"{_remedy(comparison)}{tree}"
     )
+
+
+def fault(comparison: Comparison) -> str:
+    """What is at fault where outputs differ and rounding does not explain it; else empty."""
+    found, settings = comparison.divergence, comparison.settings
+    if found is None or found.near_tie or settings.do_sample or settings.engine == "served":
+        return ""
+    tree = _TREES if isinstance(settings.strategy, Tree) else ""
+    return f"{_candidates(found)} So this is no tie: engine or model is at fault.{tree}"
 
 
 def _candidates(found: Divergence) -> str:
@@ -143,11 +153,22 @@ def _remedy(comparison: Comparison) -> str:
 
 
 def _reproduced(comparison: Comparison) -> str:
-    """The command that reproduces a divergence, for POSIX shells and, if it differs, for PowerShell."""
-    words = ["python", "-m", "specdemo", "compare", comparison.prompt]
-    for name, value in comparison.settings.model_dump(exclude_defaults=True).items():
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return " ".join(["With this pair, this reproduces it:", *command(words)])
+    """The command that reproduces a divergence, for POSIX shells and, if it differs, for PowerShell, a line each.
+
+    It names what differs from the settings that the pair begins with: a terminal begins with them, too.
+    """
+    pair, words = comparison.pair, ["python", "-m", "specdemo", "compare", comparison.prompt]
+    for chosen, initial in (
+        (comparison.settings, initial_settings(pair.target)),
+        (pair.runtime, initial_runtime(pair.target)),
+    ):
+        for name, value in chosen.model_dump().items():
+            flag = name.replace("_", "-")
+            if value is None or value == getattr(initial, name):
+                continue
+            words += [f"--{'no-' * (value is False)}{flag}", *([] if isinstance(value, bool) else [str(value)])]
+    earlier = " unless the chat's earlier turns matter" if comparison.history else ""
+    return "\n".join([f"With this pair, this reproduces it{earlier}:", *command(words)])
 
 
 _TREES = " Trees of EAGLE-3 heads are known to differ on CPUs (openvino issue 38079)."

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from specdemo.analysis import estimates, metrics
 from specdemo.analysis.metrics import FORMULAS, verify_cost
+from specdemo.analysis.parts import accepted_per_round, race_of
 from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Run
 
@@ -47,6 +48,7 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
         formulas["mean_accepted_length"],
     )
     yield Figure("acceptance by position i", "", _positions(speculative), formulas["per_position"])
+    yield Figure("rounds by tokens accepted", "", _histogram(comparison), formulas["accepted"])
     yield from _cost_figures(comparison)
 
 
@@ -64,6 +66,13 @@ def _positions(run: Run) -> str:
     if len(shown) < len(rates):
         shown.append(f"{'0 %' if not rates[len(shown)] else '…'} from {len(shown) + 1} on")
     return " · ".join(shown) or "–"
+
+
+def _histogram(comparison: Comparison) -> str:
+    """How many rounds of the race accepted 0, 1, 2, … proposals; a dash where rounds are not seen."""
+    race = race_of(comparison)
+    counts = {} if race is None else accepted_per_round([race])
+    return " · ".join(f"{accepted}: {rounds}" for accepted, rounds in counts.items()) or "–"
 
 
 def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
@@ -122,11 +131,18 @@ def figures_html(comparison: Comparison) -> str:
 
 def grounds_html(paragraphs: Iterable[str]) -> str:
     """The evidence for a conclusion: paragraphs, then each term once, with its formula on hover."""
-    text = Markup("").join(Markup("<p>{}</p>").format(line) for line in paragraphs if line)
+    text = Markup("").join(map(_paragraph, filter(None, paragraphs)))
     terms = Markup(" · ").join(
         Markup('<dfn title="{}">{}</dfn>: {}').format(FORMULAS[name], term, words) for term, name, words in _TERMS
     )
     return str(text + Markup('<p class="terms">{}</p>').format(terms))
+
+
+def _paragraph(text: str) -> Markup:
+    """Sentences, then, on lines of their own, commands."""
+    sentences, *lines = text.splitlines()
+    commands = Markup("").join(Markup("<br><code>{}</code>").format(line) for line in lines)
+    return Markup("<p>{}{}</p>").format(sentences, commands)
 
 
 def _tile(figure: Figure) -> Markup:

@@ -12,6 +12,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.estimates import Interval, Summary, of_comparison
 from specdemo.analysis.metrics import loop
 from specdemo.analysis.predict import predict
+from specdemo.presentation.explain import fault
 from specdemo.presentation.figures import percent
 from specdemo.records import Comparison, Costs, Verdict
 
@@ -24,6 +25,7 @@ _EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "
 """Parts of the architecture names of mixtures of experts."""
 
 Kind = Literal[
+    "fault",
     "above τ",
     "v(n) below 1",
     "includes 1",
@@ -41,6 +43,7 @@ Kind = Literal[
 
 
 _CHIPS: dict[Kind, str] = {
+    "fault": "outputs differ: a fault",
     "above τ": "impossible figure",
     "other load": "disturbed",
     "still warming up": "still warming up",
@@ -80,6 +83,8 @@ class Caution(NamedTuple):
 def warnings(comparison: Comparison) -> Iterator[Caution]:
     """The warnings about a comparison."""
     speedup = of_comparison(comparison)
+    if reason := fault(comparison):
+        yield Caution("fault", reason)
     loads = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
     load = max((share for share in loads if share is not None), default=None)
     if speedup is not None:

@@ -41,13 +41,13 @@ def shared_words(settings: GenerationSettings) -> str:
 
 def common_words(settings: GenerationSettings) -> str:
     """Settings in words without strategy, drafter and engine."""
-    return ", ".join(
-        [
-            _sampling(settings),
-            *(["no KV cache"] if settings.kv_cache == "off" else []),
-            f"at most {settings.max_new_tokens} tokens",
-        ]
-    )
+    return f"{_sampling(settings)}, {length_words(settings)}"
+
+
+def length_words(settings: GenerationSettings) -> str:
+    """Settings in words without those and without sampling, which temperature sweeps vary."""
+    cache = ["no KV cache"] if settings.kv_cache == "off" else []
+    return ", ".join([*cache, f"at most {settings.max_new_tokens} tokens"])
 
 
 def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:

@@ -94,13 +94,15 @@ PARTIAL = frozenset[str]().union(*(engine.lacks for engine in ENGINES.values()))
 class DraftKind:
     """A kind of draft: which engines can load it, and what it is.
 
-    `greedy`: why it cannot propose for a target that samples, in a sentence; None if it can.
+    `greedy`: why it cannot propose for a target that samples, in a sentence; None if it can. `copies`: whether its
+    pair can copy from text in its place.
     """
 
     name: DraftKindName
     what: str
     engines: tuple[EngineName, ...]
     greedy: str | None = None
+    copies: bool = True
 
 
 DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
@@ -125,9 +127,10 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             "a multi-token-prediction head, one layer that continues the target's own hidden states",
             ("genai",),
             greedy="A multi-token-prediction head works in greedy decoding only; switch sampling off.",
+            copies=False,  # its target is exported in parts, for which GenAI has no prompt lookup
         ),
         DraftKind("gemma4_mtp", "Gemma 4's multi-token-prediction head, which no engine here can load", ()),
-        DraftKind("server", "that of a server that speculates as configured at its start", ("served",)),
+        DraftKind("server", "that of a server that speculates as configured at its start", ("served",), copies=False),
         DraftKind("request", "that of a server that is asked in each request how to speculate", ("served",)),
     )
 }
@@ -232,7 +235,7 @@ class Strategy:
     def proposes(cls, draft: DraftKindName | None, engine: EngineName) -> bool:
         """Whether a pair with such a draft can be decoded this way on an engine that knows the strategy."""
         if not cls.drafter.model:
-            return draft != "server"
+            return draft is None or DRAFT_KINDS[draft].copies
         if draft not in cls.drafts or engine not in DRAFT_KINDS[draft].engines:
             return False
         return draft != "eagle3" or engine in cls.heads

@@ -161,11 +161,12 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
     engines = engines_for(pair)
     engine = values["engine"] if values["engine"] in engines or len(engines) > 1 else engines[0]
     drafter = values["drafter"]
-    if pair.draft is None and drafter not in drafters(pair, engine):
+    able = drafters(pair, engine)
+    if drafter not in able and (pair.draft is None or len(able) == 1):  # a hidden control keeps its value
         drafter = first_drafter(pair)
     values = values | {"engine": engine, "drafter": drafter}
-    if len(able := policies(pair, engine, drafter)) == 1:  # its control is hidden, and keeps its value
-        values["policy"] = first_policy(able)
+    if len(allowed := policies(pair, engine, drafter)) == 1:  # its control is hidden, and keeps its value
+        values["policy"] = first_policy(allowed)
     shown = visibility(pair, values["engine"], values["drafter"], values["policy"]) | {
         "policy": True,
         "engine": True,

@@ -13,13 +13,14 @@ from socket import create_server
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from specdemo.cli import compare as compare_module
 from specdemo.cli import experiments as experiments_module
 from specdemo.cli import main
 from specdemo.cli.commands import build_parser
 from specdemo.cli.options import chosen_pair, chosen_settings, raced_settings
-from specdemo.cli.terminal import progress_bar
+from specdemo.cli.terminal import print_report, progress_bar
 from specdemo.engines.base import Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
@@ -28,6 +29,7 @@ from specdemo.errors import EngineError, UsageError
 from specdemo.experiments import bench as bench_kind
 from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import run
+from specdemo.experiments.report import Report, Table
 from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED
@@ -666,3 +668,13 @@ def test_a_target_alone_is_raced_with_prompt_lookup_and_says_so(capsys: pytest.C
     assert capsys.readouterr().err == ""
     with pytest.raises(UsageError, match="give one with --draft"):
         raced_settings(parse([*alone, "--drafter", "model"]), pair)
+
+
+def test_a_table_explains_its_intervals_once(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("a", "1.50× (95 % interval 1.40–1.60)"), ("b", "–")]
+    tables = {"table": Table("Every one", ["setting", "speedup"], rows)}
+    report = Report("Sweep", opening=[], charts={}, tables=tables, notes=[], data=dict, headline={})
+    print_report(Console(width=40), report)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Sweep (95 % intervals in brackets)" in printed
+    assert "1.50× (1.40–1.60)" in printed

@@ -174,6 +174,7 @@ def test_temperatures_sample_with_a_seed_for_each_repeat() -> None:
     assert {seed for sampled, _, seed in seen if sampled} == {0, 1}
     assert {temperature for sampled, temperature, _ in seen if sampled} == {0.8}
     assert [row[4] for row in found.report().tables["table"].rows] == ["identical", "sampled"]
+    assert not any("greedy" in sentence or "sampling" in sentence for sentence in found.report().opening)
     with pytest.raises(SettingsError, match="Temperature"):
         next(run(TemperaturePlan(PAIR, TASKS, SETTINGS, (3.0,)), load))
 

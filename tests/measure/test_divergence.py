@@ -1,20 +1,25 @@
 """Why outputs part: both candidates with the target's probabilities, and whether rounding explains it."""
 
+import io
 import math
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from specdemo.cli.terminal import print_comparison
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError
 from specdemo.measure.race import find_divergence, race, run_alone
+from specdemo.models.catalogue import Defaults
 from specdemo.presentation import schema
 from specdemo.presentation.explain import divergence_reason
+from specdemo.presentation.figures import grounds_html
 from specdemo.presentation.verdict import verdict
 from specdemo.records import Alternative, Comparison, Divergence, Request
-from specdemo.settings import GenerationSettings, Sampling
+from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from tests.conftest import PROMPTS
 
 
@@ -41,7 +46,7 @@ def test_a_near_tie_is_harmless_and_says_so() -> None:
 
 
 def test_what_rounding_cannot_explain_is_a_fault_with_the_line_that_reproduces_it() -> None:
-    comparison = compared(ScriptedEngine(diverges_at=5), num_assistant_tokens=3)
+    comparison = compared(ScriptedEngine(diverges_at=5), num_assistant_tokens=3, apply_chat_template=False)
     apart = Divergence(
         index=5,
         plain=Alternative(id=1, text=" over", probability=0.62),
@@ -49,12 +54,38 @@ def test_what_rounding_cannot_explain_is_a_fault_with_the_line_that_reproduces_i
         rounding=0.02,
     )
     assert not apart.near_tie
-    reason = divergence_reason(comparison.model_copy(update={"divergence": apart}))
-    assert "“ over” 62 % (plain) and “ otherwise” 11 %" in reason
-    assert "no tie: engine or model is at fault" in reason
-    assert reason.endswith("python -m specdemo compare Say --num-assistant-tokens 3")
-    reason = divergence_reason(comparison.model_copy(update={"divergence": apart, "prompt": "Don't"}))
-    assert reason.endswith("# in PowerShell: python -m specdemo compare 'Don''t' --num-assistant-tokens 3")
+    parted = comparison.model_copy(update={"divergence": apart})
+    conclusion = verdict(parted)
+    assert conclusion.chip == "outputs differ: a fault"
+    assert conclusion.doubt is not None
+    assert "“ over” 62 % (plain) and “ otherwise” 11 %" in conclusion.doubt
+    assert "no tie: engine or model is at fault" in conclusion.doubt
+    assert len([paragraph for paragraph in conclusion.why if "at fault" in paragraph]) == 1
+    command = "python -m specdemo compare Say --num-assistant-tokens 3 --no-apply-chat-template"
+    assert divergence_reason(parted).splitlines() == ["With this pair, this reproduces it:", command]
+    assert f"<code>{command}</code>" in grounds_html(conclusion.why)
+    shown = io.StringIO()
+    print_comparison(Console(file=shown, width=60), parted, explained=True)
+    assert command in shown.getvalue().splitlines()  # whole, so that it can be copied
+    reason = divergence_reason(parted.model_copy(update={"prompt": "Don't"}))
+    assert reason.splitlines()[-1].startswith("# in PowerShell: python -m specdemo compare 'Don''t' --num")
+
+
+def test_that_line_names_what_differs_from_what_the_pair_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparison = compared(ScriptedEngine(diverges_at=5))
+    apart = Divergence(
+        index=5,
+        plain=Alternative(id=1, text=" over", probability=0.62),
+        speculative=Alternative(id=2, text=" otherwise", probability=0.11),
+        rounding=0.02,
+    )
+    initial = Defaults(generation={"num_assistant_tokens": 2}, runtime=RuntimeSettings(precision="f32"))
+    monkeypatch.setattr("specdemo.models.pairs.default_settings", lambda _: initial)
+    runtime = RuntimeSettings(precision="bf16", dynamic_split_fuse=False)
+    pair = comparison.pair.model_copy(update={"runtime": runtime})
+    reason = divergence_reason(comparison.model_copy(update={"divergence": apart, "pair": pair}))
+    words = "--num-assistant-tokens 4 --precision bf16 --no-dynamic-split-fuse"
+    assert reason.endswith(f"python -m specdemo compare Say {words}")
 
 
 def test_a_tree_carries_the_warning_that_trees_differ() -> None:

@@ -101,6 +101,14 @@ def test_figures(comparison: Comparison, speedup: Speedup) -> None:
     assert next(figures(comparison)).speculative == str(speedup)
 
 
+def test_rounds_by_tokens_accepted_are_all_rounds(comparison: Comparison) -> None:
+    shown = {figure.name: figure.speculative for figure in figures(comparison)}["rounds by tokens accepted"]
+    counts = [list(map(int, each.split(": "))) for each in shown.split(" · ")]
+    rounds = comparison.speculative.rounds
+    assert sum(times for _, times in counts) == len(rounds)
+    assert sum(accepted * times for accepted, times in counts) == sum(step.accepted for step in rounds)
+
+
 def test_sweep_and_benchmark_estimate_alike(comparison: Comparison) -> None:
     trials = comparison.repeats
     candidate = Candidate(kind="lookahead", name="lookahead 4", value=4, settings=comparison.settings)

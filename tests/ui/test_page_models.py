@@ -1,5 +1,6 @@
 """The Models tab as a visitor meets it: real models, scripted engines, headless Chromium."""
 
+import shutil
 from base64 import b64encode
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.support.browser import (
     set_slider,
     start,
 )
+from tests.support.folders import FIXTURES
 
 pytestmark = pytest.mark.browser
 ENTRY = find("qwen3-8b")
@@ -98,6 +100,27 @@ def test_two_visitors_run_their_own_pairs(visit: Visit) -> None:
     for name, page in pages.items():
         finish(page)
         assert downloaded(page).pair.name == name
+
+
+def test_a_target_in_parts_drafts_with_its_own_head_and_with_nothing_else(visit: Visit, models_dir: Path) -> None:
+    folder = Path(shutil.copytree(FIXTURES / "mtp", models_dir / "parts"))
+    try:
+        page = visit("/?drafter=lookup")
+        models_tab(page)
+        choose(page, target="parts")
+        expect(page.locator("#draft input")).to_have_value("parts/mtp · recommended")
+        expect(page.locator("#report")).to_contain_text("genai engine: can run this pair")
+        page.locator("#draft input").click()
+        expect(page.locator("#draft [role=option]")).to_have_count(1)
+        page.keyboard.press("Escape")
+        page.click("#use")
+        expect(page.locator("#header")).to_contain_text("parts + parts/mtp")
+        open_tab(page, "Compare")
+        expect(page.locator("#drafter")).to_be_hidden()
+        run(page)
+        assert downloaded(page).settings.drafter == "model"
+    finally:
+        shutil.rmtree(folder)
 
 
 _FILE = """([name, text]) => {

@@ -150,9 +150,10 @@ class ModelsCallbacks:
         controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._registry.models()
         drafts = model_choices(models, target)[1]
         fits = draft in dict(drafts).values()  # then no value is sent: the visitor may have changed it by now
+        first = next((name for _, name in drafts), "")  # nobody, or the head of a target in parts
         news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
         return news | {
-            controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=""),
+            controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=first),
             self._shown.listed: (listed[0], drafts),
         }
 
@@ -206,10 +207,11 @@ def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Ch
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
     if target not in models:
         return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
+    nobody = [] if models[target].in_parts else [(_NO_DRAFT, "")]
     drafts = drafts_for(models[target], models.values())
     fitting = {model.name for model in drafts if is_recommended(model, models[target])}
     labelled = [(name + RECOMMENDED * (name in fitting), name) for name in (model.name for model in drafts)]
-    return targets, [(_NO_DRAFT, ""), *sorted(labelled, key=lambda choice: choice[1] not in fitting)]
+    return targets, [*nobody, *sorted(labelled, key=lambda choice: choice[1] not in fitting)]
 
 
 _BY_KEYBOARD = ("cache_size", "inference_num_threads")
