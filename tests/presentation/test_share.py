@@ -52,6 +52,27 @@ def test_the_file_replays_the_run_without_a_network(browser: BrowserContext, tmp
     assert complaints == []
 
 
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_charts_stay_within_their_cards(browser: BrowserContext, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "run.html"
+    file.write_bytes(replay(compare(max_new_tokens=40)))
+    page = browser.new_page()
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto(file.as_uri())
+    page.click(".skip")
+    page.wait_for_selector(".race[data-state=done]", timeout=WAIT)
+    beyond = """cards => cards.map(card => {
+        const around = card.getBoundingClientRect(), inside = card.querySelector('canvas').getBoundingClientRect();
+        return Math.max(inside.bottom - around.bottom, inside.right - around.right, around.left - inside.left);
+    })"""
+    assert [far <= 0 for far in page.locator(".charts .card").evaluate_all(beyond)] == [True, True]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    end = page.locator(".charts").evaluate("charts => charts.getBoundingClientRect().bottom")
+    assert end <= page.get_by_role("heading", name="Figures").evaluate("head => head.getBoundingClientRect().top")
+    page.close()
+
+
 def test_the_longest_run_stays_below_a_megabyte() -> None:
     assert len(replay(compare(ignore_eos=True, max_new_tokens=2048))) < 2**20
 
