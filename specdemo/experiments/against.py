@@ -92,6 +92,8 @@ def with_other(report: Report, here: Bench, there: Bench, name: str) -> Report:
     """The report of a benchmark, with a comparison with another one, which a file of this name holds."""
     found = compare(here, there)
     overall = [each for each in found if each.task == ALL]
+    if not overall:
+        return replace(report, opening=[*report.opening, *_sentences(found, name)])
     table = Table(
         f"Against {name}",
         _COLUMNS,
@@ -99,18 +101,16 @@ def with_other(report: Report, here: Bench, there: Bench, name: str) -> Report:
         f"Here / there: tokens per second of both, over the prompts in common; {LEVEL * 100:.0f} % intervals by a "
         "bootstrap over prompts and runs.",
     )
-    charts = dict(report.charts)
-    if overall:
-        lines = [
-            Line("with speculation", [each.method for each in overall], [each.speculative for each in overall]),
-            Line("plain decoding", [each.method for each in overall], [each.plain for each in overall]),
-        ]
-        figure = speedup_lines(lines, "method", y_title="tokens/s here / there")
-        charts[PLACE] = Chart(f"Tokens per second, here / {name}", figure, table.remark)
+    lines = [
+        Line("with speculation", [each.method for each in overall], [each.speculative for each in overall]),
+        Line("plain decoding", [each.method for each in overall], [each.plain for each in overall]),
+    ]
+    figure = speedup_lines(lines, "method", y_title="tokens/s here / there")
+    chart = Chart(f"Tokens per second, here / {name}", figure, table.remark)
     return replace(
         report,
         opening=[*report.opening, *_sentences(found, name), *differences(here, there)],
-        charts=charts,
+        charts={**report.charts, PLACE: chart},
         tables={**report.tables, PLACE: table},
         data=lambda: {**report.data(), PLACE: [each.model_dump(mode="json") for each in found]},
         headline={
@@ -146,7 +146,7 @@ def _changed(ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
 def _sentences(found: Sequence[Comparison], name: str) -> Iterator[str]:
     overall = [each for each in found if each.task == ALL]
     if not overall:
-        yield f"Nothing can be compared with {name}: it has no method on the same prompts."
+        yield f"Nothing can be compared with {name}: it has no method on the same prompts; run both on the same ones."
         return
     best = max(overall, key=lambda each: each.here.tokens_per_second)
     yield (

@@ -18,6 +18,7 @@ from specdemo.experiments.report import (
     Line,
     Report,
     Table,
+    fit_axis,
     measured_on,
     memory_notes,
     speedup_lines,
@@ -394,6 +395,7 @@ def _by_task(found: list[Cell], title: str, bars: Callable[[list[Cell]], dict[st
         figure.add_bar(x=tasks, name=name, marker_color=colour(index), **bars(mine))
     plain_line(figure)
     figure.update_yaxes(title=title)
+    fit_axis(figure)
     return figure
 
 

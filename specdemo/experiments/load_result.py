@@ -26,7 +26,7 @@ from specdemo.experiments.load_points import (
     schedule,
 )
 from specdemo.experiments.plan import Result
-from specdemo.experiments.report import Chart, Report, Table, measured_on, memory_notes, times, whiskers
+from specdemo.experiments.report import Chart, Report, Table, fit_axis, measured_on, memory_notes, times, whiskers
 from specdemo.experiments.suites import Task
 from specdemo.measure.hardware import MemoryUse
 from specdemo.presentation.charts import base_figure, colour, plain_line
@@ -341,6 +341,7 @@ def _speedup_figure(found: Sequence[Point]) -> go.Figure:
     figure.update_xaxes(title="concurrent requests", type="category", categoryorder="array", categoryarray=levels)
     figure.update_yaxes(title="speedup")
     plain_line(figure)
+    fit_axis(figure)
     for crossover in crossovers(found):
         above, below = levels.index(str(crossover.above)), levels.index(str(crossover.below))
         figure.add_vline(

@@ -25,6 +25,7 @@ from specdemo.presentation.share import bundle
 from specdemo.records import Environment
 
 _TEMPLATE = ASSETS / "report.html"
+_REACH = 2  # times the largest value: what error bars may add to an axis
 _BESIDE = (".md", ".csv", ".html")
 
 
@@ -198,6 +199,18 @@ def whiskers(values: Sequence[Interval], **style: Any) -> dict[str, Any] | None:
     }
 
 
+def fit_axis(figure: go.Figure) -> None:
+    """Limit the y axis to twice the largest value where an interval reaches further, so that values stay readable.
+
+    The long error bar then leaves the chart; hovering shows the whole interval.
+    """
+    marks = [trace for trace in figure.data if trace.error_y.array is not None]
+    ends = [value + up for trace in marks for value, up in zip(trace.y, trace.error_y.array, strict=True)]
+    most = _REACH * max((value for trace in marks for value in trace.y), default=0)
+    if ends and max(ends) > most:
+        figure.update_yaxes(range=[0, most])
+
+
 def speedup_lines(lines: Sequence[Line], x_title: str, *, y_title: str = "speedup", plain: bool = True) -> go.Figure:
     """Intervals over an axis, one line for each of `lines`, with a line where plain decoding is."""
     figure = base_figure(hovermode="closest", showlegend=len(lines) > 1)
@@ -216,4 +229,5 @@ def speedup_lines(lines: Sequence[Line], x_title: str, *, y_title: str = "speedu
     figure.update_yaxes(title=y_title)
     if plain:
         plain_line(figure)
+    fit_axis(figure)
     return figure

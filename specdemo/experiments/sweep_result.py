@@ -9,7 +9,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.estimates import Summary
 from specdemo.analysis.predict import Prediction
 from specdemo.experiments.plan import Result
-from specdemo.experiments.report import Chart, Report, Table, times, whiskers
+from specdemo.experiments.report import Chart, Report, Table, fit_axis, times, whiskers
 from specdemo.presentation.charts import base_figure, plain_line
 from specdemo.presentation.figures import milliseconds, number, percent
 from specdemo.presentation.warnings import doubts_of
@@ -262,6 +262,7 @@ def _speedup_figure(points: Sequence[Point], prediction: Prediction | None) -> g
     plain_line(figure)
     figure.update_xaxes(title="lookahead γ")
     figure.update_yaxes(title="speedup")
+    fit_axis(figure)
     return figure
 
 
@@ -291,6 +292,7 @@ def _policies_figure(points: Sequence[Point]) -> go.Figure:
     )
     plain_line(figure)
     figure.update_yaxes(title="speedup")
+    fit_axis(figure)
     return figure
 
 

@@ -67,6 +67,7 @@ def test_only_prompts_of_both_are_compared() -> None:
     nothing = bench([Task(name="x", task="tales", prompt="Nothing of the kind")])
     report = with_other(bench().report(), bench(), nothing, "other.json")
     assert any(line.startswith("Nothing can be compared with other.json") for line in report.opening)
+    assert "against" not in report.tables
 
 
 def test_a_file_is_compared_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
