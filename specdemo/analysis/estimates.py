@@ -128,9 +128,13 @@ _STEPS = 3  # of a block, at least
 _TRIMMED = 0.3  # of the steps, at either end
 _DRAWS = 400
 _BINS = 256  # steps of a kind are summed up in so many bins by length, which bounds the work
-_CLOCKS = 0.04  # relative half-width that no run of seconds removes: clocks, and how the machine is another minute
+_STATE = 0.06  # relative half-width that no run of seconds removes: how process and machine are another minute
+_STATE_SECONDS = 0.25e-3  # per seconds of a plain step: short steps depend more on where their memory lies
+_STATE_LOAD = (
+    0.35  # per share of the processor that other programs took: wide passes lose more to them than short ones
+)
 _DRIFT = 0.06  # of a single block; averages out over several
-_LOAD = 1.5  # the same per share of the processor that other programs took
+_LOAD = 1.0  # the same per share of the processor that other programs took
 _FEW = 0.3  # of a single step
 _MOST = 7.0  # of the logarithm: a factor of a thousand
 ABOVE = 1.1  # × τ: a round hardly takes less time than a plain step; clocks and caches explain a little
@@ -289,10 +293,11 @@ def _speedup(pairs: tuple[_Pair, ...], load: float, runs: int, *, passes: bool) 
     ratios = np.log(plain) - np.log(speculative)  # of each draw, by means and by trimmed means; the first is no draw
     middle, apart = float(ratios[0].mean()), float(ratios[0, 0] - ratios[0, 1])
     spread = float(ratios[1:].mean(axis=1).std(ddof=1)) * _student(blocks - 1) * np.sqrt(blocks / max(blocks - 1, 1))
-    lengths = min(side.lengths for side in sides)
-    floor = _CLOCKS**2 + (_DRIFT**2 + (_LOAD * load) ** 2) / lengths + (_FEW / min(side.steps for side in sides)) ** 2
-    half = min(float(np.sqrt(spread**2 + floor + apart**2)), _MOST)
     step = float(np.exp(np.log(plain[0]).mean()))
+    lengths = min(side.lengths for side in sides)
+    floor = (_STATE + _STATE_SECONDS / step) ** 2 + (_STATE_LOAD * load) ** 2
+    floor += (_DRIFT**2 + (_LOAD * load) ** 2) / lengths + (_FEW / min(side.steps for side in sides)) ** 2
+    half = min(float(np.sqrt(spread**2 + floor + apart**2)), _MOST)
     length = sides[1].tokens / sides[1].steps if passes else None
     return Speedup(
         middle=float(np.exp(middle)),

@@ -19,6 +19,8 @@ TRUTHS = (0.7, 0.97, 1.03, 1.5, 1.8)
 RACES = 40  # of each kind, for each machine
 STEPS = {"short steps": (0.0015, 5), "long steps": (0.010, 2)}
 """Seconds of a plain step, and repeats: as the story pair and SmolLM2 have them."""
+QUIET = {"short steps": 0.27, "long steps": 0.10}
+"""Half-widths on a quiet machine: little more than what differs from one state of a process to another."""
 
 
 @cache
@@ -61,7 +63,7 @@ def test_the_wrong_side_is_hardly_ever_called_faster(steps: str) -> None:
 @pytest.mark.parametrize("steps", STEPS)
 def test_a_quiet_machine_gives_narrow_intervals_and_calls_what_is_clear(steps: str) -> None:
     found = estimates_of("quiet", steps)
-    assert np.median([half_width(estimate) for _, estimate in found]) <= 0.06
+    assert np.median([half_width(estimate) for _, estimate in found]) <= QUIET[steps]
     clear = {0.7: "slower", 1.5: "faster", 1.8: "faster"}
     assert all(estimate.call == clear[truth] for truth, estimate in found if truth in clear)
 

@@ -24,6 +24,8 @@ Floats = npt.NDArray[np.float64]
 class Machine:
     """What happens to a processor while a race runs.
 
+    `states`: the process is in one of many states, in each of which one side takes a little longer than usual, also in
+    its repeats: where memory lies, what ran before; steps of a millisecond depend on it by a tenth, longer ones less.
     `bursts`: mean seconds with and without another program, and the range of speeds while there is one; `drift`: how
     far the speed wanders in a second; `halves`: one core goes away at some time. `load` is what others take of the
     processor, on average.
@@ -33,6 +35,11 @@ class Machine:
     bursts: tuple[float, float, float, float] | None = None
     drift: float = 0.02
     halves: bool = False
+    states: bool = False
+
+    def state(self, random: np.random.Generator, step: float) -> float:
+        """How much longer speculative steps take in this process, as a factor."""
+        return float(np.exp(random.normal(0, 0.03 + 0.1e-3 / step))) if self.states else 1.0
 
     def speed(self, random: np.random.Generator, seconds: float) -> Floats:
         """The speed, 1 when undisturbed, every `GRID` seconds."""
@@ -60,6 +67,7 @@ MACHINES = {
     "short interruptions": Machine(load=0.3, bursts=(0.0035, 0.008, 0.02, 0.02)),
     "drift": Machine(load=0.02, drift=0.1),
     "a core halves": Machine(load=0.25, halves=True),
+    "another state each time": Machine(load=0.01, states=True),
 }
 
 
@@ -103,7 +111,7 @@ def simulated(
     shares = np.array([0.55 + 0.45 * proposed / lookahead for proposed, _ in accepted])  # shorter rounds cost less
     works = {
         "plain": np.full(tokens - 1, step),
-        "speculative": step * committed.sum() / truth * shares / shares.sum(),
+        "speculative": step * committed.sum() / truth * shares / shares.sum() * machine.state(random, step),
     }
     total = sum(work.sum() for work in works.values()) * (2 * repeats + 2)
     clock = _Clock(machine.speed(random, 4 * total + 1))
