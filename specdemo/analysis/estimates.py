@@ -9,7 +9,10 @@ lengths of passes, since a round that proposes less takes less time.
   prefers undisturbed steps, of which a side with short steps has more. Where they disagree the interval grows by it.
 - The interval comes from a bootstrap over blocks of about 0.2 s, since neighbouring steps are disturbed together,
   widened as Student's t is for few blocks. Added to its variance is what no resampling of so short a time can show:
-  the machine's drift between blocks, more if other programs were seen to take the processor.
+  the machine's drift between blocks, and the state of the process. In one process, the same request of the story pair
+  was decoded 1.8 times as fast for a dozen races in a row, and 2.3 times as fast after another strategy had run, since
+  passes of other lengths lay out memory anew. Other programs slow wide passes down more than short ones, so that a
+  busy machine has another speedup than a quiet one.
 
 The true speedup is what a long quiet run would show: all plain seconds over all speculative seconds for the same
 tokens. `tests/analysis/test_estimates.py` holds the interval against simulated machines, `python -m
@@ -33,7 +36,7 @@ LEVEL = 0.95
 ENOUGH = 6
 _RESAMPLES = 2000
 SAME = 0.02  # within this of 1× neither side is called faster
-_EVEN = 1.1  # two sides are about even if the interval ends within this of 1×
+_EVEN = 1.2  # two sides are about even if the interval ends within this of 1×
 _WIDE = 1.5  # upper end / lower end: beyond this the middle says little
 
 MEDIAN_FORMULA = (
@@ -130,9 +133,7 @@ _DRAWS = 400
 _BINS = 256  # steps of a kind are summed up in so many bins by length, which bounds the work
 _STATE = 0.06  # relative half-width that no run of seconds removes: how process and machine are another minute
 _STATE_SECONDS = 0.25e-3  # per seconds of a plain step: short steps depend more on where their memory lies
-_STATE_LOAD = (
-    0.35  # per share of the processor that other programs took: wide passes lose more to them than short ones
-)
+_STATE_LOAD = 0.35  # per share of the processor that other programs took: they slow wide passes down the most
 _DRIFT = 0.06  # of a single block; averages out over several
 _LOAD = 1.0  # the same per share of the processor that other programs took
 _FEW = 0.3  # of a single step

@@ -24,8 +24,8 @@ Floats = npt.NDArray[np.float64]
 class Machine:
     """What happens to a processor while a race runs.
 
-    `states`: the process is in one of many states, in each of which one side takes a little longer than usual, also in
-    its repeats: where memory lies, what ran before; steps of a millisecond depend on it by a tenth, longer ones less.
+    `states`: the process is in one of many states, in each of which one side takes longer than usual, also in its
+    repeats: where memory lies, what ran before; steps of a millisecond depend on it by a tenth, longer ones less.
     `bursts`: mean seconds with and without another program, and the range of speeds while there is one; `drift`: how
     far the speed wanders in a second; `halves`: one core goes away at some time. `load` is what others take of the
     processor, on average.
