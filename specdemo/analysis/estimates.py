@@ -9,10 +9,10 @@ lengths of passes, since a round that proposes less takes less time.
   prefers undisturbed steps, of which a side with short steps has more. Where they disagree the interval grows by it.
 - The interval comes from a bootstrap over blocks of about 0.2 s, since neighbouring steps are disturbed together,
   widened as Student's t is for few blocks. Added to its variance is what no resampling of so short a time can show:
-  the machine's drift between blocks, and the state of the process. In one process, the same request of the story pair
-  was decoded 1.8 times as fast for a dozen races in a row, and 2.3 times as fast after another strategy had run, since
-  passes of other lengths lay out memory anew. Other programs slow wide passes down more than short ones, so that a
-  busy machine has another speedup than a quiet one.
+  the machine's drift between blocks, and the state of the process: the same request of the story pair was decoded
+  1.8 times as fast for a dozen races of one process, and then, after another strategy had run, 2.3 times as fast;
+  where memory lies is the likely cause. Other programs slow wide passes down more than short ones, so a busy machine
+  has another speedup than a quiet one.
 
 The true speedup is what a long quiet run would show: all plain seconds over all speculative seconds for the same
 tokens. `tests/analysis/test_estimates.py` holds the interval against simulated machines, `python -m

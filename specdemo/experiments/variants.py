@@ -32,7 +32,7 @@ _DRAWS = 2000
 _CALLS: dict[Call, str] = {
     "faster": "speculation clearly pays at",
     "slower": "it costs time at",
-    "about even": "it makes no difference at",
+    "about even": "it makes little difference at",
     "too noisy to call": "it is too noisy to call at",
 }
 
