@@ -178,7 +178,7 @@ def _difference(speedup: Speedup, plain: float, speculative: float) -> str | Non
         case "slower":
             return f"{_seconds(speculative - plain)} lost on {_seconds(plain)}"
         case "about even":
-            return "no difference"
+            return "little difference"
         case _:
             return None
 
