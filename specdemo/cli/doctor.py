@@ -18,10 +18,12 @@ from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_json, add_pair, check_json, chosen_pair
 from specdemo.errors import SpecdemoError
 from specdemo.files import write_json
+from specdemo.measure.conditions import OtherLoad
 from specdemo.models.devices import Device, devices
 from specdemo.models.library import library
 from specdemo.models.machine import in_units, instruction_sets, memory_free, processor
 from specdemo.models.places import hub_cache, models_dir, own_cache
+from specdemo.presentation.warnings import busy
 from specdemo.records import Costs, ModelPair
 from specdemo.version import __version__
 
@@ -118,12 +120,15 @@ def models(directory: Path | None) -> list[str] | str:
 def speculation(pair: ModelPair, *, measure: bool) -> dict[str, Any]:
     """What a pair's steps cost here, and what each lookahead can gain at most; or why that could not be measured."""
     found: dict[str, Any] = {"pair": pair.name, "engine": None, "costs": None, "allows": [], "failed": None}
+    found["other_load"] = None
     if not measure:
         return found
     try:
         with Pair(pair) as opened, Console(stderr=True).status("measuring step costs"):
             found["engine"] = opened.settings().engine
+            load = OtherLoad(least_seconds=1)
             costs = opened.costs()
+            found["other_load"] = load.share()
     except SpecdemoError as error:
         return found | {"failed": str(error)}
     return found | {"costs": costs and costs.model_dump(mode="json", exclude={"contexts"}), "allows": allows(costs)}
@@ -189,3 +194,5 @@ def _gains(found: dict[str, Any]) -> Iterator[str]:
     for row in found["allows"]:
         needed = "never" if row["gains_from"] is None else f"{row['gains_from']:.2f}"
         yield f"{row['lookahead']:>9}  {row['verify_cost']:>17.2f}  {row['at_most']:>6.2f}×  {needed}"
+    if (doubt := busy(found["other_load"])) is not None:
+        yield f"warning: {doubt}"

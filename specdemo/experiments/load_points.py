@@ -281,7 +281,9 @@ def crossover_words(found: Sequence[Point]) -> list[str]:
     for method in dict.fromkeys(point.method for point in found if point.speedup is not None):
         mine = [point for point in found if point.method == method and point.speedup is not None]
         if method in crossing:
-            words.append(f"{crossing[method]}, interpolated at {crossing[method].at:.1f}.")
+            known = all(point.speedup is not None and point.speedup.has_interval for point in mine)
+            where = f"interpolated at {crossing[method].at:.1f}" if known else "but too few repeats to be sure"
+            words.append(f"{crossing[method]}, {where}.")
         elif all(point.speedup is not None and point.speedup.middle > 1 for point in mine):
             words.append(f"Crossover of {method}: none up to {mine[-1].level}.")
         else:

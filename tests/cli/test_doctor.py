@@ -12,10 +12,11 @@ import pytest
 from specdemo.analysis.predict import break_even, predict
 from specdemo.cli import doctor, main
 from specdemo.cli.commands import SHELLS, TOPICS, build_parser, completion, words_of
-from specdemo.cli.doctor import allows, block, folders
+from specdemo.cli.doctor import allows, block, folders, speculation
 from specdemo.errors import DeviceError
 from specdemo.models import machine
 from specdemo.models.devices import check_devices, check_head_device
+from specdemo.models.pairs import bundled_pair
 from specdemo.records import Costs
 from specdemo.settings import RuntimeSettings
 from specdemo.version import __version__
@@ -50,6 +51,14 @@ def test_it_measures_what_this_machine_allows(capsys: pytest.CaptureFixture[str]
     assert tried == [1, 2, 3, 4, 6, 8, 12, 16][: len(tried)]  # a busy machine times fewer lengths
     assert tried
     assert "lookahead" in "\n".join(block(found))
+
+
+def test_it_warns_of_a_busy_machine() -> None:
+    measured = {"engine": "genai", "costs": COSTS.model_dump(mode="json"), "allows": allows(COSTS), "other_load": 0.5}
+    found = doctor.machine() | {"folders": {}, "models": []} | speculation(bundled_pair(), measure=False) | measured
+    (warning,) = (line for line in block(found) if line.startswith("warning:"))
+    assert "50 %" in warning
+    assert not any(line.startswith("warning:") for line in block(found | {"other_load": 0.01}))
 
 
 def test_what_a_lookahead_needs_is_where_its_prediction_passes_one() -> None:

@@ -28,6 +28,7 @@ from specdemo.experiments.load_points import (
     Point,
     best,
     conclusion,
+    crossover_words,
     crossovers,
     fastest_words,
     schedule,
@@ -355,6 +356,12 @@ def test_the_crossover_lies_between_two_levels() -> None:
     assert (crossover.above, crossover.below) == (4, 16)
     assert crossover.at == pytest.approx(8)
     assert crossovers([point(1, 0.9), point(4, 0.8)]) == crossovers([point(1, 1.9), point(4, 1.1)]) == []
+
+
+def test_a_crossover_without_intervals_is_not_interpolated() -> None:
+    (sure,), (unsure,) = (crossover_words([point(1, *PAYS), point(4, *last)]) for last in (COSTS, COSTS[:1]))
+    assert "interpolated at" in sure
+    assert unsure.endswith("between 1 and 4 at once, but too few repeats to be sure.")
 
 
 def test_the_best_lookahead_by_load_names_its_rivals() -> None:

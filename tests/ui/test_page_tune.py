@@ -159,7 +159,8 @@ def test_step_costs_stay_until_another_pair_is_used(visit: Visit) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#copy-code")
     expect(page.locator("#message pre")).to_contain_text("--model_name story-pair/target")
-    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#message pre").text_content()
+    code = page.locator("#message pre").text_content()
+    page.wait_for_function("async code => await navigator.clipboard.readText() === code", arg=code)
     open_tab(page, "Tune")
 
     swept(page, "story-pair on scripted: draft model, traced engine")
