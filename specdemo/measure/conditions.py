@@ -5,8 +5,8 @@ the first time, threads start, the replay's draft is loaded. So the beginning of
 faster. A fixed number of rounds was too few: the first race understated speculation by up to a third. Each repetition
 does exactly the same work, so its seconds can be compared. On an engine that has not raced yet, steps of a small
 model go on getting faster by a few per cent for about a second, which the noise between two repetitions hides, so
-there each side takes at least that long. What was steady less than a minute ago is warm: one repetition is enough, so
-that an answer begins within a second of the click.
+there each side takes at least that long. What was steady less than a minute ago is warm: one short look is enough, so
+that an answer begins within a second of the click. After a longer pause a look must be as fast as before.
 
 The clocks run only while a side computes, but whatever else runs on the machine takes processor time and memory
 bandwidth from it, and not necessarily from both sides alike: `OtherLoad` says how much.
@@ -74,6 +74,7 @@ WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black 
 """No word occurs twice, so prompt lookup finds little."""
 _CHECK = 1 / 3  # of a repetition's seconds, for a look whether a side is still warm
 _AS_FAST = 1.1  # times a steady round: up to this, a side that paused for longer is still warm
+_LOOKS = 3  # at a side that paused, since the first of them may only bring its weights back into memory
 
 
 class Steady(NamedTuple):
@@ -104,7 +105,7 @@ class _Side:
     finished: bool = field(default=False)
 
     def repeat(self, engine: Engine, costs: Costs | None, stop: Callable[[], bool]) -> None:
-        checks = self.before is not None and not self.repetitions
+        checks = self.before is not None and self.repetitions < _LOOKS
         least_seconds = self.thorough.repetition_seconds * (_CHECK if checks else 1)
         decoder = engine.decoder(self.request, costs)
         done = []

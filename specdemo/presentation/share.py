@@ -64,6 +64,7 @@ _EDGE, _GAP, _LINE = 22, 16, 27
 _TOP = 118  # of the panes
 _PANE = (WIDTH - 2 * _EDGE - _GAP) // 2, HEIGHT - _TOP - 46
 _INNER = _PANE[0] - 28  # width of a pane's text
+_BESIDE = 230  # right of the bars
 _HANGING = 2  # characters that may stand out beyond it
 _WATCH_SECONDS = 5.0  # length of the moving part
 _STILL_SECONDS = 4.0  # of the last picture
@@ -139,6 +140,7 @@ class _Canvas:
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
+        self._conclusion = verdict(comparison)
         self._texts = {side: _Text(comparison, side) for side in SIDES}
         self.seconds = max(text.done[-1] for text in self._texts.values())
         self._goal = max(text.tokens[-1] for text in self._texts.values())
@@ -152,7 +154,7 @@ class _Canvas:
             self._bar(pen, side, number, shown, seconds)
             image.paste(self._pane(side, shown), (_EDGE + number * (_PANE[0] + _GAP), _TOP))
         if seconds is None:
-            self._conclusion(pen)
+            self._conclude(pen)
         else:
             pen.text((_EDGE, 12), "Plain against speculative decoding", _colour("ink"), _font(20))
             pen.text((_EDGE, 40), self._pace(), _colour("mute"), _font(13))
@@ -165,27 +167,34 @@ class _Canvas:
         words = f"{factor:.1f}× slower" if factor >= 1 else f"{1 / factor:.1f}× faster"
         return f"Played back {words} than it ran, each side on its own clock."
 
-    def _conclusion(self, pen: ImageDraw.ImageDraw) -> None:
-        comparison = self._comparison
-        conclusion = verdict(comparison)
+    def _conclude(self, pen: ImageDraw.ImageDraw) -> None:
+        conclusion = self._conclusion
         pen.text((_EDGE, 8), conclusion.headline, _colour(_TONES[conclusion.tone]), _font(28))
-        words = f"{conclusion.sentence} {agreement(comparison).capitalize()}."
+        words = f"{conclusion.sentence} {agreement(self._comparison).capitalize()}."
         for number, line in enumerate(wrap(words, 110)[:2]):
             pen.text((_EDGE, 44 + 16 * number), line, _colour("mute"), _font(13))
 
     def _bar(self, pen: ImageDraw.ImageDraw, side: Side, number: int, shown: int, seconds: float | None) -> None:
-        """Draw a side's progress, in tokens and on its clock."""
+        """Draw a side's progress: tokens on its clock while it runs, seconds at the end, as on the page."""
         text, top = self._texts[side], 82 + 18 * number
-        tokens = text.tokens[shown - 1]
-        clock = text.done[-1] if seconds is None or shown == len(text.done) else seconds
-        left, right = _EDGE + 90, WIDTH - _EDGE - 170
+        estimates = self._conclusion.seconds if seconds is None else None
+        if estimates is not None:
+            share = estimates[number] / (max(estimates) or 1.0)
+            words = _duration(estimates[number])
+            if side == "speculative" and self._conclusion.difference:
+                words += f" · {self._conclusion.difference}"
+        else:
+            tokens = text.tokens[shown - 1]
+            share = tokens / self._goal
+            over = seconds is None or shown == len(text.done)
+            words = f"{tokens} tokens · {_duration(text.done[-1] if over else seconds or 0.0)}"
+        left, right = _EDGE + 90, WIDTH - _EDGE - _BESIDE
         pen.text((_EDGE, top - 6), side, _colour("mute"), _font(13))
         pen.rounded_rectangle((left, top - 2, right, top + 8), 5, _colour("line"))
-        reached = left + round((right - left) * tokens / self._goal)
+        reached = left + round((right - left) * share)
         if reached > left + 10:
             colour = _colour("plain" if side == "plain" else "accepted")
             pen.rounded_rectangle((left, top - 2, reached, top + 8), 5, colour)
-        words = f"{tokens} tokens · {clock * 1000:.0f} ms" if clock < 1 else f"{tokens} tokens · {clock:.2f} s"
         pen.text((right + 12, top - 6), words, _colour("ink"), _font(13))
 
     def _pane(self, side: Side, shown: int) -> Image.Image:
@@ -200,6 +209,10 @@ class _Canvas:
                 _draw(pen, placed, 14, 12 - up)
         pen.rectangle((0, 0, _PANE[0] - 1, _PANE[1] - 1), outline=_colour("line"))
         return image
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def _draw(pen: ImageDraw.ImageDraw, placed: _Placed, left: int, top: int) -> None:

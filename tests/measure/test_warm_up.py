@@ -94,6 +94,15 @@ def test_what_was_steady_a_moment_ago_is_only_looked_at() -> None:
     assert all(warm.steady for warm in found.values())
 
 
+def test_a_pause_that_only_slows_the_first_request_costs_one_more_look() -> None:
+    engine = Cold(step=0.01, thoroughness=replace(WARM, warm_seconds=0))
+    warmed(engine)
+    engine.step, engine.share = 0.1, 0.2  # as after idle memory was paged out
+    phases, found = warmed(engine)
+    assert len(phases) == 3
+    assert all(warm.steady for warm in found.values())
+
+
 def test_a_warm_up_that_was_stopped_counts_for_nothing() -> None:
     engine = ScriptedEngine(thoroughness=THOROUGH)
     list(warm_up(engine, {"plain": REQUEST.plain}, stop=lambda: True))

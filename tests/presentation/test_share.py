@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image, ImageSequence
+from PIL import Image, ImageColor, ImageSequence
 from playwright.sync_api import BrowserContext, expect
 
 from specdemo.engines.scripted import ScriptedEngine
+from specdemo.files import colours
 from specdemo.measure.race import race
 from specdemo.presentation.share import HEIGHT, WIDTH, moving_picture, replay, verdict_picture
-from specdemo.presentation.verdict import headline
+from specdemo.presentation.verdict import headline, verdict
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from tests.support.browser import WAIT
@@ -86,6 +87,19 @@ def test_pictures() -> None:
     frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(moving)]
     assert len(set(map(Image.Image.tobytes, frames))) > 10
     assert moving.info["duration"] > 1000  # of the last one, with the verdict
+
+
+def test_at_the_end_of_pictures_bars_are_as_long_as_the_seconds_they_name() -> None:
+    comparison = compare(max_new_tokens=120)
+    seconds = verdict(comparison).seconds
+    assert seconds is not None
+    image = Image.open(BytesIO(verdict_picture(comparison))).convert("RGB")
+    lengths = [
+        sum(image.getpixel((x, y)) == ImageColor.getrgb(colours()[name]) for x in range(WIDTH // 2 + 200))
+        for y, name in ((85, "plain"), (103, "accepted"))
+    ]
+    assert lengths[1] / lengths[0] == pytest.approx(seconds[1] / seconds[0], abs=0.02)
+    assert seconds[1] < 0.9 * seconds[0]
 
 
 def test_a_run_of_one_token_has_pictures_too() -> None:
