@@ -101,7 +101,7 @@ def test_the_terminal_takes_it_and_code_has_its_form(capfd: pytest.CaptureFixtur
     assert main(["code", "Say", *options]) == 0
     assert "config.parrot = 2" in capfd.readouterr().out
     assert main(["code", "Say", "--to", "llama.cpp", *options]) == 2
-    assert "llama.cpp cannot decode with 2 repeats" in capfd.readouterr().err
+    assert "llama.cpp has no equivalent of" in capfd.readouterr().err
     given = Namespace(drafter="parrot", max_ngram_size=2)
     with pytest.raises(UsageError, match="--max-ngram-size has no effect in the chosen"):
         check_effect(given, [GenerationSettings.checked(**CHOSEN)])

@@ -63,8 +63,12 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
     if isinstance(request.strategy, ServerDefault):
         raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
     if software.form(request.strategy) is None:
-        words = request.strategy.words
-        raise SettingsError(f"{software.title} cannot decode with {words}; choose a constant lookahead.")
+        strategy = request.strategy
+        if strategy.fixed_lookahead is not None:  # what stands in the way is who proposes
+            raise SettingsError(
+                f"{software.title} has no equivalent of {strategy.drafter.words}; choose another drafter."
+            )
+        raise SettingsError(f"{software.title} cannot decode with {strategy.words}; choose a constant lookahead.")
     draft, notes = None, list[str]()
     if request.strategy.drafter.model:
         model = _draft(pair)
