@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 import hypothesis
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
@@ -42,6 +44,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: (PAGES not in item.nodeid, -item.path.stat().st_size))
     else:
         items.sort(key=lambda item: [item.get_closest_marker(mark) is not None for mark in slow])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> "_Files | None":
+    """Give whole files to several processes, but those of the page to one: two browsers would wait for each other."""
+    return _Files(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+class _Files(LoadFileScheduling):  # type: ignore[misc]  # which has no types
+    def _split_scope(self, nodeid: str) -> str:
+        return PAGES if PAGES in nodeid else str(super()._split_scope(nodeid))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -187,7 +187,7 @@ def test_without_motion_the_end_is_shown_at_once_and_answers_can_be_copied(visit
 def test_a_lookahead_moved_while_it_runs_is_followed_and_marked(visit: Visit) -> None:
     page = visit("/#engine=traced&max_new_tokens=2000")
     start(page)
-    page.wait_for_selector(".race[data-state=playing] .pane.speculative .token.accepted")
+    page.wait_for_selector(".race[data-state=playing] .pane.speculative .text .token.accepted")
     expect(page.locator("#when .round")).to_be_visible()
     expect(page.locator("#when .run")).to_be_hidden()
     set_slider(page, "num_assistant_tokens", 7)
