@@ -177,7 +177,9 @@ class Writer:
             if text and len(found) < size and self.openings[_opening(asked)] < ALIKE:
                 self.openings[_opening(asked)] += 1
                 found.append(Prompt(asked, Label(kind_of(asked), "target")))
-        return found + [from_pattern(random, texts) for _ in range(size - len(found))]
+        # where too many questions begin alike, others take their place; patterns keep to their share
+        rest = range(size - len(found))
+        return found + [with_passage(random, passages) if passages else from_pattern(random, texts) for _ in rest]
 
     def _questions(self, heads: Sequence[list[int]], random: Random, tokens: int) -> list[str]:
         """A user's words after each head, sampled at temperature 1; "" where they come to no end."""

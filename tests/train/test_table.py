@@ -23,7 +23,7 @@ from specdemo.train.network import Network
 from specdemo.train.prompts import kind_of, read_passages, read_prompts, with_passage
 from specdemo.train.request import Effort
 from specdemo.train.table import predictions
-from specdemo.train.text import ALIKE, AnswerSettings, Sources, Writer
+from specdemo.train.text import ALIKE, SHARES, AnswerSettings, Sources, Writer
 from tests.support import gguf_files
 from tests.support.folders import FIXTURES
 
@@ -224,6 +224,8 @@ def test_chats_go_on_for_up_to_three_turns(tmp_path: Path) -> None:
     made_up = [writer.decode(one.ids[: one.prompt].tolist()) for one in batch if one.label.source == "target"]
     assert 0 < len(made_up) <= ALIKE * 40  # no more of one opening
     assert writer.openings.most_common(1)[0][1] <= ALIKE
+    patterns = [one for one in batch if one.label.source == "patterns"]
+    assert len(patterns) == 4 * round(SMALL.batch * SHARES["patterns"]), "not even where questions are refused"
 
 
 def test_products_that_were_joined_are_read_apart() -> None:
