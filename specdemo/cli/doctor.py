@@ -119,8 +119,8 @@ def models(directory: Path | None) -> list[str] | str:
 
 def speculation(pair: ModelPair, *, measure: bool) -> dict[str, Any]:
     """What a pair's steps cost here, and what each lookahead can gain at most; or why that could not be measured."""
-    found: dict[str, Any] = {"pair": pair.name, "engine": None, "costs": None, "allows": [], "failed": None}
-    found["other_load"] = None
+    found: dict[str, Any] = {"pair": pair.name, "allows": []}
+    found |= dict.fromkeys(("engine", "costs", "other_load", "failed"))
     if not measure:
         return found
     try:

@@ -252,9 +252,8 @@ def conclusion(found: Sequence[Point]) -> str:
         last = costing[-1]
         assert last.speedup is not None
         parts.append(f"at {last.level} it costs {percent(1 - last.speedup.middle)} of the throughput")
-    known = all(point.speedup is not None and point.speedup.has_interval for point in compared)
     text = "; ".join(parts) + "."
-    return text[0].upper() + text[1:] if known else f"Too few repeats to be sure: {text}"
+    return text[0].upper() + text[1:] if _known(compared) else f"Too few repeats to be sure: {text}"
 
 
 def crossovers(found: Sequence[Point]) -> list[Crossover]:
@@ -281,8 +280,7 @@ def crossover_words(found: Sequence[Point]) -> list[str]:
     for method in dict.fromkeys(point.method for point in found if point.speedup is not None):
         mine = [point for point in found if point.method == method and point.speedup is not None]
         if method in crossing:
-            known = all(point.speedup is not None and point.speedup.has_interval for point in mine)
-            where = f"interpolated at {crossing[method].at:.1f}" if known else "but too few repeats to be sure"
+            where = f"interpolated at {crossing[method].at:.1f}" if _known(mine) else "but too few repeats to be sure"
             words.append(f"{crossing[method]}, {where}.")
         elif all(point.speedup is not None and point.speedup.middle > 1 for point in mine):
             words.append(f"Crossover of {method}: none up to {mine[-1].level}.")
@@ -322,6 +320,11 @@ def fastest_words(chosen: Sequence[Best]) -> str:
         span = str(levels[0]) if len(levels) == 1 else f"{levels[0]} to {levels[-1]}"
         parts.append(f"{method} with {span}{' at once' * (not parts)}")
     return f"Fastest, by the medians: {', '.join(parts)}."
+
+
+def _known(found: Sequence[Point]) -> bool:
+    """Whether there are enough repeats for intervals."""
+    return all(point.speedup is not None and point.speedup.has_interval for point in found)
 
 
 def _call(point: Point) -> Call:

@@ -175,20 +175,10 @@ class _Canvas:
             pen.text((_EDGE, 44 + 16 * number), line, _colour("mute"), _font(13))
 
     def _bar(self, pen: ImageDraw.ImageDraw, side: Side, number: int, shown: int, seconds: float | None) -> None:
-        """Draw a side's progress: tokens on its clock while it runs, seconds at the end, as on the page."""
-        text, top = self._texts[side], 82 + 18 * number
-        estimates = self._conclusion.seconds if seconds is None else None
-        if estimates is not None:
-            share = estimates[number] / (max(estimates) or 1.0)
-            words = _duration(estimates[number])
-            if side == "speculative" and self._conclusion.difference:
-                words += f" · {self._conclusion.difference}"
-        else:
-            tokens = text.tokens[shown - 1]
-            share = tokens / self._goal
-            over = seconds is None or shown == len(text.done)
-            words = f"{tokens} tokens · {_duration(text.done[-1] if over else seconds or 0.0)}"
-        left, right = _EDGE + 90, WIDTH - _EDGE - _BESIDE
+        """Draw a side's bar: tokens on its clock while it runs, seconds at the end, as on the page."""
+        ends = self._conclusion.seconds if seconds is None else None
+        share, words = self._progress(side, shown, seconds) if ends is None else self._finish(ends, number)
+        top, left, right = 82 + 18 * number, _EDGE + 90, WIDTH - _EDGE - _BESIDE
         pen.text((_EDGE, top - 6), side, _colour("mute"), _font(13))
         pen.rounded_rectangle((left, top - 2, right, top + 8), 5, _colour("line"))
         reached = left + round((right - left) * share)
@@ -196,6 +186,18 @@ class _Canvas:
             colour = _colour("plain" if side == "plain" else "accepted")
             pen.rounded_rectangle((left, top - 2, reached, top + 8), 5, colour)
         pen.text((right + 12, top - 6), words, _colour("ink"), _font(13))
+
+    def _progress(self, side: Side, shown: int, seconds: float | None) -> tuple[float, str]:
+        """A side's share of all tokens after `shown` rounds, and its tokens and clock in words."""
+        text = self._texts[side]
+        tokens = text.tokens[shown - 1]
+        clock = text.done[-1] if seconds is None or shown == len(text.done) else seconds
+        return tokens / self._goal, f"{tokens} tokens · {_duration(clock)}"
+
+    def _finish(self, ends: tuple[float, float], number: int) -> tuple[float, str]:
+        """The share of the longer time that a side took, and that time in words."""
+        difference = self._conclusion.difference if SIDES[number] == "speculative" else None
+        return ends[number] / (max(ends) or 1.0), " · ".join(filter(None, (_duration(ends[number]), difference)))
 
     def _pane(self, side: Side, shown: int) -> Image.Image:
         """The pane of a side, scrolled to the end of its text."""
