@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,10 +19,11 @@ from specdemo.models.devices import PROPERTIES_VARIABLE
 from specdemo.models.pairs import PAIR_VARIABLE, bundled_pair
 from specdemo.records import Server, Servers
 from tests.support import llama
-from tests.support.browser import FLAGS, WAIT, App, Visit, installed, started, watch
+from tests.support.browser import FLAGS, WAIT, App, Visit, installed, messages, started, watch
 from tests.support.folders import add_models
 
 PAGES = "/test_page"  # in the names of tests that drive the page in a browser
+OPENED = pytest.StashKey[list[Page]]()
 PROMPTS = (
     "Once upon a time there was a fox who",
     "In a deep forest there lived",
@@ -146,10 +147,19 @@ def app(chromium: str, models_dir: Path, tmp_path_factory: pytest.TempPathFactor
         yield app
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the pages of a failed test say: often the app has given the reason."""
+    report = yield
+    if report.failed and report.when == "call":
+        report.sections += [(f"Page {page.url}", messages(page)) for page in item.stash.get(OPENED, [])]
+    return report
+
+
 @pytest.fixture
-def visit(browser: BrowserContext, app: App) -> Iterator[Visit]:
+def visit(browser: BrowserContext, app: App, request: pytest.FixtureRequest) -> Iterator[Visit]:
     """Open the page as a new visitor; at the end, no page may have complained, and nobody have asked another host."""
-    pages: list[Page] = []
+    pages = request.node.stash[OPENED] = list[Page]()
     complaints: list[str] = []
 
     def foreign(url: str) -> bool:

@@ -177,6 +177,12 @@ def rests(page: Page, seconds: float = WAIT / 1000) -> None:
     page.evaluate("() => new Promise(done => requestIdleCallback(() => done()))")
 
 
+def messages(page: Page) -> str:
+    """What the visible parts of a page say besides its figures, a line each."""
+    said = page.locator("#header, .message, #report, [role=alert], [role=status]").filter(visible=True)
+    return "\n".join(" ".join(text.split()) for text in said.all_inner_texts())
+
+
 def repeated(page: Page) -> None:
     """Wait until a finished run has been repeated unwatched, and the page rests."""
     expect(page.locator(".grounds")).to_contain_text(re.compile(r"\d repeat"))

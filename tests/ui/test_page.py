@@ -207,6 +207,7 @@ def test_controls_change_the_run_and_only_valid_ones_show(visit: Visit) -> None:
     run(page)
     settings = downloaded(page).settings
     assert (settings.drafter, settings.policy) == ("lookup", "constant")
+    repeated(page)
     page.reload()  # the hidden policy must not spoil what was remembered
     expect(page.locator("#max_ngram_size")).to_be_visible()
     expect(page.locator("#message [role=alert]")).to_have_count(0)

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import BRIEF, Visit, downloaded, open_tab, run
+from tests.support.browser import BRIEF, Visit, downloaded, open_tab, repeated, run
 
 pytestmark = pytest.mark.browser
 PROMPT = "#prompt textarea"
@@ -73,6 +73,7 @@ def test_each_tab_of_the_browser_keeps_its_own_prompt_and_run(visit: Visit) -> N
     for page, prompt in ((mine, "Mine"), (theirs, "Theirs")):
         page.fill(PROMPT, prompt)
         run(page)
+    repeated(mine)
     mine.reload()
     expect(mine.locator(PROMPT)).to_have_value("Mine")
     expect(mine.locator(".pane.plain .prompt")).to_have_text("Mine")

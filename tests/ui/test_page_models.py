@@ -19,6 +19,8 @@ from tests.support.browser import (
     finish,
     models_tab,
     open_tab,
+    repeated,
+    rests,
     run,
     set_slider,
     start,
@@ -49,6 +51,7 @@ def test_pair_and_settings_hold_on_every_tab_after_a_reload_and_in_a_link(visit:
         expect(header).to_be_visible()
     run(page)
     assert downloaded(page).pair.name == "llama/target + llama/draft"
+    repeated(page)
     link = page.url.removeprefix(app.url)
     page.goto(app.url + "/")
     assert_restored(page, shown)
@@ -113,6 +116,7 @@ def test_a_target_in_parts_drafts_with_its_own_head_and_with_nothing_else(visit:
         page.locator("#draft input").click()
         expect(page.locator("#draft [role=option]")).to_have_count(1)
         page.keyboard.press("Escape")
+        rests(page)
         page.click("#use")
         expect(page.locator("#header")).to_contain_text("parts + parts/mtp")
         open_tab(page, "Compare")
