@@ -97,7 +97,7 @@ export class Pane {
       while (to < rounds.length && rounds[to].thinking === thinking) to += 1;
       const place = thinking ? this.thoughts() : this.text;
       place.insertAdjacentHTML("beforeend", rounds.slice(from, to).map((round) => round.html).join(""));
-      if (thinking && place.firstChild) place.firstChild.textContent = `Thinking, ${place.children.length - 1} rounds`;
+      if (thinking && place.firstChild) place.firstChild.textContent = `Thinking, ${tokensIn(place)} tokens`;
     }
     this.scroll();
     this.show(last, ms);
@@ -184,6 +184,12 @@ export class Pane {
 /** @param {EventTarget | null} target */
 function tokenAt(target) {
   return target instanceof Element ? /** @type {HTMLElement | null} */ (target.closest(".token")) : null;
+}
+
+/** Number of the text's tokens in an element; Markdown may have parted one into pieces. @param {Element} place */
+function tokensIn(place) {
+  const pieces = /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll("[data-index]"));
+  return new Set([...pieces].map((piece) => piece.dataset.index)).size;
 }
 
 /**

@@ -31,8 +31,9 @@ test("a text is its prompt and its rounds, with figures of the last", () => {
 test("thinking is folded, and a token's details are told", () => {
   const one = pane();
   one.reset("Say", true);
-  one.append([round(ROUND, true), round(ROUND, true), round(ROUND)], 5);
-  assert.equal(one.text.querySelector("summary").textContent, "Thinking, 2 rounds");
+  const next = ROUND.replace('"1"', '"3"').replaceAll('"2"', '"4"');
+  one.append([round(ROUND, true), round(next, true), round(ROUND)], 5);
+  assert.equal(one.text.querySelector("summary").textContent, "Thinking, 4 tokens");
   one.mark(1);
   assert.ok(one.text.querySelector(".diverges").dataset.tip.endsWith("the outputs diverge here"));
 });
