@@ -7,7 +7,7 @@ import openvino_genai
 import pytest
 
 from specdemo.engines import load_engine
-from specdemo.engines.base import Engine
+from specdemo.engines.base import BRIEF, Engine
 from specdemo.engines.genai import decoder, pipelines
 from specdemo.errors import PromptError
 from specdemo.measure.race import race
@@ -81,7 +81,7 @@ def test_special_tokens_that_somebody_typed_are_text_with_and_without_a_template
 
 @pytest.mark.parametrize("engine_name", ["genai", "traced"])
 def test_both_sides_of_both_engines_read_typed_special_tokens_alike(engine_name: EngineName, tmp_path: Path) -> None:
-    engine = load_engine(engine_name, chat_pair(tmp_path))
+    engine = load_engine(engine_name, chat_pair(tmp_path), thoroughness=BRIEF)
     comparison, _ = turn(engine, TYPED)
     engine.close()
     assert comparison.plain.token_ids == comparison.speculative.token_ids
@@ -103,7 +103,7 @@ def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new
 ) -> None:
     for module, name in ((decoder, "PREFILL_CHUNK"), (pipelines, "PREFILL_CHUNK"), (sequences, "_CHUNK")):
         monkeypatch.setattr(module, name, CHUNK)
-    engine = load_engine(engine_name, chat_pair(tmp_path, enable_prefix_caching=True))
+    engine = load_engine(engine_name, chat_pair(tmp_path, enable_prefix_caching=True), thoroughness=BRIEF)
     long = "once upon a time there was a fox who " * (2 * CHUNK // 8)
     first, parts = turn(engine, long)
     assert len(parts) >= 2 * 2, "both sides report"
@@ -114,7 +114,9 @@ def test_a_long_prompt_is_read_in_parts_and_the_next_turn_reads_only_what_is_new
     assert second.history == history
     engine.close()
 
-    anew = load_engine(engine_name, engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")}))
+    anew = load_engine(
+        engine_name, engine.pair.model_copy(update={"runtime": RuntimeSettings(precision="f32")}), thoroughness=BRIEF
+    )
     again, parts = turn(anew, "And then?", history)
     assert len(parts) >= 2 * 2
     for side in ("plain", "speculative"):

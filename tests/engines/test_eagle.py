@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from specdemo.analysis import metrics
+from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config
 from specdemo.engines.traced import TracedEngine
@@ -37,14 +38,14 @@ every_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 @pytest.fixture(scope="module")
 def eagle() -> Iterator[GenAIEngine]:
-    engine = GenAIEngine(pair_from_folders(FOLDER / "target", FOLDER / "draft", F32))
+    engine = GenAIEngine(pair_from_folders(FOLDER / "target", FOLDER / "draft", F32), thoroughness=BRIEF)
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="module")
 def traced(eagle: GenAIEngine) -> Iterator[TracedEngine]:
-    engine = TracedEngine(eagle.pair)
+    engine = TracedEngine(eagle.pair, thoroughness=BRIEF)
     yield engine
     engine.close()
 
@@ -131,7 +132,7 @@ def test_end_of_text_stops_it(tmp_path: Path, eagle: GenAIEngine) -> None:
     end = max(set(ids), key=ids.index)  # comes late for the first time
     for file in (target / "config.json", target / "generation_config.json"):
         file.write_text(file.read_text().replace('"eos_token_id": 0', f'"eos_token_id": {end}'))
-    engine = GenAIEngine(pair_from_folders(target, FOLDER / "draft", F32))
+    engine = GenAIEngine(pair_from_folders(target, FOLDER / "draft", F32), thoroughness=BRIEF)
     for shape in SHAPES.values():
         run = speculate(engine, ignore_eos=False, **shape)
         assert run.token_ids == ids[: ids.index(end) + 1]
@@ -240,7 +241,7 @@ def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
 
 def test_of_a_text_that_is_kept_the_states_are_kept_too(eagle: GenAIEngine, traced: TracedEngine) -> None:
     keeping = F32.model_copy(update={"enable_prefix_caching": True})
-    engine = TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}))
+    engine = TracedEngine(eagle.pair.model_copy(update={"runtime": keeping}), thoroughness=BRIEF)
     for _ in range(4):  # more often than there are caches
         assert committed(speculate(engine)) == committed(speculate(traced))
     engine.close()
@@ -251,7 +252,7 @@ def test_a_head_drafts_without_paged_attention(eagle: GenAIEngine, monkeypatch: 
         raise RuntimeError
 
     monkeypatch.setattr("openvino._offline_transformations.paged_attention_transformation", fail)
-    engine = TracedEngine(eagle.pair)
+    engine = TracedEngine(eagle.pair, thoroughness=BRIEF)
     assert committed(speculate(engine)) == committed(speculate(eagle))
     engine.close()
 
@@ -273,7 +274,7 @@ def test_a_head_is_no_target() -> None:
 
 
 def test_a_head_for_another_target() -> None:
-    engine = GenAIEngine(pair_from_folders(BUNDLED / "target", FOLDER / "draft", F32))
+    engine = GenAIEngine(pair_from_folders(BUNDLED / "target", FOLDER / "draft", F32), thoroughness=BRIEF)
     with pytest.raises(PairError, match="'draft' does not fit 'target'; choose the target it was trained for"):
         speculate(engine)
     engine.close()
@@ -284,7 +285,7 @@ def test_a_head_needs_no_tokenizer_but_its_weights(tmp_path: Path, eagle: GenAIE
     for file in [*head.glob("*tokenizer*"), head / "generation_config.json"]:
         file.unlink()
     assert inspect_folder(head).eagle3
-    engine = GenAIEngine(pair_from_folders(FOLDER / "target", head, F32))
+    engine = GenAIEngine(pair_from_folders(FOLDER / "target", head, F32), thoroughness=BRIEF)
     assert speculate(engine).token_ids == speculate(eagle).token_ids
     engine.close()
     (head / "openvino_model.bin").unlink()

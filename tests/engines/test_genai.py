@@ -11,6 +11,7 @@ import openvino_genai
 import pytest
 
 from specdemo.analysis import metrics
+from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.pipelines import Pipelines, as_tensor, generation_config
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
@@ -82,7 +83,7 @@ def test_replay_explains_every_round(engine: GenAIEngine, drafter: dict[str, Any
 
 @pytest.fixture(scope="module")
 def own_precision() -> Iterator[GenAIEngine]:
-    engine = GenAIEngine(bundled_pair(precision="default"))
+    engine = GenAIEngine(bundled_pair(precision="default"), thoroughness=BRIEF)
     yield engine
     engine.close()
 
@@ -212,7 +213,7 @@ def sentence_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GenAIE
         content = (target / name).read_text().replace('"eos_token_id": 0', f'"eos_token_id": {full_stop}')
         (target / name).unlink()
         (target / name).write_text(content)
-    engine = GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32))
+    engine = GenAIEngine(pair_from_folders(target, BUNDLED / "draft", F32), thoroughness=BRIEF)
     assert engine.pipelines.tokenizer.decode([full_stop]) == "."
     yield engine
     engine.close()
@@ -258,7 +259,7 @@ def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         return config
 
     monkeypatch.setattr(Pipelines, "_scheduler", scheduler)
-    small = GenAIEngine(bundled_pair())
+    small = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
     for run in (plain, speculate):
         with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):
             run(small, max_new_tokens=200)
@@ -302,7 +303,7 @@ def test_a_model_openvino_refuses(tmp_path: Path) -> None:
 
 
 def test_a_pair_without_a_draft_looks_up(engine: GenAIEngine) -> None:
-    alone = GenAIEngine(pair_from_folders(BUNDLED / "target", None, F32))
+    alone = GenAIEngine(pair_from_folders(BUNDLED / "target", None, F32), thoroughness=BRIEF)
     with pytest.raises(PairError, match="no draft model; add one, or choose prompt lookup"):
         alone.decoder(Request.of("Once", GenerationSettings()))
     run = speculate(alone, drafter="lookup")

@@ -9,6 +9,7 @@ import pytest
 from openvino import opset13 as ops
 
 from specdemo.engines import load_engine
+from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
 from specdemo.measure.race import race, run_alone, with_counters
@@ -60,7 +61,7 @@ def test_a_dflash_draft_is_known_by_its_configuration(draft: Path, tmp_path: Pat
 @pytest.mark.openvino
 @pytest.mark.parametrize("lookahead", [1, 3, 6])
 def test_a_dflash_draft_decodes_and_outputs_stay_the_targets(draft: Path, lookahead: int) -> None:
-    engine = load_engine("genai", pair_with(draft))
+    engine = load_engine("genai", pair_with(draft), thoroughness=BRIEF)
     settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
     (comparison,) = (done for done in race(engine, "abc def ghi", settings) if isinstance(done, Comparison))
     engine.close()
@@ -76,7 +77,7 @@ def test_a_dflash_draft_decodes_and_outputs_stay_the_targets(draft: Path, lookah
 
 @pytest.mark.openvino
 def test_prompt_lookup_works_beside_a_dflash_draft(draft: Path) -> None:
-    engine = load_engine("genai", pair_with(draft))
+    engine = load_engine("genai", pair_with(draft), thoroughness=BRIEF)
     plain, copied = (
         run_alone(engine.decoder(Request("abc abc abc", strategy, max_new_tokens=16, ignore_eos=True)))
         for strategy in (Plain(), Lookup(3, 3))
@@ -107,7 +108,7 @@ def test_what_a_dflash_draft_cannot_is_refused_before_loading(draft: Path) -> No
 
 @pytest.mark.openvino
 def test_a_dflash_draft_serves_one_request_at_a_time(draft: Path) -> None:
-    engine = GenAIEngine(pair_with(draft))
+    engine = GenAIEngine(pair_with(draft), thoroughness=BRIEF)
     with pytest.raises(SettingsError, match="decodes one request at a time"):
         engine.batch(Constant(4))
     engine.close()
@@ -149,7 +150,7 @@ def test_a_folder_of_parts_is_listed_with_its_head(tmp_path: Path) -> None:
 @pytest.mark.openvino
 @pytest.mark.parametrize("lookahead", [1, 3])
 def test_a_multi_token_prediction_head_decodes_and_genai_counts_the_same(lookahead: int) -> None:
-    engine = load_engine("genai", mtp_pair())
+    engine = load_engine("genai", mtp_pair(), thoroughness=BRIEF)
     settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
     (comparison,) = (done for done in race(engine, PROMPT, settings) if isinstance(done, Comparison))
     counters = with_counters(engine, comparison).counters
@@ -170,7 +171,7 @@ def test_a_multi_token_prediction_head_decodes_and_genai_counts_the_same(lookahe
 @pytest.mark.openvino
 def test_prompts_in_parts_are_prefilled_whole_and_alike() -> None:
     """A long prompt in chunks would part the head's states from its tokens."""
-    engine = load_engine("genai", mtp_pair())
+    engine = load_engine("genai", mtp_pair(), thoroughness=BRIEF)
     long = " ".join(["abc def"] * 60)
     plain, speculative = (
         run_alone(engine.decoder(Request(long, strategy, max_new_tokens=24, ignore_eos=True)))
@@ -182,7 +183,7 @@ def test_prompts_in_parts_are_prefilled_whole_and_alike() -> None:
 
 @pytest.mark.openvino
 def test_a_typed_special_token_is_refused_where_genai_takes_texts() -> None:
-    engine = load_engine("genai", mtp_pair())
+    engine = load_engine("genai", mtp_pair(), thoroughness=BRIEF)
     with pytest.raises(PromptError, match="holds a special token as text"):
         run_alone(engine.decoder(Request("abc <|im_start|> def", Plain(), max_new_tokens=4)))
     with pytest.raises(PromptError, match="at least two tokens"):
@@ -204,7 +205,7 @@ def test_what_a_multi_token_prediction_head_cannot_is_refused_before_loading() -
             check_strategy(pair, engine, strategy, sampling)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="without prefix caching; switch prefix caching off"):
         check_strategy(mtp_pair(enable_prefix_caching=True), "genai", Constant(4), Sampling())
-    engines = GenAIEngine(pair, lazy=True)
+    engines = GenAIEngine(pair, lazy=True, thoroughness=BRIEF)
     for each in (Constant(4), Plain()):
         with pytest.raises(SettingsError, match="head decodes one request at a time"):
             engines.batch(each)

@@ -15,7 +15,7 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.analysis.metrics import passes
 from specdemo.decoding.lookahead import ConstantPolicy
-from specdemo.engines.base import Engine, rounds_of
+from specdemo.engines.base import BRIEF, Engine, rounds_of
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import EngineError, PairError, PromptError, SettingsError
@@ -166,7 +166,9 @@ def test_sampling_is_reproducible_by_seed(traced: TracedEngine) -> None:
 
 
 def test_a_model_that_drafts_for_itself_is_always_right() -> None:
-    twin = TracedEngine(pair_from_folders(BUNDLED / "draft", BUNDLED / "draft", RuntimeSettings(precision="f32")))
+    twin = TracedEngine(
+        pair_from_folders(BUNDLED / "draft", BUNDLED / "draft", RuntimeSettings(precision="f32")), thoroughness=BRIEF
+    )
     for sample in (False, True):
         run = speculate(twin, do_sample=sample, num_assistant_tokens=3)
         assert {step.accepted for step in run.rounds[:-1]} == {3}
@@ -249,7 +251,7 @@ def test_prompts_and_pairs_that_cannot_be_run(traced: TracedEngine) -> None:
         plain(traced, " ")
     with pytest.raises(PromptError, match="not valid Unicode"):
         plain(traced, "\ud800")
-    alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()))
+    alone = TracedEngine(pair_from_folders(BUNDLED / "target", None, RuntimeSettings()), thoroughness=BRIEF)
     with pytest.raises(PairError, match="no draft model"):
         alone.decoder(Request.of("Once", settings()))
     assert len(speculate(alone, drafter="lookup", max_new_tokens=8).token_ids) == 8
@@ -259,7 +261,9 @@ def test_prompts_and_pairs_that_cannot_be_run(traced: TracedEngine) -> None:
 def foreign() -> Iterator[TracedEngine]:
     """The bundled target with a draft that has another tokenizer, of 512 tokens."""
     draft = Path(__file__).parents[1] / "fixtures" / "llama" / "draft"
-    engine = TracedEngine(pair_from_folders(BUNDLED / "target", draft, RuntimeSettings(precision="f32")))
+    engine = TracedEngine(
+        pair_from_folders(BUNDLED / "target", draft, RuntimeSettings(precision="f32")), thoroughness=BRIEF
+    )
     yield engine
     engine.close()
 
@@ -292,7 +296,7 @@ def test_translation_keeps_what_the_draft_gets_right(traced: TracedEngine, monke
         raise PairError("Target and draft have different tokenizers.")
 
     monkeypatch.setattr(Tokenizer, "check_fits", differs)
-    with closing(TracedEngine(bundled_pair())) as translating:
+    with closing(TracedEngine(bundled_pair(), thoroughness=BRIEF)) as translating:
         run = speculate(translating)
     assert run.token_ids == plain(traced).token_ids
     kept = metrics.acceptance_rate(run)

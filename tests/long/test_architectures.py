@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specdemo.analysis import metrics
-from specdemo.engines.base import Engine
+from specdemo.engines.base import BRIEF, Engine
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.traced import TracedEngine
 from specdemo.measure.race import run_alone
@@ -37,7 +37,7 @@ def test_every_fixture_is_tested() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_traced_greedy_speculation_writes_what_plain_decoding_writes(family: str) -> None:
-    engine = TracedEngine(pair_of(family))
+    engine = TracedEngine(pair_of(family), thoroughness=BRIEF)
     plain = decode(engine, plain=True)
     assert len(plain.token_ids) == TOKENS
     speculative = decode(engine)
@@ -51,7 +51,7 @@ def test_traced_greedy_speculation_writes_what_plain_decoding_writes(family: str
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_that_drafts_for_itself_is_right(family: str) -> None:
-    engine = TracedEngine(pair_of(family, "target"))
+    engine = TracedEngine(pair_of(family, "target"), thoroughness=BRIEF)
     run = decode(engine, num_assistant_tokens=3)
     assert run.token_ids == decode(engine, plain=True).token_ids
     assert metrics.acceptance_rate(run) == 1
@@ -60,7 +60,7 @@ def test_a_model_that_drafts_for_itself_is_right(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_genai_runs_it(family: str) -> None:
-    engine = GenAIEngine(pair_of(family))
+    engine = GenAIEngine(pair_of(family), thoroughness=BRIEF)
     for run in (decode(engine, plain=True), decode(engine)):
         assert len(run.token_ids) == TOKENS
         assert run.finish_reason == "length"

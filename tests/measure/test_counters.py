@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from specdemo.analysis import metrics
+from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import EngineError
@@ -21,7 +22,7 @@ from tests.conftest import PROMPTS
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[GenAIEngine]:
-    engine = GenAIEngine(bundled_pair())
+    engine = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
     yield engine
     engine.close()
 

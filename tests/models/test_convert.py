@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specdemo.engines.base import BRIEF
 from specdemo.errors import ConversionError
 from specdemo.models import download as module
 from specdemo.models.download import convert, converted_folder
@@ -111,7 +112,9 @@ def test_each_family_is_converted_and_runs(family: str, weights: str, tmp_path: 
     assert model is not None
     assert (model.architecture, model.weights) == (family, weights)
     assert model.path is not None
-    engine = GenAIEngine(pair_from_folders(model.path, model.path, RuntimeSettings(precision="f32")))
+    engine = GenAIEngine(
+        pair_from_folders(model.path, model.path, RuntimeSettings(precision="f32")), thoroughness=BRIEF
+    )
     settings = GenerationSettings(ignore_eos=True, max_new_tokens=12)
     assert len(run_alone(engine.decoder(Request.of("Does it help", settings))).token_ids) == 12
     engine.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specdemo.engines.base import BRIEF
 from specdemo.errors import FolderError, PairError, UnknownNameError
 from specdemo.files import ASSETS
 from specdemo.models import checks
@@ -206,7 +207,9 @@ def test_a_draft_without_detokenizer_drafts(engine_name: str, tmp_path: Path) ->
 
     runtime, settings = RuntimeSettings(precision="f32"), GenerationSettings(engine=engine_name, max_new_tokens=16)
     draft = without_detokenizer(FIXTURES / "llama" / "draft", tmp_path)
-    engine = load_engine(settings.engine, pair_of(family("llama", "target"), draft, runtime=runtime))
+    engine = load_engine(
+        settings.engine, pair_of(family("llama", "target"), draft, runtime=runtime), thoroughness=BRIEF
+    )
     run = run_alone(engine.decoder(Request.of("Does it help", settings)))
     assert run.token_ids == run_alone(engine.decoder(Request.of("Does it help", settings).plain)).token_ids
     engine.close()

@@ -9,7 +9,7 @@ import pytest
 
 from specdemo.cli import main
 from specdemo.engines import load_engine
-from specdemo.engines.base import Engine
+from specdemo.engines.base import BRIEF, Engine
 from specdemo.measure.race import race, run_alone
 from specdemo.models.catalogue import find
 from specdemo.models.checks import is_recommended
@@ -38,7 +38,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         pair = default_pair(weights=weights)
     for _ in convert_pair(pair):
         pass
-    engine = load_engine(name, pair)
+    engine = load_engine(name, pair, thoroughness=BRIEF)
     yield engine
     engine.close()
 

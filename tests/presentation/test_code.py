@@ -14,6 +14,7 @@ import pytest
 import xllamacpp
 
 from specdemo.cli import main
+from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError
@@ -66,7 +67,7 @@ def test_the_lines_for_a_model_in_parts_write_what_the_engine_writes(capfd: pyte
     runtime = RuntimeSettings.checked(precision="f32", model_cache=False)
     pair = pair_of(inspect_folder(FIXTURES / "mtp"), runtime=runtime)
     settings = GenerationSettings(num_assistant_tokens=3, max_new_tokens=16, ignore_eos=True)
-    engine = GenAIEngine(pair)
+    engine = GenAIEngine(pair, thoroughness=BRIEF)
     expected = run_alone(engine.decoder(Request.of("abc def ghi", settings))).text
     engine.close()
     lines = code("genai", pair, settings, "abc def ghi", local=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from specdemo.cli import main
 from specdemo.decoding.indexes import TABLE
+from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import ModelError, SpecdemoError, UsageError
 from specdemo.files import ASSETS
@@ -172,7 +173,7 @@ def test_a_gguf_file_is_a_target(family: str, kind: Kind, tmp_path: Path, monkey
     assert curve[-1]["agreement"] >= 0
     assert (tmp_path / "made" / TABLE).exists() == (kind == "draft")
     assert made.detokenizer == (kind == "draft")
-    with closing(GenAIEngine(pair_of(target, made, runtime=RuntimeSettings()))) as engine:
+    with closing(GenAIEngine(pair_of(target, made, runtime=RuntimeSettings()), thoroughness=BRIEF)) as engine:
         settings = GenerationSettings(num_assistant_tokens=2, max_new_tokens=4)
         assert run_alone(engine.decoder(DecodingRequest.of("a b", settings))).token_ids
 
