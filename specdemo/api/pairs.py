@@ -411,7 +411,7 @@ def _experiment(
     with _opened(pair) as used:
         chosen = used.settings(**settings) if kind.settings is None else kind.settings(used.models, **settings)
         path = None if prompts is None else Path(prompts)
-        tasks = chosen_tasks(path, used.models.target.prompts, limit)
+        tasks = chosen_tasks(path, used.models.target.prompts, limit, turns=kind.turns)
         plan = kind.plan(used.models, tasks, chosen, **options)
         return _measured(used, plan, on_progress, extras=extras)
 

@@ -157,5 +157,5 @@ KIND = Kind(
     repeats=Range(10, REPEATS),
     why="of every run",
     charts=("speedup", "length", "position", "accepted", "passes", "against"),
-    tables=("advice", "against", "table", "lengths", "thinking"),
+    tables=("advice", "against", "table", "lengths", "positions", "thinking"),
 )

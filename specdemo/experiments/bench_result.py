@@ -143,7 +143,7 @@ def _report(result: Bench) -> Report:
             "table": Table("Every method on every task", COLUMNS, table(result)),
             **({"advice": advice_table(result)} if found else {}),
             **_length_table(result),
-            **_thinking_table(result),
+            **_part_tables(result),
         },
         notes=list(notes(result)),
         data=lambda: {
@@ -367,15 +367,21 @@ def _length_table(result: Bench) -> dict[str, Table]:
     return {"lengths": Table("By length of the prompt", columns, rows)} if rows else {}
 
 
-def _thinking_table(result: Bench) -> dict[str, Table]:
-    """Thinking and answer apart, where a model thinks."""
-    rows = [
-        (name, part.name, str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length))
-        for name, (trials, prompts) in _trials(result).items()
-        for part in by_thinking(trials, prompts)
-    ]
-    columns = ("method", "part", "speedup", "α", "τ")
-    return {"thinking": Table("Thinking and answer apart", columns, rows)} if rows else {}
+def _part_tables(result: Bench) -> dict[str, Table]:
+    """Blocks of the text; thinking and answer apart, where a model thinks."""
+    tables = {}
+    for name, title, first, parts_of in (
+        ("positions", "By position in the text", "tokens of the answer", by_position),
+        ("thinking", "Thinking and answer apart", "part", by_thinking),
+    ):
+        rows = [
+            (method, part.name, str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length))
+            for method, (trials, prompts) in _trials(result).items()
+            for part in parts_of(trials, prompts)
+        ]
+        if rows:
+            tables[name] = Table(title, ("method", first, "speedup", "α", "τ"), rows)
+    return tables
 
 
 def _speedup_bars(mine: list[Cell]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from specdemo.experiments.load_result import Load
 from specdemo.experiments.plan import Kind, Option, Plan, Range, Session, Stop, begin, never
 from specdemo.measure.closed_loop import NamedRequest, batch_engine, decode_at_once, serve, shuffled
 from specdemo.measure.hardware import Loader, measure_memory
-from specdemo.models.checks import check_strategy, with_tokenizers_compared
+from specdemo.models.checks import check_concurrent, with_tokenizers_compared
 from specdemo.records import SIDES, Costs, ModelPair, Request
 from specdemo.records.run import MOST_IN_FLIGHT, Block
 from specdemo.settings import GenerationSettings
@@ -104,7 +104,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
             raise SettingsError(f"Concurrent requests are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
         models = with_tokenizers_compared(self.pair)
         for each in self.variants.values():
-            check_strategy(models, each.engine, each.strategy, each.sampling)
+            check_concurrent(models, each.engine, each.strategy, each.sampling)
 
     def covers(self, row: LoadRow) -> bool:
         """Whether the row is of one of the repeats."""

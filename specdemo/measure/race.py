@@ -333,6 +333,8 @@ def _alternative(token: Token, logarithm: float) -> Alternative:
 
 MOST_SECONDS = 5.0
 """A run that took longer is not repeated for its counters: this call cannot be stopped."""
+MOST_SUSPECT_SECONDS = 30.0
+"""The same for a run in which nothing was accepted, whose models are loaded again."""
 ENOUGH = 12
 """Rounds in which not one proposal was accepted, before that looks like a fault."""
 
@@ -344,10 +346,11 @@ def with_counters(engine: Engine, comparison: Comparison, stop: Callable[[], boo
     """
     run = comparison.speculative
     seconds = run.prefill.seconds + metrics.decode_seconds(run)
-    if stop() or comparison.moves or run.finish_reason not in ("stop", "length") or seconds > MOST_SECONDS:
+    nothing = len(run.rounds) >= ENOUGH and not any(step.accepted for step in run.rounds)
+    most = MOST_SUSPECT_SECONDS if nothing else MOST_SECONDS
+    if stop() or comparison.moves or run.finish_reason not in ("stop", "length") or seconds > most:
         return comparison
     request = Request.of(comparison.prompt, comparison.settings, comparison.history)
-    nothing = len(run.rounds) >= ENOUGH and not any(step.accepted for step in run.rounds)
     try:
         counters = engine.counters(request, run.token_ids, reload=nothing)
     except (SpecdemoError, RuntimeError):

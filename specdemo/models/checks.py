@@ -212,6 +212,19 @@ def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, samp
         raise SettingsError(reason)
 
 
+def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
+    """Check that an engine can decode several requests at once with this pair.
+
+    Raises:
+        PairError, SettingsError: it cannot.
+    """
+    check_strategy(pair, engine, strategy, sampling)
+    by_head = pair.head == "dflash" and not isinstance(strategy, Plain) and strategy.drafter.model
+    if pair.target.in_parts or by_head:
+        name = "A DFlash draft" if by_head else "A model with a multi-token-prediction head"
+        raise SettingsError(f"{name} decodes one request at a time; compare single runs, or choose another draft.")
+
+
 def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
     """The pair with `translated` set by comparing its tokenizers; as it is while a file of it is not converted yet.
 

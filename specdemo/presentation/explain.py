@@ -106,7 +106,7 @@ def divergence_reason(comparison: Comparison) -> str:
     if settings.engine == "served":
         return _REMOTE_DIVERGENCE
     found = comparison.divergence
-    tree = _TREES if isinstance(settings.strategy, Tree) else ""
+    tree = f" {TREES}." if isinstance(settings.strategy, Tree) else ""
     if fault(comparison):
         return _reproduced(comparison)
     if found is not None:
@@ -123,7 +123,7 @@ def fault(comparison: Comparison) -> str:
     found, settings = comparison.divergence, comparison.settings
     if found is None or found.near_tie or settings.do_sample or settings.engine == "served":
         return ""
-    tree = _TREES if isinstance(settings.strategy, Tree) else ""
+    tree = f" {TREES}." if isinstance(settings.strategy, Tree) else ""
     return f"{_candidates(found)} So this is no tie: engine or model is at fault.{tree}"
 
 
@@ -142,9 +142,11 @@ _HARMLESS = "So this is a near-tie, which rounding decides: harmless."
 
 
 def _remedy(comparison: Comparison) -> str:
-    """The precision with which outputs diverge less often."""
+    """The precision with which outputs diverge less often; where they diverge in that one, none avoids it."""
     precision, weights = comparison.environment, comparison.pair.target.weights
     quantized = weights not in UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
+    if not quantized and {precision.inference_precision, precision.kv_cache_precision} == {"f32"}:
+        return "Inference runs in f32 with a KV cache in f32 here, so no other precision avoids it."
     return (
         f"Here inference runs in {precision.inference_precision} with a KV cache in {precision.kv_cache_precision}; "
         "in f32 throughout (--precision f32 --kv-cache-precision f32), outputs diverge less often."
@@ -158,6 +160,8 @@ def _reproduced(comparison: Comparison) -> str:
     It names what differs from the settings that the pair begins with: a terminal begins with them, too.
     """
     pair, words = comparison.pair, ["python", "-m", "specdemo", "compare", comparison.prompt]
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
+        words += [f"--{role}", model.name] if model is not None else []
     for chosen, initial in (
         (comparison.settings, initial_settings(pair.target)),
         (pair.runtime, initial_runtime(pair.target)),
@@ -168,10 +172,11 @@ def _reproduced(comparison: Comparison) -> str:
                 continue
             words += [f"--{'no-' * (value is False)}{flag}", *([] if isinstance(value, bool) else [str(value)])]
     earlier = " unless the chat's earlier turns matter" if comparison.history else ""
-    return "\n".join([f"With this pair, this reproduces it{earlier}:", *command(words)])
+    places = "where you gave a path or --models-dir, give it again"
+    return "\n".join([f"This reproduces it{earlier} ({places}):", *command(words)])
 
 
-_TREES = " Trees of EAGLE-3 heads are known to differ on CPUs (openvino issue 38079)."
+TREES = "Outputs of EAGLE-3 trees are known to differ on CPUs (openvino issue 38079)"
 
 
 _REMOTE_DIVERGENCE = (
@@ -187,7 +192,7 @@ _EXACT = (
 )
 _QUANTIZED = (
     " Since the weights are stored as {weights}, activations are quantized, too, in {groups}, which magnifies such "
-    "differences; with dynamic quantization off they stay as they are."
+    "differences; with --dynamic-quantization off they stay as they are."
 )
 
 

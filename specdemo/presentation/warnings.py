@@ -12,9 +12,10 @@ from specdemo.analysis import metrics
 from specdemo.analysis.estimates import Interval, Summary, of_comparison
 from specdemo.analysis.metrics import loop
 from specdemo.analysis.predict import predict
-from specdemo.presentation.explain import fault
+from specdemo.presentation.explain import TREES, fault
 from specdemo.presentation.figures import percent
 from specdemo.records import Comparison, Costs, Verdict
+from specdemo.strategies import Tree
 
 _BELOW = 0.95  # of v(1)
 _BUSY = 0.2  # of the machine's processor time
@@ -39,6 +40,7 @@ Kind = Literal[
     "no gain possible",
     "experts",
     "draft device",
+    "trees on a CPU",
 ]
 
 
@@ -57,6 +59,7 @@ _CHIPS: dict[Kind, str] = {
     "experts": "mixture of experts",
     "v(n) below 1": "step costs disturbed",
     "includes 1": "no clear difference",
+    "trees on a CPU": "trees may differ on CPUs",
 }
 """The warnings in a few words, gravest first."""
 _RANKS = {kind: rank for rank, kind in enumerate(_CHIPS)}
@@ -126,6 +129,9 @@ def causes(comparison: Comparison) -> Iterator[Caution]:
             "needs, so it costs more than in other models, and speculation gains less, or nothing.",
         )
     environment, runtime = comparison.environment, pair.runtime
+    by_tree = isinstance(comparison.settings.strategy, Tree)
+    if by_tree and environment.device == "CPU" and metrics.identical(comparison):
+        yield Caution("trees on a CPU", f"{TREES}; in this run they were identical.")
     if by_model and pair.draft is not None and not runtime.draft_device and not environment.served:
         target, draft = environment.device, environment.draft_device
         if target != draft:
@@ -144,8 +150,10 @@ def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]
         return
     if comparison.environment.served:
         why = "Check which draft the server was started with."
-    elif pair.eagle3:
-        why = "Probably the EAGLE-3 head was made for another target, or is damaged; try another one."
+    elif pair.head == "mtp":
+        why = "Probably the head was damaged when the model was exported; export it again."
+    elif pair.head is not None:
+        why = "Probably the head was made for another target, or is damaged; try another one."
     else:
         why = "Probably the draft is of another family; try another one."
     counters, again = comparison.counters, ""
@@ -156,6 +164,8 @@ def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]
         )
     elif counters is not None and counters.reloaded:
         again = " Loaded again, it is the same."
+    elif comparison.settings.engine == "genai" and not comparison.environment.served:
+        why += " Or the load is at fault (openvino.genai issue 4425): restart specdemo and compare."
     yield Caution(
         "nothing accepted",
         f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft.{again} {why}",

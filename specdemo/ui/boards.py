@@ -20,6 +20,7 @@ from specdemo.experiments.sweep_result import curves
 from specdemo.presentation.charts import (
     accepted_figure,
     base_figure,
+    colour,
     confidence_figure,
     lookahead_figure,
     plain_line,
@@ -166,7 +167,7 @@ def _shape_change(costs: Costs) -> str:
 
 def _verify_figure(costs: Costs) -> go.Figure:
     figure = base_figure()
-    for steps, colour in zip(costs.contexts, _COLOURS, strict=False):
+    for steps, hue in zip(costs.contexts, _COLOURS, strict=False):
         one = steps.passes[0].middle
         middles = [spread.middle / one for spread in steps.passes]
         bars = {
@@ -182,7 +183,7 @@ def _verify_figure(costs: Costs) -> go.Figure:
             error_y=bars,
             name=f"after {steps.context} tokens: v(1) is {one * 1000:.2f} ms",
             mode="lines+markers",
-            line={"color": f"var({colour})"},
+            line={"color": f"var({hue})"},
             hovertemplate="v(%{x}) = %{y:.2f}",
         )
     figure.update_xaxes(title="tokens n per pass")
@@ -355,7 +356,7 @@ def _timed(comparison: Comparison) -> list[Trial]:
 
 
 def position_figure(comparison: Comparison) -> go.Figure:
-    """Speedup along the text, with intervals, over the race and its repeats; α in the hover."""
+    """Speedup, with intervals, and α along the text, over the race and its repeats."""
     parts = by_position(_timed(comparison))
     line = Line(
         "speedup",
@@ -363,7 +364,13 @@ def position_figure(comparison: Comparison) -> go.Figure:
         [part.speedup for part in parts],
         [f"{part.speedup}, α {number(part.acceptance_rate)}" for part in parts],
     )
-    return speedup_lines([line], "tokens")
+    figure = speedup_lines([line], "tokens", y_title="speedup, α")
+    rates = [part.acceptance_rate for part in parts]
+    if any(rate is not None for rate in rates):
+        dotted = {"color": colour(1), "dash": "dot"}
+        figure.add_scatter(x=line.x, y=rates, name="α", mode="lines+markers", line=dotted, hovertemplate="%{y:.2f}")
+        figure.update_layout(showlegend=True)
+    return figure
 
 
 def _parts_table(comparison: Comparison) -> Markup:

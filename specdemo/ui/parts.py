@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from markupsafe import Markup
@@ -16,6 +15,7 @@ from specdemo.models.converted import stored_form
 from specdemo.models.devices import draft_device
 from specdemo.models.machine import in_units, memory_free
 from specdemo.models.pairs import bundled_prompts
+from specdemo.presentation.code import command
 from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html
 from specdemo.records import HEADS, Model, ModelPair, Phase, Progress
@@ -252,10 +252,12 @@ def report_html(report: PairReport, *, own_directory: bool = False) -> str:
 
 
 def _training(target: Model, own_directory: bool) -> Markup:
-    where = " --models-dir DIR" if own_directory else ""  # its path is not shown to visitors
     name = f"{target.name.rpartition('/')[2].removesuffix('.gguf')}-draft"
-    command = f"python -m specdemo train-draft --target {quote(target.name)} --out {quote(name)}{where}"
-    return _NOTE.format("No matching draft found. Use prompt lookup now, or train one:") + _COMMAND.format(command)
+    words = ["python", "-m", "specdemo", "train-draft", "--target", target.name, "--out", name]
+    words += ["--models-dir", "DIR"] * own_directory  # its path is not shown to visitors
+    line, *others = command(words)
+    lines = _COMMAND.format(line) + Markup("").join(map(Markup("<p><code>{}</code></p>").format, others))
+    return _NOTE.format("No matching draft found. Use prompt lookup now, or train one:") + lines
 
 
 _ROWS = ("architecture", "parameters", "weights", "vocabulary", "context", "chat template")

@@ -161,6 +161,17 @@ def test_a_sweep_a_benchmark_and_a_load_run_end_in_reports(pair: specdemo.Pair, 
         loaded.figure("nothing")
 
 
+def test_a_load_run_asks_only_the_first_turn_of_a_chat(tmp_path: Path) -> None:
+    story = bundled_pair()
+    chatting = story.model_copy(update={"target": story.target.model_copy(update={"chat_template": True})})
+    suite, out = tmp_path / "chats.jsonl", tmp_path / "load.json"
+    suite.write_text(json.dumps({"question_id": 1, "category": "chat", "turns": [PROMPT, "And then?"]}) + "\n")
+    with specdemo.Pair(chatting, engines=scripted_app.load) as pair:
+        loaded = specdemo.load_test(pair, suite, levels=[1, 2], repeats=1, memory=False, max_new_tokens=24)
+    loaded.to_json(out)
+    assert [task["prompt"] for task in json.loads(out.read_text())["tasks"]] == [PROMPT]
+
+
 def test_mistakes_are_told_before_anything_is_loaded(pair: specdemo.Pair) -> None:
     with pytest.raises(SettingsError, match="less than or equal to"):
         specdemo.compare(pair, PROMPT, num_assistant_tokens=99)

@@ -13,10 +13,11 @@ from specdemo.engines.genai import GenAIEngine
 from specdemo.engines.genai.pipelines import as_tensor, generation_config
 from specdemo.engines.traced import TracedEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
-from specdemo.measure.race import race, run_alone
+from specdemo.measure.race import race, run_alone, with_counters
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.folder import inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair
+from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Request, Run, Verdict
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support.folders import pair_from_folders
@@ -119,6 +120,11 @@ def test_of_a_tree_only_what_it_committed_is_known(eagle: GenAIEngine) -> None:
     assert comparison.trace_source == "counts only"
     assert comparison.draft_agreement is None
     assert metrics.identical(comparison)
+    counters = with_counters(eagle, comparison).counters
+    assert counters is not None
+    assert (counters.same, counters.proposed > counters.accepted > 0) == (True, True)
+    counted = comparison.model_copy(update={"counters": counters})
+    assert f"GenAI counts {counters.proposed} proposals" in " ".join(notes(counted))
     assert all(step.proposed is None for step in comparison.speculative.rounds)
     assert metrics.acceptance_rate(comparison.speculative) is None
     length = metrics.mean_accepted_length(comparison.speculative)

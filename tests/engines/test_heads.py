@@ -8,10 +8,14 @@ import openvino
 import pytest
 from openvino import opset13 as ops
 
+from specdemo.analysis import metrics
 from specdemo.engines import load_engine
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
 from specdemo.errors import FolderError, PairError, PromptError, SettingsError
+from specdemo.experiments.load import LoadPlan
+from specdemo.experiments.plan import run as load_run
+from specdemo.experiments.suites import Task
 from specdemo.measure.race import race, run_alone, with_counters
 from specdemo.models.checks import check_engine, check_pair, check_strategy, drafts_for, is_recommended
 from specdemo.models.folder import inspect_folder, own_head
@@ -64,9 +68,12 @@ def test_a_dflash_draft_decodes_and_outputs_stay_the_targets(draft: Path, lookah
     engine = load_engine("genai", pair_with(draft), thoroughness=BRIEF)
     settings = GenerationSettings(num_assistant_tokens=lookahead, max_new_tokens=40, ignore_eos=True)
     (comparison,) = (done for done in race(engine, "abc def ghi", settings) if isinstance(done, Comparison))
+    counters = with_counters(engine, comparison).counters
     engine.close()
     assert comparison.plain.token_ids == comparison.speculative.token_ids
     assert comparison.trace_source == "counts only"
+    assert counters is not None
+    assert (counters.proposed, counters.accepted) == metrics.proposed_and_accepted(comparison.speculative)
     rounds = comparison.speculative.rounds[1:]
     assert any(len(step.committed) > 1 for step in rounds), "some proposals are accepted"
     for step in rounds[:-1]:
@@ -112,6 +119,14 @@ def test_a_dflash_draft_serves_one_request_at_a_time(draft: Path) -> None:
     with pytest.raises(SettingsError, match="decodes one request at a time"):
         engine.batch(Constant(4))
     engine.close()
+
+
+def test_load_runs_with_heads_are_refused_before_anything_is_loaded(draft: Path) -> None:
+    for pair in (pair_with(draft), mtp_pair()):
+        task = Task(name="one", task="tales", prompt="abc def")
+        plan = LoadPlan(pair, [task], GenerationSettings(ignore_eos=True), (1, 2))
+        with pytest.raises(SettingsError, match="decodes one request at a time"):
+            next(load_run(plan, pytest.fail))
 
 
 def test_which_engines_can_run_it_is_reported(draft: Path) -> None:

@@ -18,6 +18,7 @@ from specdemo.presentation import schema
 from specdemo.presentation.explain import divergence_reason
 from specdemo.presentation.figures import grounds_html
 from specdemo.presentation.verdict import verdict
+from specdemo.presentation.warnings import warnings
 from specdemo.records import Alternative, Comparison, Divergence, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
 from tests.conftest import PROMPTS
@@ -61,14 +62,18 @@ def test_what_rounding_cannot_explain_is_a_fault_with_the_line_that_reproduces_i
     assert "“ over” 62 % (plain) and “ otherwise” 11 %" in conclusion.doubt
     assert "no tie: engine or model is at fault" in conclusion.doubt
     assert len([paragraph for paragraph in conclusion.why if "at fault" in paragraph]) == 1
-    command = "python -m specdemo compare Say --num-assistant-tokens 3 --no-apply-chat-template"
-    assert divergence_reason(parted).splitlines() == ["With this pair, this reproduces it:", command]
+    names = "--target scripted --draft scripted"
+    command = f"python -m specdemo compare Say {names} --num-assistant-tokens 3 --no-apply-chat-template"
+    assert divergence_reason(parted).splitlines() == [
+        "This reproduces it (where you gave a path or --models-dir, give it again):",
+        command,
+    ]
     assert f"<code>{command}</code>" in grounds_html(conclusion.why)
     shown = io.StringIO()
     print_comparison(Console(file=shown, width=60), parted, explained=True)
     assert command in shown.getvalue().splitlines()  # whole, so that it can be copied
     reason = divergence_reason(parted.model_copy(update={"prompt": "Don't"}))
-    assert reason.splitlines()[-1].startswith("# in PowerShell: python -m specdemo compare 'Don''t' --num")
+    assert reason.splitlines()[-1].startswith("# in PowerShell: python -m specdemo compare 'Don''t' --target")
 
 
 def test_that_line_names_what_differs_from_what_the_pair_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +90,7 @@ def test_that_line_names_what_differs_from_what_the_pair_begins_with(monkeypatch
     pair = comparison.pair.model_copy(update={"runtime": runtime})
     reason = divergence_reason(comparison.model_copy(update={"divergence": apart, "pair": pair}))
     words = "--num-assistant-tokens 4 --precision bf16 --no-dynamic-split-fuse"
-    assert reason.endswith(f"python -m specdemo compare Say {words}")
+    assert reason.endswith(f"python -m specdemo compare Say --target scripted --draft scripted {words}")
 
 
 def test_a_tree_carries_the_warning_that_trees_differ() -> None:
@@ -96,6 +101,31 @@ def test_a_tree_carries_the_warning_that_trees_differ() -> None:
         update = {"divergence": divergence, "settings": tree}
         assert "openvino issue 38079" in divergence_reason(comparison.model_copy(update=update))
         assert "38079" not in divergence_reason(comparison.model_copy(update={"divergence": divergence}))
+
+
+def test_a_tree_on_a_cpu_carries_it_also_where_outputs_are_identical() -> None:
+    comparison = compared(ScriptedEngine())
+    tree = comparison.settings.model_copy(update={"tree_depth": 2})
+    on_cpu = comparison.environment.model_copy(update={"device": "CPU"})
+    for settings, environment, warned in (
+        (tree, on_cpu, True),
+        (tree, comparison.environment, False),
+        (comparison.settings, on_cpu, False),
+    ):
+        told = " ".join(
+            each.reason
+            for each in warnings(comparison.model_copy(update={"settings": settings, "environment": environment}))
+        )
+        assert ("openvino issue 38079); in this run they were identical" in told) is warned
+
+
+def test_in_f32_throughout_no_other_precision_is_advised() -> None:
+    comparison = compared(ScriptedEngine(diverges_at=5, rounding=0.02))
+    exact = {"inference_precision": "f32", "kv_cache_precision": "f32"}
+    environment = comparison.environment.model_copy(update=exact)
+    reason = divergence_reason(comparison.model_copy(update={"environment": environment}))
+    assert reason.endswith("so no other precision avoids it.")
+    assert "--precision f32" not in reason
 
 
 def test_nothing_is_sought_where_nothing_parts_or_nobody_can_tell() -> None:

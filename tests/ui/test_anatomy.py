@@ -171,6 +171,7 @@ def test_anatomy_shows_rounds_by_tokens_accepted_and_the_speedup_along_the_text(
     (bars,) = json.loads(shown["accepted"])["data"]
     assert sum(bars["y"]) == len(found.speculative.rounds)
     assert bars["y"][0] >= 41  # while it thinks, nothing is accepted
-    (line,) = json.loads(shown["position"])["data"]
+    line, rates = json.loads(shown["position"])["data"]
     assert line["y"][0] < 1 < line["y"][-1]
+    assert (rates["name"], rates["y"][0], rates["y"][-1]) == ("α", 0, 1)
     assert re.findall("<td>(thinking|answer)</td>", shown["parts"]) == ["thinking", "answer"]

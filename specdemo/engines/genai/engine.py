@@ -19,8 +19,8 @@ from specdemo.engines.genai.pipelines import (
     kind_of,
     read,
 )
-from specdemo.errors import EngineError, SettingsError
-from specdemo.models.checks import check_request, check_strategy
+from specdemo.errors import EngineError
+from specdemo.models.checks import check_concurrent, check_request
 from specdemo.models.devices import describe_environment
 from specdemo.records import SIDES, Costs, Counters, DraftRound, ModelPair, Request
 from specdemo.runtime.language_model import log_probabilities
@@ -64,13 +64,7 @@ class GenAIEngine:
         Raises:
             PairError, SettingsError: the pair cannot be decoded in this way.
         """
-        check_strategy(self.pair, "genai", strategy, Sampling())
-        if self.pair.head in ("dflash", "mtp"):
-            name = "A DFlash draft" if self.pair.head == "dflash" else "A multi-token-prediction head"
-            if strategy.drafter.model or self.pair.target.in_parts:
-                raise SettingsError(
-                    f"{name} decodes one request at a time; compare single runs, or choose another draft."
-                )
+        check_concurrent(self.pair, "genai", strategy, Sampling())
         return GenAIBatch(self.pipelines, strategy)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
@@ -155,10 +149,17 @@ class GenAIEngine:
             self.pipelines.discard(kind)
             raise EngineError() from error
         counted = result.extended_perf_metrics
+        processed = counted.get_num_draft_processed_tokens()
+        if (
+            self.pair.head == "dflash"
+        ):  # GenAI counts 0 proposals and 0 rejections; a pass of it proposes all it computes
+            proposed, rejected = processed, processed - counted.get_num_accepted_tokens()
+        else:
+            proposed, rejected = counted.get_num_draft_tokens(), counted.get_num_rejected_tokens()
         return Counters(
-            proposed=counted.get_num_draft_tokens(),
-            rejected=counted.get_num_rejected_tokens(),
-            processed=counted.get_num_draft_processed_tokens(),
+            proposed=proposed,
+            rejected=rejected,
+            processed=processed,
             draft_share=counted.get_draft_to_main_inference_duration_ratio(),
             same=text == self.pipelines.tokenizer.decode(wrote)
             if text is not None
