@@ -32,7 +32,7 @@ from specdemo.experiments.plan import run
 from specdemo.experiments.report import Report, Table
 from specdemo.experiments.sweep_result import Sweep
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.pairs import BUNDLED
+from specdemo.models.pairs import BUNDLED, PAIR_VARIABLE
 from specdemo.presentation import schema
 from specdemo.records import ModelPair, Progress
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -70,7 +70,7 @@ def test_the_file_that_a_space_starts_is_serve(
 def test_json_on_standard_output_is_one_object_and_nothing_else(tmp_path: Path) -> None:
     options = "--max-new-tokens 128 --ignore-eos --num-assistant-tokens 4 --repeats 1 --json -"
     command = [sys.executable, "-W", "error", "-m", "tests.support.hurried", "compare", PROMPTS[0], *options.split()]
-    variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    variables = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", PAIR_VARIABLE: "story-pair"}
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
