@@ -219,7 +219,7 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
         PairError, SettingsError: it cannot.
     """
     check_strategy(pair, engine, strategy, sampling)
-    by_head = pair.head == "dflash" and not isinstance(strategy, Plain) and strategy.drafter.model
+    by_head = pair.head == "dflash" and strategy.drafter.model
     if pair.target.in_parts or by_head:
         name = "A DFlash draft" if by_head else "A model with a multi-token-prediction head"
         raise SettingsError(f"{name} decodes one request at a time; compare single runs, or choose another draft.")

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from specdemo.models.catalogue import catalogue, find
 from specdemo.models.pairs import bundled_prompts
-from specdemo.records import Side, Turn
+from specdemo.records import SIDES, Turn
 from tests.support.browser import (
     WAIT,
     App,
@@ -33,7 +33,6 @@ from tests.support.hub import Hub
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
 WEIGHTS = "openvino_model.bin"
 ENTRY = find("qwen3-8b")
-SIDES: tuple[Side, Side] = ("plain", "speculative")
 LLAMA = "/#target=llama/target&draft=llama/draft&max_new_tokens=32&ignore_eos=true"
 
 

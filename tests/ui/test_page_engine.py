@@ -6,24 +6,12 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import Page, expect
 
-from specdemo.models.catalogue import find
 from specdemo.presentation import schema
-from specdemo.records import Side, Verdict
-from tests.support.browser import (
-    App,
-    Visit,
-    downloaded,
-    repeated,
-    run,
-    started,
-)
+from specdemo.records import SIDES, Verdict
+from tests.support.browser import App, Visit, downloaded, repeated, run, started
 from tests.support.proposals import proposals
 
 pytestmark = [pytest.mark.openvino, pytest.mark.browser]
-WEIGHTS = "openvino_model.bin"
-ENTRY = find("qwen3-8b")
-SIDES: tuple[Side, Side] = ("plain", "speculative")
-LLAMA = "/#target=llama/target&draft=llama/draft&max_new_tokens=32&ignore_eos=true"
 
 
 @pytest.fixture(scope="module")

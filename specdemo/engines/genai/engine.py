@@ -150,9 +150,7 @@ class GenAIEngine:
             raise EngineError() from error
         counted = result.extended_perf_metrics
         processed = counted.get_num_draft_processed_tokens()
-        if (
-            self.pair.head == "dflash"
-        ):  # GenAI counts 0 proposals and 0 rejections; a pass of it proposes all it computes
+        if self.pair.head == "dflash":  # GenAI counts neither proposals nor rejections; it proposes what it computes
             proposed, rejected = processed, processed - counted.get_num_accepted_tokens()
         else:
             proposed, rejected = counted.get_num_draft_tokens(), counted.get_num_rejected_tokens()
