@@ -1,6 +1,6 @@
 """How often the interval of a short race holds the true speedup, on a quiet machine and beside other programs.
 
-    python -m tests.benchmarks.coverage --out rows.jsonl [--minutes 25] [--races 12]
+    python -m tests.benchmarks.coverage --out HOUR [--minutes 25] [--races 12]
 
 The truth is what many quiet races of the same request take in all, which needs no estimate. They lie between the
 others, over the whole time: on a shared machine, passes of different lengths drift apart by a tenth within minutes,
@@ -8,8 +8,10 @@ and with them the true speedup. So there are two truths: that of the quiet races
 all of them. The races to be judged are short, each with a few repeats, quiet and while processes
 that this script starts ask for 25, 50 and 90 % of the processor in bursts of 0.05 to 0.5 s. Three settings of each
 pair are meant to lie above, near and below 1×; the truth says where they do. Run it on a machine that does nothing
-else. Rows are appended as they are measured, and measured ones are skipped, so that it can be interrupted;
-`--minutes` bounds a call. Prints a table in Markdown from all rows.
+else. The folder HOUR holds rows, appended as they are measured, and every comparison; measured ones are skipped, so
+that it can be interrupted; `--minutes` bounds a call. Prints a table in Markdown.
+
+`--table HOUR HOUR` measures nothing: it estimates the kept comparisons of several hours anew, by today's rule.
 """
 
 import argparse
@@ -170,9 +172,10 @@ def row(place: Place, condition: str, number: int, speedup: Speedup, load: float
 class Rows:
     """The file of rows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         """Read what there is."""
-        self._path = path
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = path = folder / "rows.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self.rows = [Measured(*json.loads(line)) for line in lines]
 
@@ -227,24 +230,53 @@ def measure(rows: Rows, pair: str, engine_name: str, arguments: argparse.Namespa
                             continue
                         comparison = compared(engine, prompt, settings, arguments.repeats)
                         rows.add(*measured(places[name], condition, number, comparison))
-                        if arguments.keep is not None:
-                            path = arguments.keep / "-".join((*places[name], condition.strip(" %"), f"{number}.json"))
-                            path.write_text(json_text(schema.to_json(comparison)), encoding="utf-8")
+                        path = kept(arguments.out, places[name], condition, number)
+                        path.write_text(json_text(schema.to_json(comparison)), encoding="utf-8")
             true(number + 1)  # the minutes of these races end with it
     finally:
         engine.close()
 
 
-def table(rows: Sequence[Measured]) -> Iterator[str]:
-    """Every condition of every pair and engine, then all together."""
+def kept(folder: Path, place: Place, condition: str, number: int) -> Path:
+    """The file of a comparison."""
+    return folder / "-".join((*place, condition.strip(" %"), f"{number}.json"))
+
+
+class Judged(NamedTuple):
+    """A race beside the true speedups of its minutes, `near`, and of its hour, `overall`."""
+
+    race: Measured
+    near: float
+    overall: float
+
+
+def judged(rows: Sequence[Measured]) -> Iterator[Judged]:
+    """The races of an hour."""
     truths = Truths(rows)
-    races = [each for each in rows if each.condition and truths.has(each.place)]
+    for each in rows:
+        if each.condition and truths.has(each.place):
+            yield Judged(each, truths.near(each), truths.overall(each.place))
+
+
+def again(folder: Path) -> Iterator[Measured]:
+    """The rows of an hour, its kept comparisons estimated anew."""
+    for each in Rows(folder).rows:
+        if not each.condition:
+            yield each
+        elif each.number > 0:
+            text = kept(folder, each.place, each.condition, each.number).read_bytes()
+            comparison = schema.from_text(text, "measure again")
+            yield from measured(each.place, each.condition, each.number, comparison)
+
+
+def table(races: Sequence[Judged]) -> Iterator[str]:
+    """Every condition of every pair and engine, then all together."""
     yield (
-        "| pair, engine | asked for | races | true speedups | held the truth of its minutes | of the whole time "
-        "| wrong side | half-width | said |"
+        "| pair, engine | load by other programs | races | true speedups | contains the truth of its minutes "
+        "| of the whole time | wrong side | half-width | said |"
     )
     yield "|---|---|---|---|---|---|---|---|---|"
-    places = sorted({(each.pair, each.engine) for each in races})
+    places = sorted({(each.race.pair, each.race.engine) for each in races})
     groups = [(f"{pair}, {engine}", {(pair, engine)}) for pair, engine in places]
     groups += [("all", set(places)), ("all, without repeats", set(places))]
     for name, members in groups:
@@ -253,10 +285,12 @@ def table(rows: Sequence[Measured]) -> Iterator[str]:
             of_it = [
                 each
                 for each in races
-                if (each.pair, each.engine) in members and each.condition == condition and (each.number < 0) == alone
+                if (each.race.pair, each.race.engine) in members
+                and each.race.condition == condition
+                and (each.race.number < 0) == alone
             ]
             if of_it:
-                yield f"| {name} | {condition} | {line(of_it, truths)} |"
+                yield f"| {name} | {condition} | {line(of_it)} |"
 
 
 class Truths:
@@ -287,19 +321,19 @@ def _ratio(parts: Sequence[Measured]) -> float:
     return sum(each.plain for each in parts) / sum(each.speculative for each in parts)
 
 
-def line(rows: Sequence[Measured], truths: Truths) -> str:
+def line(races: Sequence[Judged]) -> str:
     """The figures of one condition."""
-    near = [each.low <= truths.near(each) <= each.high for each in rows]
-    overall = [each.low <= truths.overall(each.place) <= each.high for each in rows]
-    wrong = sum(each.call == ("slower" if truths.overall(each.place) > 1 else "faster") for each in rows)
-    width = median((each.high / each.low) ** 0.5 - 1 for each in rows)
-    true = sorted({truths.overall(each.place) for each in rows})
-    said = Counter(each.call for each in rows)
+    near = [row.low <= truth <= row.high for row, truth, _ in races]
+    overall = [row.low <= truth <= row.high for row, _, truth in races]
+    wrong = sum(row.call == ("slower" if truth > 1 else "faster") for row, _, truth in races)
+    width = median((row.high / row.low) ** 0.5 - 1 for row, _, _ in races)
+    true = sorted({each.overall for each in races})
+    said = Counter(each.race.call for each in races)
     calls = ", ".join(f"{count} {call}" for call, count in sorted(said.items()))
     cells = (
-        len(rows),
+        len(races),
         f"{true[0]:.2f}–{true[-1]:.2f}",
-        *(f"{sum(held) / len(rows) * 100:.0f} %" for held in (near, overall)),
+        *(f"{sum(held) / len(races) * 100:.0f} %" for held in (near, overall)),
         wrong,
         f"±{width * 100:.0f} %",
         calls,
@@ -310,7 +344,9 @@ def line(rows: Sequence[Measured], truths: Truths) -> str:
 def main() -> None:
     """Measure what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    hours = parser.add_mutually_exclusive_group(required=True)
+    hours.add_argument("--out", type=Path, metavar="HOUR", help="measure into this folder")
+    hours.add_argument("--table", type=Path, nargs="+", metavar="HOUR", help="only print the table of these")
     parser.add_argument("--minutes", type=float, default=25)
     parser.add_argument("--races", type=int, default=12, help="of each setting in each condition, at most")
     parser.add_argument("--repeats", type=int, default=2)
@@ -320,17 +356,15 @@ def main() -> None:
     )
     parser.add_argument("--pairs", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep every comparison as JSON there")
-    parser.add_argument("--table", action="store_true", help="only print the table of what was measured")
     arguments = parser.parse_args()
-    if arguments.keep is not None:
-        arguments.keep.mkdir(parents=True, exist_ok=True)
-    rows = Rows(arguments.out)
-    end = monotonic() + arguments.minutes * 60
-    places = [(pair, engine) for pair in arguments.pairs for engine in arguments.engines]
-    for done, (pair, engine) in enumerate([] if arguments.table else places):
-        measure(rows, pair, engine, arguments, monotonic() + (end - monotonic()) / (len(places) - done))
-    print("\n".join(table(rows.rows)))
+    if arguments.out is not None:
+        rows = Rows(arguments.out)
+        end = monotonic() + arguments.minutes * 60
+        places = [(pair, engine) for pair in arguments.pairs for engine in arguments.engines]
+        for done, (pair, engine) in enumerate(places):
+            measure(rows, pair, engine, arguments, monotonic() + (end - monotonic()) / (len(places) - done))
+    races = [each for hour in arguments.table or [arguments.out] for each in judged(list(again(hour)))]
+    print("\n".join(table(races)))
 
 
 if __name__ == "__main__":
