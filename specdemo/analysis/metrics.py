@@ -59,6 +59,9 @@ def runs(agrees: Sequence[bool]) -> list[int]:
     return lengths[:0:-1]
 
 
+ROUNDS_TO_JUDGE = 12
+"""Not one proposal accepted in so many rounds looks like a fault."""
+
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
     "acceptance_rate": "accepted / proposed, over rounds whose proposals are known",

@@ -27,8 +27,8 @@ from specdemo.experiments.plan import Kind, Plan, run_with_extras
 from specdemo.experiments.plan import run as run_plan
 from specdemo.experiments.suites import chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
-from specdemo.measure.race import race, with_counters
-from specdemo.measure.trials import repeats as repeated
+from specdemo.measure.race import race
+from specdemo.measure.trials import confirmed
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
@@ -238,10 +238,7 @@ def _compared(
     for event in race(engine, prompt, settings, history=history, stop=stop, costs=costs):
         yield event
         if isinstance(event, Comparison):
-            last = event
-            for last in repeated(engine, event, number=number, stop=stop):
-                yield last
-            yield with_counters(engine, last, stop)
+            yield from confirmed(engine, event, number=number, stop=stop)
 
 
 def load(

@@ -21,9 +21,9 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import announced, print_comparison, show_conversion
 from specdemo.files import write_bytes, write_json
-from specdemo.measure.race import race, with_counters
+from specdemo.measure.race import race
 from specdemo.measure.step_costs import measure_costs
-from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, repeats
+from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, confirmed
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.presentation import schema, share
@@ -87,10 +87,8 @@ def _compare(options: argparse.Namespace) -> None:
                 comparison = progress
             announce(progress.name if isinstance(progress, Phase) else "racing")
         assert comparison is not None, "a race that nobody stops ends with a comparison"
-        for more in repeats(engine, comparison, number=options.repeats):
-            comparison = more
-            announce("repeating", f", {len(more.repeats)} so far")
-        comparison = with_counters(engine, comparison)
+        for comparison in confirmed(engine, comparison, number=options.repeats):
+            announce("repeating", f", {len(comparison.repeats)} so far")
         if costs is None:
             announce("measuring step costs")
             comparison = comparison.model_copy(update={"costs": measure_costs(engine)})

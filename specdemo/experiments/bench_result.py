@@ -28,7 +28,7 @@ from specdemo.experiments.report import (
 from specdemo.experiments.trials import ALL, Cell, TrialResult, by_length, cells, problems
 from specdemo.measure.hardware import MEBIBYTE, Bound, MemoryUse
 from specdemo.presentation.charts import base_figure, colour, plain_line
-from specdemo.presentation.figures import number, percent
+from specdemo.presentation.figures import SPEED_COLUMNS, number, percent, speed_cells
 from specdemo.presentation.warnings import doubts_of
 from specdemo.presentation.wording import common_words
 from specdemo.records import Record, Trial
@@ -359,11 +359,8 @@ def _accepted_figure(result: Bench) -> go.Figure | None:
 
 def _length_table(result: Bench) -> dict[str, Table]:
     """Short prompts and long ones apart, where there are both."""
-    rows = [
-        (cell.name, cell.task, str(cell.speedup), number(cell.acceptance_rate), number(cell.mean_accepted_length))
-        for cell in by_length(result)
-    ]
-    columns = ("method", "tokens of the prompt", "speedup", "α", "τ")
+    rows = [(cell.name, cell.task, *speed_cells(cell)) for cell in by_length(result)]
+    columns = ("method", "tokens of the prompt", *SPEED_COLUMNS)
     return {"lengths": Table("By length of the prompt", columns, rows)} if rows else {}
 
 
@@ -375,12 +372,12 @@ def _part_tables(result: Bench) -> dict[str, Table]:
         ("thinking", "Thinking and answer apart", "part", by_thinking),
     ):
         rows = [
-            (method, part.name, str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length))
+            (method, part.name, *speed_cells(part))
             for method, (trials, prompts) in _trials(result).items()
             for part in parts_of(trials, prompts)
         ]
         if rows:
-            tables[name] = Table(title, ("method", first, "speedup", "α", "τ"), rows)
+            tables[name] = Table(title, ("method", first, *SPEED_COLUMNS), rows)
     return tables
 
 

@@ -335,8 +335,6 @@ MOST_SECONDS = 5.0
 """A run that took longer is not repeated for its counters: this call cannot be stopped."""
 MOST_SUSPECT_SECONDS = 30.0
 """The same for a run in which nothing was accepted, whose models are loaded again."""
-ENOUGH = 12
-"""Rounds in which not one proposal was accepted, before that looks like a fault."""
 
 
 def with_counters(engine: Engine, comparison: Comparison, stop: Callable[[], bool] = lambda: False) -> Comparison:
@@ -346,7 +344,7 @@ def with_counters(engine: Engine, comparison: Comparison, stop: Callable[[], boo
     """
     run = comparison.speculative
     seconds = run.prefill.seconds + metrics.decode_seconds(run)
-    nothing = len(run.rounds) >= ENOUGH and not any(step.accepted for step in run.rounds)
+    nothing = len(run.rounds) >= metrics.ROUNDS_TO_JUDGE and not any(step.accepted for step in run.rounds)
     most = MOST_SUSPECT_SECONDS if nothing else MOST_SECONDS
     if stop() or comparison.moves or run.finish_reason not in ("stop", "length") or seconds > most:
         return comparison

@@ -13,7 +13,7 @@ from specdemo.analysis.metrics import thinking_tokens
 from specdemo.engines.base import Engine
 from specdemo.errors import PairError, SettingsError
 from specdemo.measure.conditions import OtherLoad
-from specdemo.measure.race import run_alone
+from specdemo.measure.race import run_alone, with_counters
 from specdemo.models.checks import check_strategy
 from specdemo.records import Comparison, Costs, ModelPair, Request, Round, Run, Trial, Turn, Verdict
 from specdemo.settings import GenerationSettings
@@ -174,3 +174,24 @@ def repeats(
         yield comparison
         if until is not None and perf_counter() + plain + speculative > until:
             return
+
+
+def confirmed(
+    engine: Engine,
+    comparison: Comparison,
+    *,
+    number: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Comparison]:
+    """What makes the result of a finished race firm: its `repeats`, then its engine's own counters, if it has any.
+
+    Yields the comparison with each of them.
+
+    Raises:
+        SpecdemoError: the engine failed.
+    """
+    for comparison in repeats(engine, comparison, number=number, stop=stop):
+        yield comparison
+    counted = with_counters(engine, comparison, stop)
+    if counted is not comparison:
+        yield counted

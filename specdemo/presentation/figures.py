@@ -6,12 +6,14 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from specdemo.analysis import estimates, metrics
+from specdemo.analysis.estimates import Summary
 from specdemo.analysis.metrics import FORMULAS, verify_cost
 from specdemo.analysis.parts import accepted_per_round, race_of
 from specdemo.presentation.explain import notes
 from specdemo.records import Comparison, Costs, Run
 
 _POSITIONS = 16
+SPEED_COLUMNS = ("speedup", "α", "τ")
 
 
 class Figure(NamedTuple):
@@ -50,6 +52,11 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     yield Figure("acceptance by position i", "", _positions(speculative), formulas["per_position"])
     yield Figure("rounds by tokens accepted", "", _histogram(comparison), formulas["accepted"])
     yield from _cost_figures(comparison)
+
+
+def speed_cells(part: Summary) -> tuple[str, str, str]:
+    """The cells of a table with `SPEED_COLUMNS`."""
+    return str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length)
 
 
 def _speedup(comparison: Comparison) -> Figure:

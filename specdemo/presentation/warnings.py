@@ -20,7 +20,6 @@ from specdemo.strategies import Tree
 _BELOW = 0.95  # of v(1)
 _BUSY = 0.2  # of the machine's processor time
 
-_ENOUGH = 12  # rounds in which not one proposal was accepted
 _SLOW = 0.3  # plain steps: a draft step that takes less is not to blame for the lack of any gain
 _EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
 """Parts of the architecture names of mixtures of experts."""
@@ -146,7 +145,7 @@ def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]
     """Warn if nothing was accepted, though enough rounds were judged."""
     rounds, pair = comparison.speculative.rounds, comparison.pair
     judged = sum(any(draft.verdict is not Verdict.DISCARDED for draft in step.proposed or ()) for step in rounds)
-    if not by_model or judged < _ENOUGH or any(step.accepted for step in rounds):
+    if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
         return
     if comparison.environment.served:
         why = "Check which draft the server was started with."

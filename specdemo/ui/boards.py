@@ -28,7 +28,7 @@ from specdemo.presentation.charts import (
     to_json,
 )
 from specdemo.presentation.explain import walk_through
-from specdemo.presentation.figures import number, percent
+from specdemo.presentation.figures import SPEED_COLUMNS, number, percent, speed_cells
 from specdemo.presentation.html import table_html, target_token_name
 from specdemo.presentation.wording import prompt_of, run_words
 from specdemo.records import Comparison, Costs, DraftToken, ModelPair, Round, Spread, Token, Trial
@@ -375,8 +375,5 @@ def position_figure(comparison: Comparison) -> go.Figure:
 
 def _parts_table(comparison: Comparison) -> Markup:
     """Speedup, α and τ of thinking and of the answer; empty for a model that does not think."""
-    rows = [
-        (part.name, str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length))
-        for part in by_thinking(_timed(comparison))
-    ]
-    return table_html(("part", "speedup", "α", "τ"), rows) if rows else Markup("")
+    rows = [(part.name, *speed_cells(part)) for part in by_thinking(_timed(comparison))]
+    return table_html(("part", *SPEED_COLUMNS), rows) if rows else Markup("")

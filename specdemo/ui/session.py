@@ -13,8 +13,8 @@ from specdemo.analysis.metrics import answer
 from specdemo.engines.base import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
-from specdemo.measure.race import LiveSettings, with_counters
-from specdemo.measure.trials import repeats
+from specdemo.measure.race import LiveSettings
+from specdemo.measure.trials import confirmed
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
 from specdemo.presentation.wording import is_chat
@@ -236,14 +236,10 @@ def _repeat_race(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
 ) -> Iterator[Comparison]:
     """Repeat a race, adding step costs measured since, and at the end the engine's own counters."""
-    begin = last = next(_with_costs(engine, stop=stop, costs=costs, comparison=comparison), comparison)
+    begin = next(_with_costs(engine, stop=stop, costs=costs, comparison=comparison), comparison)
     if begin is not comparison:
         yield begin
-    for last in repeats(engine, begin, stop=stop):
-        yield last
-    more = with_counters(engine, last, stop)
-    if more.counters is not None:
-        yield more
+    yield from confirmed(engine, begin, stop=stop)
 
 
 def _with_costs(
