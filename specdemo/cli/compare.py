@@ -87,8 +87,9 @@ def _compare(options: argparse.Namespace) -> None:
                 comparison = progress
             announce(progress.name if isinstance(progress, Phase) else "racing")
         assert comparison is not None, "a race that nobody stops ends with a comparison"
-        for comparison in confirmed(engine, comparison, number=options.repeats):
-            announce("repeating", f", {len(comparison.repeats)} so far")
+        for firmer in confirmed(engine, comparison, number=options.repeats):
+            comparison = firmer
+            announce("repeating", f", {len(firmer.repeats)} so far")
         if costs is None:
             announce("measuring step costs")
             comparison = comparison.model_copy(update={"costs": measure_costs(engine)})

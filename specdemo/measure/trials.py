@@ -190,8 +190,9 @@ def confirmed(
     Raises:
         SpecdemoError: the engine failed.
     """
-    for comparison in repeats(engine, comparison, number=number, stop=stop):
-        yield comparison
-    counted = with_counters(engine, comparison, stop)
-    if counted is not comparison:
+    last = comparison
+    for last in repeats(engine, comparison, number=number, stop=stop):
+        yield last
+    counted = with_counters(engine, last, stop)
+    if counted is not last:
         yield counted
