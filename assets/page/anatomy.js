@@ -15,6 +15,7 @@ export class Anatomy {
     this.steps = find(".steps");
     this.at = 0;
     /** @type {number | null} */ this.lit = null;
+    this.run = ""; // the steps of the run that is shown, as HTML
     /** @type {Record<number, Span>} */ this.spans = {};
     /** @type {[prompt: string, prefill: string]} */ this.beginning = ["", ""];
     const [timeline, confidence, lookahead, accepted, position] = CHARTS.map((name) => new Chart(find(`.chart.${name}`), { data: [], layout: {} }));
@@ -39,23 +40,28 @@ export class Anatomy {
     });
   }
 
-  /** @param {string} text */
+  /** Show a run; of the same run with more repeats, only what is new, at the same place. @param {string} text */
   receive(text) {
     if (!text) return;
     const run = JSON.parse(text);
     this.find(".anatomy").dataset.state = "full";
-    for (const name of ["about", "explanation", "steps", "table", "parts"]) this.find(`.${name}`).innerHTML = run[name]; // escaped by the server
+    const again = run.steps === this.run;
+    this.run = run.steps;
+    for (const name of ["about", "explanation", "table", "parts"]) this.find(`.${name}`).innerHTML = run[name]; // escaped by the server
+    if (!again) this.steps.innerHTML = run.steps;
     this.beginning = [run.prompt, run.prefill];
     for (const name of CHARTS) {
       this.charts[name].run = run.steps; // the zoom of this run does not apply to another one
       this.charts[name].show(JSON.parse(run[name]));
     }
     this.spans = spans(this.charts.timeline.figure.data);
-    this.lit = null;
-    this.find(".so-far").textContent = this.beginning.join("");
-    this.find(".place").textContent = "no rounds: the run ended at its first token";
-    this.at = 0;
-    setTimeout(() => this.go(0, false)); // once the timeline is drawn
+    if (!again) {
+      this.lit = null;
+      this.find(".so-far").textContent = this.beginning.join("");
+      this.find(".place").textContent = "no rounds: the run ended at its first token";
+      this.at = 0;
+    }
+    setTimeout(() => this.go(this.at, false)); // once the timeline is drawn
   }
 
   /** @param {KeyboardEvent} event */

@@ -10,6 +10,7 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
+from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.html import round_html
 from specdemo.records import Comparison, Verdict
@@ -263,14 +264,25 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
 
 def assert_opened_on_both_tabs(page: Page, folder: Path) -> None:
     """A saved run, and nothing else."""
-    *_, raced = race(ScriptedEngine(wrong=(4,)), "Say", GenerationSettings())
+    engine = ScriptedEngine(wrong=(4,))
+    *_, raced = race(engine, "Say", GenerationSettings())
     assert isinstance(raced, Comparison)
-    saved, wrong = folder / "run.json", folder / "wrong.json"
+    *_, firmer = repeats(engine, raced, number=1)
+    saved, again, wrong = (folder / f"{name}.json" for name in ("run", "again", "wrong"))
     saved.write_text(json.dumps(schema.to_json(raced)))
-    comparison = schema.from_json(schema.to_json(raced))
+    again.write_text(json.dumps(schema.to_json(firmer)))
+    comparison = schema.from_json(schema.to_json(firmer))
     wrong.write_text("{}")
     page.set_input_files("#open input, input[type=file]", saved)
-    expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
+    rounds = len(comparison.speculative.rounds)
+    expect(page.locator(".anatomy .step")).to_have_count(rounds)
+    page.click(".anatomy .forward")
+    chart = "JSON.stringify(document.querySelector('.anatomy .chart.position').data)"
+    before = page.evaluate(chart)
+    page.set_input_files("#open input, input[type=file]", again)  # as when a repeat ends while somebody reads
+    page.wait_for_function(f"before => {chart} !== before", arg=before)
+    rests(page)
+    expect(page.locator(".anatomy .place")).to_have_text(f"round 2 of {rounds}")
     page.set_input_files("#open input, input[type=file]", wrong)
     expect(page.locator("[role=alert]")).to_contain_text("not a comparison of schema 2")
     expect(page.locator(".anatomy .step")).to_have_count(len(comparison.speculative.rounds))
