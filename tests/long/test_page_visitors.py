@@ -1,0 +1,57 @@
+"""Several visitors of one page, and one whose connection is held: who waits, what it says, and who makes room."""
+
+import re
+
+import pytest
+from playwright.sync_api import BrowserContext, Route, expect
+
+from tests.support.browser import BRIEF, App, Visit, downloaded, finish, rests, run, start, watch
+
+pytestmark = pytest.mark.browser
+LONG = "/?max_new_tokens=2000"
+
+
+def test_a_second_visitor_waits_in_a_visible_queue_and_may_leave(visit: Visit) -> None:
+    first, second = visit(LONG), visit(BRIEF)
+    first.click("#run")
+    first.wait_for_selector(".race[data-state=playing]")
+    second.click("#run")
+    expect(second.locator("#message")).to_contain_text("Waiting for the machine")
+    expect(second.locator("#message .progress-text")).to_have_attribute("data-words", re.compile("You are next"))
+    expect(first.locator("#when .run")).to_be_visible()  # GenAI's lookahead cannot be moved during a run
+    expect(first.locator("#when .round")).to_be_hidden()
+    second.click("#leave")
+    expect(second.locator("#run")).to_have_text("Run")
+    expect(second.locator("#run")).to_be_enabled()
+    second.click("#run")
+    expect(second.locator("#message")).to_contain_text("queue: 1/1")
+    first.click("#stop")
+    finish(second)
+    assert downloaded(first).plain.finish_reason == "cancelled"
+    assert downloaded(second).plain.finish_reason == "length"  # the first visitor's Stop was not the second's
+
+    first.click("#run")  # and now closes the tab instead
+    expect(first.locator("#stop")).to_be_visible()
+    start(second)
+    expect(second.locator("#message")).to_contain_text("queue: 1/1")
+    first.close()
+    finish(second)
+    assert len(downloaded(second).plain.token_ids) == 48
+
+
+def test_a_page_says_why_it_waits_and_holds_no_connection(browser: BrowserContext, app: App) -> None:
+    page, held = browser.new_page(), list[Route]()
+    watch(page)
+    page.route("**/queue/join*", lambda route: held.append(route))
+    page.goto(app.url + BRIEF)
+    note = page.locator(".stalled")
+    expect(note).to_contain_text("it has no connection left: stop runs in other tabs, or close some")
+    expect(page.locator("#run")).to_be_disabled()
+    held.pop().continue_()
+    page.unroute("**/queue/join*")
+    expect(page.locator("#run")).to_be_enabled()
+    expect(note).to_have_count(0)
+    run(page)
+    expect(page.locator(".grounds")).to_contain_text(re.compile(r"\d repeat"))
+    rests(page, seconds=5)  # a browser opens six connections to a host: a seventh tab would wait for ever
+    page.close()
