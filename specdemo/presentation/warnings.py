@@ -233,7 +233,12 @@ def _impossible(speedup: Interval, length: float | None) -> Iterator[Caution]:
 
 def too_wide(speedup: Interval) -> str | None:
     """A warning if the runs differ too much."""
-    return f"The runs differ too much to name a speedup ({speedup.ends}); measure again." if speedup.wide else None
+    if not speedup.wide:
+        return None
+    if speedup.call in ("faster", "slower"):
+        how = f"Speculation is {speedup.call}, but the runs differ too much to say by how much"
+        return f"{how} ({speedup.ends}); measure again."
+    return f"The runs differ too much to name a speedup ({speedup.ends}); measure again."
 
 
 def busy(share: float | None) -> str | None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdemo.analysis import metrics
-from specdemo.analysis.estimates import of_comparison, summarise
+from specdemo.analysis.estimates import Interval, of_comparison, summarise
 from specdemo.analysis.metrics import Loop, loop
 from specdemo.analysis.predict import ceiling
 from specdemo.engines.base import THOROUGH
@@ -18,7 +18,7 @@ from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
 from specdemo.presentation.verdict import Conclusion, verdict
-from specdemo.presentation.warnings import causes, doubts_of, warnings
+from specdemo.presentation.warnings import causes, doubts_of, too_wide, warnings
 from specdemo.presentation.wording import in_words
 from specdemo.records import NOT_USED, Comparison, Costs, Move, Trial, WarmUp
 from specdemo.settings import GenerationSettings
@@ -162,6 +162,23 @@ def test_a_speedup_that_the_rounds_cannot_explain_is_doubted() -> None:
     assert doubt.reason.startswith(
         "A speedup of 3.25× is more than τ = 1.00 allows: every target pass committed a single"
     )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.7, 1.6, "The runs differ too much to name a speedup (0.70–1.60)"),
+        (
+            1.2,
+            2.4,
+            "Speculation is faster, but the runs differ too much to say by how much (1.20–2.40)",
+        ),
+        (1.2, 1.5, None),
+    ],
+)
+def test_a_wide_interval_is_doubted_in_size_not_in_direction(low: float, high: float, said: str | None) -> None:
+    doubt = too_wide(Interval(middle=(low * high) ** 0.5, low=low, high=high))
+    assert doubt == (said and f"{said}; measure again.".replace("(", "(95 % interval "))
 
 
 def test_what_disturbs_a_measurement_is_named() -> None:
