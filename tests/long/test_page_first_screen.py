@@ -9,10 +9,12 @@ from playwright.sync_api import Page, expect
 from specdemo.presentation import schema
 from tests.support.browser import (
     BRIEF,
+    TABS,
     Visit,
     downloaded,
     finalized,
     finish,
+    is_no_wider_than,
     open_tab,
     repeated,
     run,
@@ -48,6 +50,18 @@ UNCOVERED = """text => {
   return count;
 }"""
 """Lines of a pane that are uncovered when scrolled to."""
+
+CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
+    const box = e.getBoundingClientRect();
+    return box.width && (box.left < 0 || box.right > innerWidth) && !e.closest('.text, svg, .visually-hidden');
+}).map(e => e.outerHTML.slice(0, 80))"""
+"""Elements that the window cuts off."""
+
+EDGES = """() => ['#header', '.tabitem:not([style*="display: none"])'].map(selector => {
+    const { left, width } = document.querySelector(selector).getBoundingClientRect();
+    return `${left} ${width}`;
+}).join()"""
+"""Left edges and widths of the header and the open tab."""
 
 
 def lines(page: Page, side: str) -> float:
@@ -203,3 +217,22 @@ def test_a_lookahead_moved_while_it_runs_is_followed_and_marked(visit: Visit) ->
     lengths = [len(proposals(step)) for step in comparison.speculative.rounds]
     assert set(lengths[: move.round - 1]) == {4}
     assert set(lengths[move.round - 1 : -1]) == {7}
+
+
+def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit) -> None:
+    page = visit(BRIEF, width=390)
+    expect(page.locator("#run")).to_be_in_viewport()
+    run(page)
+    expect(page.locator(".verdict")).to_be_in_viewport()
+    page.click("#more button")
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 1000})
+        open_tab(page, "Compare")
+        finalized(page)
+        assert page.evaluate(CUT) == []
+        edges = set()
+        for name in TABS:
+            open_tab(page, name)
+            assert is_no_wider_than(page, width), name
+            edges.add(page.evaluate(EDGES))
+        assert len(edges) == 1

@@ -16,15 +16,11 @@ from specdemo.records import Comparison, Verdict
 from specdemo.settings import GenerationSettings
 from tests.support.browser import (
     BRIEF,
-    TABS,
     WAIT,
     Visit,
     downloaded,
-    finalized,
     frames,
     grown,
-    is_no_wider_than,
-    open_tab,
     repeated,
     rests,
     run,
@@ -35,16 +31,6 @@ from tests.support.proposals import proposals
 
 pytestmark = pytest.mark.browser
 LONG = "/?max_new_tokens=2000"
-CUT = """() => [...document.querySelectorAll('main *')].filter(e => {
-    const box = e.getBoundingClientRect();
-    return box.width && (box.left < 0 || box.right > innerWidth) && !e.closest('.text, svg, .visually-hidden');
-}).map(e => e.outerHTML.slice(0, 80))"""
-"""Elements that the window cuts off."""
-EDGES = """() => ['#header', '.tabitem:not([style*="display: none"])'].map(selector => {
-    const { left, width } = document.querySelector(selector).getBoundingClientRect();
-    return `${left} ${width}`;
-}).join()"""
-"""Left edges and widths of the header and the open tab."""
 
 
 CONTRAST = """element => {
@@ -341,22 +327,3 @@ def test_stop_keeps_what_there_is(visit: Visit) -> None:
     assert comparison.plain.finish_reason == "cancelled"
     assert 1 < len(comparison.plain.token_ids) < 2000
     expect(page.locator("#stop")).to_be_hidden()
-
-
-def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit) -> None:
-    page = visit(BRIEF, width=390)
-    expect(page.locator("#run")).to_be_in_viewport()
-    run(page)
-    expect(page.locator(".verdict")).to_be_in_viewport()
-    page.click("#more button")
-    for width in (390, 1440):
-        page.set_viewport_size({"width": width, "height": 1000})
-        open_tab(page, "Compare")
-        finalized(page)
-        assert page.evaluate(CUT) == []
-        edges = set()
-        for name in TABS:
-            open_tab(page, name)
-            assert is_no_wider_than(page, width), name
-            edges.add(page.evaluate(EDGES))
-        assert len(edges) == 1
