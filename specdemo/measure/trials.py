@@ -194,5 +194,5 @@ def confirmed(
     for last in repeats(engine, comparison, number=number, stop=stop):
         yield last
     counted = with_counters(engine, last, stop)
-    if counted is not last:
+    if counted.counters is not None:
         yield counted
