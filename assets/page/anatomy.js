@@ -15,7 +15,7 @@ export class Anatomy {
     this.steps = find(".steps");
     this.at = 0;
     /** @type {number | null} */ this.lit = null;
-    this.run = ""; // the steps of the run that is shown, as HTML
+    /** @type {string | null} */ this.run = null; // what the run that is shown wrote, and in which rounds
     /** @type {Record<number, Span>} */ this.spans = {};
     /** @type {[prompt: string, prefill: string]} */ this.beginning = ["", ""];
     const [timeline, confidence, lookahead, accepted, position] = CHARTS.map((name) => new Chart(find(`.chart.${name}`), { data: [], layout: {} }));
@@ -45,8 +45,9 @@ export class Anatomy {
     if (!text) return;
     const run = JSON.parse(text);
     this.find(".anatomy").dataset.state = "full";
-    const again = run.steps === this.run;
-    this.run = run.steps;
+    const shown = JSON.stringify([run.prompt, run.prefill, run.steps]);
+    const again = shown === this.run;
+    this.run = shown;
     for (const name of ["about", "explanation", "table", "parts"]) this.find(`.${name}`).innerHTML = run[name]; // escaped by the server
     if (!again) this.steps.innerHTML = run.steps;
     this.beginning = [run.prompt, run.prefill];

@@ -89,7 +89,8 @@ def _compare(options: argparse.Namespace) -> None:
         assert comparison is not None, "a race that nobody stops ends with a comparison"
         for firmer in confirmed(engine, comparison, number=options.repeats):
             comparison = firmer
-            announce("repeating", f", {len(firmer.repeats)} so far")
+            if firmer.counters is None:
+                announce("repeating", f", {len(firmer.repeats)} so far")
         if costs is None:
             announce("measuring step costs")
             comparison = comparison.model_copy(update={"costs": measure_costs(engine)})
