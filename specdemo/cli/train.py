@@ -3,7 +3,6 @@
 import argparse
 import importlib.util
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from specdemo.train import (
     make_table,
     read_passages,
     read_prompts,
+    sources_in,
 )
 
 INSTALL = f"pip install -r {ASSETS / 'train-requirements.txt'}"
@@ -50,7 +50,7 @@ def add_to(commands: Commands) -> None:
         help="of people: one per line, or JSONL with prompt and source",
     )
     parser.add_argument(
-        "--hold-out", metavar="SOURCE", default="", help="source of --prompts that is only tested on, not trained on"
+        "--hold-out", metavar="SOURCE", default="", help="source of --prompts or --text to test on only"
     )
     parser.add_argument("--passages", type=Path, metavar="FILE", help="text from which passages for tasks are taken")
     parser.add_argument("--text", type=Path, metavar="DIR", help="text of an earlier run to begin with")
@@ -112,7 +112,6 @@ def _train(options: argparse.Namespace) -> None:
         read_prompts(options.prompts) if options.prompts else (),
         read_passages(options.passages) if options.passages else (),
     )
-    check_source(options.hold_out, sources.prompts)
     directory: Path | None = options.models_dir
     out = models_dir(directory) / options.out
     if Path(options.out).name != options.out or options.out.startswith("."):
@@ -121,6 +120,7 @@ def _train(options: argparse.Namespace) -> None:
         raise UsageError(f"There is {str(out)!r} already; choose another --out, or delete it.")
     if options.text and not is_corpus(options.text):
         raise UsageError(f"--text {str(options.text)!r} holds no text of train-draft; name a folder with text.rows.")
+    check_source(options.hold_out, sources.prompts, options.text)
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     target = resolve(options.target, directory)
@@ -175,13 +175,18 @@ def check_installed() -> None:
         )
 
 
-def check_source(hold_out: str, prompts: Sequence[Prompt]) -> None:
-    """Check that the source to hold out is one of several.
+def check_source(hold_out: str, prompts: Sequence[Prompt], text: Path | None) -> None:
+    """Check that the source to hold out is one of several, of the prompts or of the text to begin with.
 
     Raises:
         UsageError: it is none of them, or the only one.
+        FileError: the text is damaged.
     """
-    sources = Counter(one.label.source for one in prompts)
-    if hold_out and (hold_out not in sources or len(sources) < 2):
-        names = ", ".join(sorted(sources)) or "none, without --prompts"
-        raise UsageError(f"--hold-out must be one of several sources of --prompts ({names}); choose another.")
+    if not hold_out:
+        return
+    sources = {one.label.source for one in prompts} | (sources_in(text) if text else set())
+    if hold_out not in sources or len(sources) < 2:
+        names = ", ".join(sorted(sources)) or "none, without either"
+        raise UsageError(
+            f"--hold-out must be one of several sources of --prompts or --text ({names}); choose another."
+        )

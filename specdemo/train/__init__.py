@@ -3,7 +3,7 @@
 What this package hands on needs no PyTorch; `specdemo.train.pipeline`, which trains, does.
 """
 
-from specdemo.train.corpus import is_corpus
+from specdemo.train.corpus import is_corpus, sources_in
 from specdemo.train.prompts import Prompt, read_passages, read_prompts
 from specdemo.train.request import FULL, KINDS, OBJECTIVES, VOCABULARY, Effort, Request
 from specdemo.train.table import make_table
@@ -22,4 +22,5 @@ __all__ = [
     "make_table",
     "read_passages",
     "read_prompts",
+    "sources_in",
 ]

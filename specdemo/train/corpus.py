@@ -187,6 +187,18 @@ def is_corpus(folder: Path) -> bool:
     return all((folder / name).is_file() or (folder / f"{name}.xz").is_file() for name in FILES)
 
 
+def sources_in(folder: Path) -> set[str]:
+    """Sources of the prompts in a folder's corpus, packed or not.
+
+    Raises:
+        FileError: the file is damaged.
+    """
+    try:
+        return {Label(*json.loads(line)).source for line in _stored(folder, FILES[2]).splitlines()}
+    except (TypeError, ValueError) as error:
+        raise _damaged(folder) from error
+
+
 def unpacked(folder: Path, scratch: Path) -> Corpus:
     """The corpus of a folder; a packed one is unpacked into `scratch`.
 
@@ -196,11 +208,18 @@ def unpacked(folder: Path, scratch: Path) -> Corpus:
     if (folder / FILES[0]).is_file():
         return Corpus(folder)
     scratch.mkdir(parents=True, exist_ok=True)
-    try:
-        for name in FILES:
-            (scratch / name).write_bytes(lzma.decompress((folder / f"{name}.xz").read_bytes()))
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise FileError(
-            f"The text in {str(folder)!r} is damaged; leave --text out, or name another folder."
-        ) from error
+    for name in FILES:
+        (scratch / name).write_bytes(_stored(folder, name))
     return Corpus(scratch)
+
+
+def _stored(folder: Path, name: str) -> bytes:
+    try:
+        file = folder / name
+        return file.read_bytes() if file.is_file() else lzma.decompress((folder / f"{name}.xz").read_bytes())
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise _damaged(folder) from error
+
+
+def _damaged(folder: Path) -> FileError:
+    return FileError(f"The text in {str(folder)!r} is damaged; leave --text out, or name another folder.")

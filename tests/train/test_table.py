@@ -74,7 +74,8 @@ def test_a_table_is_made_without_pytorch(
         "--text",
         str(tmp_path / ".counts.training" / "text"),
     ]
-    assert main([*options, *again], effort=SMALL) == 0
+    assert main([*options, *again, "--hold-out", "second"], effort=SMALL) == 0
+    assert "left out (second)" in (tmp_path / "again" / "README.md").read_text()
     taken = Corpus(tmp_path / ".again.training" / "text")
     assert 300 <= taken.answer_tokens < written.answer_tokens
     assert "a second" not in capfd.readouterr().err  # nothing was written anew
@@ -95,6 +96,12 @@ def test_a_table_is_made_without_pytorch(
     assert "counted, not trained" in capfd.readouterr().err
     assert main([*options, "--kind", "table", "--out", "x", "--text", str(tmp_path)], effort=SMALL) == 2
     assert "text.rows" in capfd.readouterr().err
+    (damaged := tmp_path / "damaged").mkdir()
+    for name in ("text.ids.xz", "text.rows.xz", "text.labels.xz"):
+        (damaged / name).write_bytes(b"cut off")
+    asked = ["--kind", "table", "--out", "x", "--text", str(damaged), "--hold-out", "second"]
+    assert main([*options, *asked], effort=SMALL) == 2
+    assert "is damaged" in capfd.readouterr().err
 
 
 def test_a_corpus_keeps_answers_labels_and_batches(tmp_path: Path) -> None:
