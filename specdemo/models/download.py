@@ -9,6 +9,7 @@ final place and moves there when it is complete.
 import glob
 import importlib.util
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -338,8 +339,11 @@ def check_installed() -> None:
 def how_to_install() -> str:
     """The commands, with the versions that the project is tested with; PyTorch for the CPU is enough."""
     commands = re.findall(r"^#\s+(pip install .+)$", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
-    here = [re.sub(r"-r assets/(\S+)", rf"-r {ASSETS}/\1", command) for command in commands]
-    return " && ".join(f"{sys.executable} -m {command}" for command in here)
+    python = shlex.quote(sys.executable)
+    here = [
+        re.sub(r"-r assets/(\S+)", lambda found: f"-r {shlex.quote(f'{ASSETS}/{found[1]}')}", one) for one in commands
+    ]
+    return " && ".join(f"{python} -m {command}" for command in here)
 
 
 def export(

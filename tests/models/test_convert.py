@@ -1,6 +1,7 @@
 """Conversion; where optimum-intel is installed, of a tiny random-weight model of each family in the catalogue."""
 
 import importlib.util
+import shlex
 import shutil
 from pathlib import Path
 
@@ -33,6 +34,11 @@ def test_without_optimum_the_message_has_the_commands_that_install_it(tmp_path: 
     requirements = message.rpartition("-r ")[2].strip()
     assert Path(requirements).is_file()
     assert not (tmp_path / "out").exists()
+
+
+def test_those_commands_hold_where_a_path_has_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/my python/bin/python")
+    assert shlex.split(module.how_to_install())[:4] == ["/my python/bin/python", "-m", "pip", "install"]
 
 
 def test_where_a_converted_model_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,7 +280,7 @@ COMPARE = "compare"
 FIND = "Find my best setting"
 QUICK, THOROUGH = "30 seconds", "Thorough"
 _FROM_BROWSER = script("settings.js", "withChat")
-_WHEN = '<p class="round">Takes effect in the next round.</p><p class="run">Takes effect in the next run.</p>'
+_WHEN = '<p class="round">Takes effect in the next round.</p><p class="run">Takes effect on the next run.</p>'
 _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
