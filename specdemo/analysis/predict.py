@@ -71,13 +71,13 @@ def expected_length(acceptance: float, lookahead: int) -> float:
     return sum(acceptance**i for i in range(lookahead + 1))
 
 
-def predict(costs: Costs, acceptance: float, drafter: str = "model") -> Prediction | None:
+def predict(costs: Costs, acceptance: float, *, free: bool = False) -> Prediction | None:
     """Speedups with acceptance α at every lookahead whose verification was measured.
 
-    None where the draft's cost is unknown. Prompt lookup proposes at no cost; the prediction then assumes that it
-    finds something in every round.
+    None where the draft's cost is unknown. `free`: proposals cost nothing, as those of prompt lookup; the prediction
+    then assumes that there are some in every round.
     """
-    cost = 0.0 if drafter == "lookup" else metrics.draft_cost(costs)
+    cost = 0.0 if free else metrics.draft_cost(costs)
     if cost is None:
         return None
     length = partial(expected_length, acceptance)
@@ -89,32 +89,32 @@ def predict(costs: Costs, acceptance: float, drafter: str = "model") -> Predicti
     )
 
 
-def ceiling(costs: Costs, drafter: str = "model") -> tuple[float, int] | None:
+def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
     """What a perfect draft would reach, whose every proposal is accepted, and its best lookahead.
 
     None where the draft's cost is unknown. Passes measured as faster than one over a single token count as that.
     """
     least = costs.verify[0]
     possible = costs.model_copy(update={"verify": tuple(max(least, seconds) for seconds in costs.verify)})
-    found = predict(possible, 1.0, drafter)
+    found = predict(possible, 1.0, free=free)
     if found is None or not found.predicted:
         return None
     lookahead, speedup = max(enumerate(found.predicted, 1), key=lambda pair: pair[1])
     return speedup, lookahead
 
 
-def break_even(costs: Costs, drafter: str = "model") -> tuple[float | None, ...]:
+def break_even(costs: Costs, *, free: bool = False) -> tuple[float | None, ...]:
     """The acceptance α from which each lookahead is predicted to gain; None where it cannot, even if α is 1.
 
     Empty where the draft's cost is unknown. The prediction grows with α, so that halving finds it.
     """
     found: list[float | None] = []
-    most = predict(costs, 1.0, drafter)
+    most = predict(costs, 1.0, free=free)
     for index, best in enumerate(most.predicted if most is not None else ()):
         low, high = 0.0, 1.0
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            prediction = predict(costs, middle, drafter)
+            prediction = predict(costs, middle, free=free)
             assert prediction is not None, "the draft's cost is the same"
             low, high = (low, middle) if prediction.predicted[index] > 1 else (middle, high)
         found.append(high if best > 1 else None)

@@ -32,7 +32,7 @@ from specdemo.measure.trials import confirmed
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
-from specdemo.models.pairs import default_pair, initial_runtime, initial_settings, pair_of
+from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
 from specdemo.records import (
     Comparison,
     Costs,
@@ -90,8 +90,7 @@ class Pair:
         Raises:
             SettingsError: one is out of its range, or two contradict each other.
         """
-        alone = {"drafter": "lookup"} if self.models.draft is None else {}
-        return initial_settings(self.models.target, **alone | chosen)
+        return initial_settings(self.models.target, **{"drafter": default_drafter(self.models)} | chosen)
 
     def stream(
         self, prompt: str, *, repeats: int | None = None, history: Sequence[Turn] = (), **settings: Any

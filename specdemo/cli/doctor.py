@@ -138,8 +138,8 @@ def allows(costs: Costs | None) -> list[dict[str, Any]]:
     """For each lookahead: v(γ + 1), the speedup if every proposal were accepted, and the α from which it gains."""
     if costs is None:
         return []
-    drafter = "lookup" if costs.draft_step is None else "model"
-    best, needed = predict(costs, 1.0, drafter), break_even(costs, drafter)
+    free = costs.draft_step is None
+    best, needed = predict(costs, 1.0, free=free), break_even(costs, free=free)
     if best is None:
         return []
     return [

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from specdemo.engines.server import served_pair
 from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.models.library import resolve
-from specdemo.models.pairs import default_pair, initial_runtime, initial_settings, pair_of
+from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
 from specdemo.models.places import MODELS_VARIABLE
 from specdemo.records import SILENCE_SECONDS, ModelPair, Server, Servers
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, choices
@@ -128,7 +128,7 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
     """The servers that the options, or else the environment, name; None if there are none.
 
     Raises:
-        UsageError: an address is none.
+        UsageError: a URL is invalid.
     """
     urls = {
         "plain": options.plain_url or os.environ.get(PLAIN_URL_VARIABLE),
@@ -205,7 +205,7 @@ def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSe
     """
     alone = pair.draft is None
     asked = hasattr(options, "drafter")
-    settings = chosen_settings(options, pair, **{"drafter": "lookup"} if alone and not asked else {})
+    settings = chosen_settings(options, pair, **{} if asked else {"drafter": default_drafter(pair)})
     if alone and settings.strategy.drafter.model:
         raise UsageError("A target alone has no draft model; give one with --draft, or choose --drafter lookup.")
     if alone and not asked:

@@ -14,7 +14,7 @@ from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.measure.hardware import Loader, measure_bound, measure_memory
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
-from specdemo.models.pairs import initial_settings
+from specdemo.models.pairs import default_drafter, initial_settings
 from specdemo.records import SIDES, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, STRATEGIES, EngineName, strategies, supports
@@ -96,12 +96,11 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
     pair, uses = result.header.pair, []
     if pair.target.server is not None:  # nothing of it is on this machine
         return result
-    drafter = "model" if pair.draft is not None else "lookup"
     ran = {row.prompt for row in result.rows if row.trial is not None}
     prompt = next((task.prompt for task in result.tasks if task.name in ran), WARM_UP_PROMPT)
     for engine in result.engines:
         settings = result.header.settings.model_copy(
-            update={"engine": engine, "policy": "constant", "drafter": drafter}
+            update={"engine": engine, "policy": "constant", "drafter": default_drafter(pair)}
         )
         uses += [measure_memory(pair, prompt, settings, side, load, stop) for side in SIDES]
     if stop():

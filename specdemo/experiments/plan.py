@@ -23,7 +23,7 @@ from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row
 from specdemo.experiments.report import Report
 from specdemo.experiments.suites import Task
 from specdemo.measure.step_costs import measure_costs
-from specdemo.models.pairs import initial_settings
+from specdemo.models.pairs import default_drafter, initial_settings
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
@@ -312,7 +312,7 @@ def begin(pair: ModelPair, *, on: EngineName | None = None, **chosen: Any) -> Ge
     `on`: the engine that pairs on this machine begin with; None: their own.
     """
     here = {} if on is None or pair.target.server is not None else {"engine": on, "policy": "constant"}
-    return initial_settings(pair.target, **here | ({} if pair.draft is not None else {"drafter": "lookup"}) | chosen)
+    return initial_settings(pair.target, **{"drafter": default_drafter(pair)} | here | chosen)
 
 
 _PROMPTS, _REPEATS, _TOKENS = Range(32, 4), Range(12, 6), Range(512, 64)

@@ -75,6 +75,11 @@ def initial_settings(target: Model, **chosen: Any) -> GenerationSettings:
     return GenerationSettings.checked(**default_settings(target).generation | chosen)
 
 
+def default_drafter(pair: ModelPair) -> str:
+    """The drafter that a pair begins with: prompt lookup where it has no draft."""
+    return "lookup" if pair.draft is None else "model"
+
+
 def default_pair(**runtime: Any) -> ModelPair:
     """The default pair: the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
 

@@ -248,7 +248,7 @@ def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
         return None
     if speedup is None or speedup.call == _TOO_NOISY:
         return None
-    return ceiling(comparison.costs, "model" if settings.strategy.drafter.model else "lookup")
+    return ceiling(comparison.costs, free=not settings.strategy.drafter.model)
 
 
 def _costs(costs: Costs, lookahead: int | None, *, drafted: bool) -> str:

@@ -186,7 +186,7 @@ def _of_counters(comparison: Comparison) -> Iterator[Caution]:
 
 def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Caution]:
     """Warn if speculation could gain nothing even if every proposal were accepted, and name the steps to blame."""
-    free, drafted, cost = predict(costs, 1.0, "lookup"), predict(costs, 1.0), metrics.draft_cost(costs)
+    free, drafted, cost = predict(costs, 1.0, free=True), predict(costs, 1.0), metrics.draft_cost(costs)
     slower = "Even if every proposal were accepted, plain decoding would be faster:"
     by_passes = free is not None and not free.best
     by_both = by_model and drafted is not None and not drafted.best

@@ -7,7 +7,7 @@ import gradio as gr
 from pydantic.fields import FieldInfo
 
 from specdemo.errors import SettingsError
-from specdemo.models.pairs import initial_settings
+from specdemo.models.pairs import default_drafter, initial_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import (
@@ -139,17 +139,12 @@ def initially(pair: ModelPair) -> dict[str, bool]:
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
     """Initial values of a pair's controls."""
-    return initial_settings(pair.target, drafter=first_drafter(pair)).model_dump()
+    return initial_settings(pair.target, drafter=default_drafter(pair)).model_dump()
 
 
 def first_policy(able: Collection[str]) -> str:
     """The default among policies."""
     return "constant" if "constant" in able or not able else next(iter(able))
-
-
-def first_drafter(pair: ModelPair) -> str:
-    """The default drafter."""
-    return "model" if pair.draft is not None else "lookup"
 
 
 def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
@@ -163,7 +158,7 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
     drafter = values["drafter"]
     able = drafters(pair, engine)
     if drafter not in able and (pair.draft is None or len(able) == 1):  # a hidden control keeps its value
-        drafter = first_drafter(pair)
+        drafter = default_drafter(pair)
     values = values | {"engine": engine, "drafter": drafter}
     if len(allowed := policies(pair, engine, drafter)) == 1:  # its control is hidden, and keeps its value
         values["policy"] = first_policy(allowed)

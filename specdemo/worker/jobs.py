@@ -32,7 +32,7 @@ from specdemo.measure.race import LiveSettings, race
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.checks import check_strategy
 from specdemo.models.gguf_convert import convert_pair
-from specdemo.models.pairs import initial_settings
+from specdemo.models.pairs import default_drafter, initial_settings
 from specdemo.records import Costs, ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
@@ -213,9 +213,8 @@ class Prepare:
             yield from engines.using(self.engine, self.pair)
 
     def _initial(self) -> GenerationSettings | None:
-        chosen = {"engine": self.engine} | ({"drafter": "lookup"} if self.pair.draft is None else {})
         with suppress(SettingsError):  # running it reports the error
-            return initial_settings(self.pair.target, **chosen)
+            return initial_settings(self.pair.target, engine=self.engine, drafter=default_drafter(self.pair))
         return None
 
 

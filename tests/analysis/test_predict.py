@@ -34,7 +34,7 @@ def test_nothing_pays_when_nothing_is_accepted() -> None:
 def test_prompt_lookup_drafts_at_no_cost_and_an_unknown_draft_predicts_nothing() -> None:
     unknown = COSTS.model_copy(update={"draft_step": None})
     assert predict(unknown, 0.5) is None
-    lookup = predict(unknown, 0.5, "lookup")
+    lookup = predict(unknown, 0.5, free=True)
     assert lookup is not None
     assert lookup.textbook == pytest.approx((1.5, 1.75, 1.875))
 

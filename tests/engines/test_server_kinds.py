@@ -302,7 +302,7 @@ def test_servers_that_cannot_be_used() -> None:
     for url in ("http://[::1", "http://localhost:port", "http://:80"):
         with pytest.raises(UsageError, match="is not a server's address"):
             check_url(url)
-    with pytest.raises(UsageError, match="address is none"):
+    with pytest.raises(UsageError, match="Invalid URL of the"):
         served_pair(Servers(plain=Server(url="http://[::1")))
 
 
@@ -347,7 +347,7 @@ def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
     for key in ("sëcret", "se\ncret"):
         with mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": key}), pytest.raises(UsageError) as error:
             served_pair(Servers(speculative=here))
-        assert "set SPECDEMO_API_KEY anew" in str(error.value)
+        assert "set SPECDEMO_API_KEY again" in str(error.value)
         assert error.value.__cause__ is None
 
 

@@ -19,7 +19,7 @@ from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
 from specdemo.runtime.language_model import LanguageModel
 from specdemo.runtime.text import Tokenizer
-from specdemo.strategies import Lookup, Plain, Strategy
+from specdemo.strategies import Plain, Strategy
 
 Kind = Literal["plain", "model", "lookup"]
 """What a pipeline decodes with: the target alone, a draft model, or prompt lookup."""
@@ -29,7 +29,7 @@ def kind_of(strategy: Strategy) -> Kind:
     """The pipeline that decodes this way."""
     if isinstance(strategy, Plain):
         return "plain"
-    return "lookup" if isinstance(strategy, Lookup) else "model"
+    return "model" if strategy.drafter.model else "lookup"
 
 
 def generation_config(

@@ -234,7 +234,7 @@ class Client(Peer):
         """
         value = key.value.strip()  # files with Windows' line ends leave a \r
         if not (value.isascii() and value.isprintable()):
-            raise UsageError(f"The API key holds a character that no key has; set {key.variable} anew.")
+            raise UsageError(f"The API key contains an invalid character; set {key.variable} again.")
         super().__init__(server, side, key)
         try:
             self._client = httpx.AsyncClient(
@@ -244,7 +244,7 @@ class Client(Peer):
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),  # a load sets its own
             )
         except httpx.InvalidURL:
-            raise UsageError(f"The {side} server's address is none; write it like http://127.0.0.1:8080.") from None
+            raise UsageError(f"Invalid URL of the {side} server; write it like http://127.0.0.1:8080.") from None
 
     def get(self, path: str) -> Answer:
         """Whatever the server answers, errors included.

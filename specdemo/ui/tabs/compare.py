@@ -17,7 +17,7 @@ from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
 from specdemo.experiments.sweep_result import Candidate
 from specdemo.files import is_text
 from specdemo.models.checks import with_tokenizers_compared
-from specdemo.models.pairs import bundled_prompts
+from specdemo.models.pairs import bundled_prompts, default_drafter
 from specdemo.presentation.charts import race_figures
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.presentation.explain import SAMPLING_CAVEAT
@@ -25,7 +25,7 @@ from specdemo.presentation.share import FILE_KINDS
 from specdemo.presentation.wording import is_chat
 from specdemo.records import MOST_TURNS, ModelPair, Record, Turn
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
+from specdemo.strategies import EngineName, shaping
 from specdemo.ui.controls import (
     AT_HAND,
     FIELDS,
@@ -37,7 +37,6 @@ from specdemo.ui.controls import (
     drafters,
     engines_for,
     explanation,
-    first_drafter,
     first_policy,
     initially,
     policies,
@@ -208,7 +207,7 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
     if len(engines_for(pair)) == 1:
         values["engine"] = engine = engines_for(pair)[0]
     if drafter not in drafters(pair, engine):
-        values["drafter"] = drafter = first_drafter(pair)
+        values["drafter"] = drafter = default_drafter(pair)
     if policy not in policies(pair, engine, drafter):
         values["policy"] = policy = first_policy(policies(pair, engine, drafter))
     updates: dict[str, dict[str, Any]] = {
@@ -260,17 +259,7 @@ def _chat(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
     return [history, turn, gr.update(visible=bool(history) or turn is not None)]
 
 
-DECODING = (
-    "engine",
-    "drafter",
-    "policy",
-    "num_assistant_tokens",
-    "assistant_confidence_threshold",
-    "max_assistant_tokens",
-    "tree_depth",
-    "branching_factor",
-    "max_ngram_size",
-)
+DECODING = ("engine", "drafter", "policy", *sorted(shaping()))
 """Settings of the decoding strategy, unlike prompt, length and sampling."""
 APPLIED = (*DECODING, "kv_cache")
 """The controls that change when a measured setting is applied."""
