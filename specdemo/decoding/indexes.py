@@ -44,10 +44,10 @@ class Continuation:
 
     token: int
     count: int
-    """How often the token followed; at most 65,535."""
+    """Times that the token followed; at most 65,535."""
 
     total: int
-    """How often the context occurred; at most 65,535."""
+    """Times that the context occurred; at most 65,535."""
 
 
 class Counts(NamedTuple):
@@ -254,7 +254,7 @@ class SuffixTree:
             self._add(token)
 
     def follow(self, nodes: Sequence[int], token: int) -> list[int]:
-        """Return another text's nodes, those of its last 0, 1, 2, … tokens, after `token`, as far as they exist."""
+        """Advance another text's nodes, of its last 0, 1, 2, … tokens, by one token, as far as the tree has them."""
         found = [0]
         for node in nodes[: self.longest]:
             child = self._children.get(node * _TOKENS + token)

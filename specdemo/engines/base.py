@@ -45,7 +45,7 @@ class Thoroughness:
     cold_seconds: float = 1.5
     """Minimum warm-up before an engine's first race, on each side's own clock."""
     warm_seconds: float = 60
-    """How long a side stays warm after it was steady."""
+    """Seconds that a side stays warm after it was steady."""
     repeats: int = 20
     """Maximum repeats of a race if no number is given; more would hardly narrow the interval."""
     visits: int = 6
@@ -53,7 +53,7 @@ class Thoroughness:
     changes: int = 3
     """Measurements of the shape-change cost."""
     load_seconds: float = 0.1
-    """CPU time over all cores needed to measure other load; the system counts in hundredths of a second."""
+    """Seconds, summed over all cores, needed to measure other load; the system counts in hundredths."""
 
 
 THOROUGH = Thoroughness()
@@ -79,7 +79,7 @@ class Decoder(Protocol):
 
     @property
     def trace_source(self) -> TraceSource:
-        """Where the proposals in this request's rounds come from."""
+        """Source of the proposals in this request's rounds."""
 
     def rounds(self) -> Generator[Prefilling | Round]:
         """Tokenise and prefill, yielding progress, then yield one round at a time. Call once.
@@ -102,7 +102,7 @@ class Decoder(Protocol):
         """Switch strategy from the next round on; return False, changing nothing, if that takes a new request."""
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """For each token after the prefill's, whether the draft would have proposed it after the same text.
+        """Return, for each token after the prefill's, whether the draft would have proposed it.
 
         Computed off the clock. None when sampling and without a draft model, where the draft has no single choice.
         """

@@ -107,7 +107,7 @@ class ScriptedEngine:
         return None
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
 
 class _ScriptedDecoder:

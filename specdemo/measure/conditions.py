@@ -85,7 +85,7 @@ class Steady(NamedTuple):
 
 
 steady_before = WeakKeyDictionary[Engine, dict[Strategy, Steady]]()
-"""Engines that have been warmed up, by strategy."""
+"""Latest steady state per engine and strategy."""
 
 
 @dataclass

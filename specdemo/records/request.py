@@ -32,7 +32,7 @@ class Servers(Record):
 
 
 Prompts = Literal["chat", "base"]
-"""What a target continues: a chat, or the beginning of a text."""
+"""Kind of prompts for a target: chats, or the beginning of a text."""
 
 
 Head = Literal["eagle3", "dflash", "mtp", "gemma4_mtp"]

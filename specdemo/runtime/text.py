@@ -29,7 +29,7 @@ _CONTEXT = 8  # tokens before the new ones: enough for detokenizers that treat a
 
 
 class IncrementalText:
-    """Detokenizes one token at a time, decoding only a short window."""
+    """Detokenises one token at a time, decoding only a short window."""
 
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
         """Start after `context`, usually the prompt; its text is not returned."""
