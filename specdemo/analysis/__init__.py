@@ -1,1 +1,1 @@
-"""What follows from records, in numbers and words. Pure functions of what was measured."""
+"""Figures and words derived from records by pure functions."""

@@ -1,26 +1,26 @@
-"""Estimates and their intervals, and what may be said by them: the speedup, the one number that is shown anywhere.
+"""The speedup, the one figure shown everywhere, with its interval and what may be concluded from it.
 
-A race of two seconds is hundreds of timed plain steps and rounds, so its few totals are the poorest summary of it.
-How many tokens a round commits is counted, not estimated; only what a step of each kind takes is uncertain. Kinds are
-lengths of passes, since a round that proposes less takes less time.
+A race of two seconds holds hundreds of timed plain steps and rounds, so its totals are the poorest summary of it. The
+tokens per round are counted, not estimated; only the time of each kind of step is uncertain. Kinds are pass lengths,
+since a round that proposes less takes less time.
 
-- What a kind takes is the mean of two estimates: the plain mean, which is right where disturbances hit both sides
-  alike but follows every outlier, and the mean without the slowest and fastest 30 %, which ignores outliers but
-  prefers undisturbed steps, of which a side with short steps has more. Where they disagree the interval grows by it.
+- A kind's time is the mean of two estimates: the plain mean, which is right if disturbances hit both sides alike but
+  follows every outlier, and the mean without the slowest and fastest 30 %, which ignores outliers but favours
+  undisturbed steps, which are more common on a side with short steps. The interval grows by their disagreement.
 - The interval comes from a bootstrap over blocks of about 0.2 s, since neighbouring steps are disturbed together,
-  widened as Student's t is for few blocks. Added to its variance is what no resampling of so short a time can show:
-  the machine's drift between blocks, and the state of the process: the same request of the story pair was decoded
-  1.8 times as fast for a dozen races of one process, and then, after another strategy had run, 2.3 times as fast;
-  where memory lies is the likely cause. Other programs slow wide passes down more than short ones, so a busy machine
-  has another speedup than a quiet one.
+  widened by Student's t for few blocks. Added to its variance is what resampling so short a time cannot show: the
+  machine's drift between blocks, and the state of the process. For example, the same request of the story pair was
+  decoded 1.8 times as fast for a dozen races of one process and then, after another strategy had run, 2.3 times as
+  fast; memory placement is the likely cause. Other programs slow wide passes down more than short ones, so a busy
+  machine has a different speedup from a quiet one.
 
 The true speedup is what a long quiet run would show: all plain seconds over all speculative seconds for the same
-tokens. `tests/analysis/test_estimates.py` holds the interval against simulated machines, `python -m
+tokens. `tests/analysis/test_estimates.py` checks the interval against simulated machines, `python -m
 tests.benchmarks.coverage` against real ones. The processor time of the engine's threads was tried as a second clock
-and is not used: threads that wait for one that was interrupted spin, which counts as processor time, and intervals
-from it held the truth less often.
+and rejected: threads waiting for an interrupted one spin, which counts as processor time, and intervals from it held
+the truth less often.
 
-Rates of a load run, and trials of earlier versions, are only totals; theirs come from `median_interval`.
+Load runs, and trials of earlier versions, have only totals; their intervals come from `median_interval`.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -35,8 +35,8 @@ from specdemo.records import Comparison, Record, Round, Run, Trial
 LEVEL = 0.95
 ENOUGH = 6
 _RESAMPLES = 2000
-SAME = 0.02  # within this of 1× neither side is called faster
-_EVEN = 1.2  # two sides are about even if the interval ends within this of 1×
+SAME = 0.02  # within this of 1×, neither side is called faster
+_EVEN = 1.2  # two sides are about even if the interval stays within this factor of 1×
 _WIDE = 1.5  # upper end / lower end: beyond this the middle says little
 
 MEDIAN_FORMULA = (
@@ -49,9 +49,9 @@ Call = Literal["faster", "slower", "about even", "too noisy to call"]
 
 
 class Interval(Record):
-    """An estimate and its interval; no interval where there are too few runs for one.
+    """An estimate with its interval, if there are enough runs for one.
 
-    `limit`: more than this is impossible, so that something must have disturbed the measurement.
+    A `middle` above `limit` is impossible, so something must have disturbed the measurement.
     """
 
     middle: float
@@ -65,7 +65,7 @@ class Interval(Record):
         return self.middle
 
     def __str__(self) -> str:
-        """The estimate, with the interval in parentheses."""
+        """Return the estimate, with the interval in parentheses."""
         return f"{self.middle:.2f}×" + (f" ({self.ends})" if self.has_interval else "")
 
     @property
@@ -82,12 +82,12 @@ class Interval(Record):
 
     @property
     def impossible(self) -> bool:
-        """Whether it is more than can be."""
+        """Whether the estimate exceeds its limit."""
         return self.limit is not None and self.middle > self.limit
 
     @property
     def call(self) -> Call:
-        """What may be said of a speedup: that a side is faster only where the interval leaves no doubt."""
+        """Conclusion about a speedup; a side is faster only if the interval leaves no doubt."""
         if self.low is None or self.high is None or self.impossible:
             return "too noisy to call"
         if self.low > 1 and self.middle >= 1 + SAME:
@@ -98,7 +98,7 @@ class Interval(Record):
 
     @property
     def wide(self) -> bool:
-        """Whether it is so wide that the middle says little."""
+        """Whether the interval is too wide for the middle to say much."""
         return self.low is not None and self.high is not None and self.high > _WIDE * self.low
 
     @property
@@ -108,7 +108,7 @@ class Interval(Record):
 
 
 def median_interval(values: Sequence[float], seed: int = 0) -> Interval:
-    """The median of at least one value; from six values on, with a seeded bootstrap interval (Efron 1979).
+    """Return the median; from six values on, with a seeded bootstrap interval (Efron 1979).
 
     With fewer, not even the range from least to greatest covers the median at this level.
     """
@@ -126,18 +126,18 @@ def _bootstrapped(values: tuple[float, ...], seed: int) -> Interval:
 
 
 BLOCK_SECONDS = 0.2
-_LEAST_BLOCKS = 8  # of a side; shorter ones where it took less than so many of them
-_STEPS = 3  # of a block, at least
-_TRIMMED = 0.3  # of the steps, at either end
+_LEAST_BLOCKS = 8  # per side; shorter ones if it took less time
+_STEPS = 3  # per block, at least
+_TRIMMED = 0.3  # share of the steps, at either end
 _DRAWS = 400
-_BINS = 256  # steps of a kind are summed up in so many bins by length, which bounds the work
-_STATE = 0.06  # relative half-width that no run of seconds removes: how process and machine are another minute
+_BINS = 256  # bins per kind that steps are summed up in, by length, which bounds the work
+_STATE = 0.06  # relative half-width that no run of seconds removes: process and machine differ from minute to minute
 _STATE_SECONDS = 0.25e-3  # per seconds of a plain step: short steps depend more on where their memory lies
 _STATE_LOAD = 0.35  # per share of the processor that other programs took: they slow wide passes down the most
 _DRIFT = 0.06  # of a single block; averages out over several
-_LOAD = 1.0  # the same per share of the processor that other programs took
+_LOAD = 1.0  # the same, per share of the processor that other programs took
 _FEW = 0.3  # of a single step
-_MOST = 7.0  # of the logarithm: a factor of a thousand
+_MOST = 7.0  # limit of the logarithm: a factor of a thousand
 ABOVE = 1.1  # × τ: a round hardly takes less time than a plain step; clocks and caches explain a little
 
 FORMULA = (
@@ -150,11 +150,11 @@ _Ints = npt.NDArray[np.int64]
 
 
 class Speedup(Interval):
-    """A speedup with its interval, and what it follows from: `middle` = `plain_step` · `tokens_per_round` / `round`.
+    """A speedup with its interval and factors: `middle` = `plain_step` · `tokens_per_round` / `round`.
 
-    `plain_step` and `round` are seconds, None where there are only totals, `tokens_per_round` is None where a server
-    does not say which tokens came from one pass. `runs` counts speculative runs, `steps` the timed steps of both
-    sides, `blocks` those of the side that has fewer.
+    `plain_step` and `round` are seconds, None if there are only totals; `tokens_per_round` is None if a server does
+    not report which tokens came from one pass. `runs` counts speculative runs, `steps` the timed steps of both sides,
+    `blocks` those of the side with fewer.
     """
 
     runs: int
@@ -166,19 +166,19 @@ class Speedup(Interval):
 
     @property
     def plain_steps_per_round(self) -> float | None:
-        """What a round takes, in plain steps."""
+        """Time of a round in plain steps."""
         return None if self.tokens_per_round is None else self.tokens_per_round / self.middle
 
 
 class _Steps(NamedTuple):
-    """Steps of one run: seconds, committed tokens, kind, and which share of each counts."""
+    """Steps of one run: seconds, committed tokens and kinds."""
 
     seconds: tuple[float, ...]
     tokens: tuple[int, ...]
     kinds: tuple[int, ...]
 
     def first(self, tokens: float) -> _Floats:
-        """Which share of each step lies within the first `tokens` tokens."""
+        """Return the share of each step that lies within the first `tokens` tokens."""
         committed = np.array(self.tokens, float)
         before = np.cumsum(committed) - committed
         share = np.clip((tokens - before) / np.maximum(committed, 1), 0, 1)
@@ -198,9 +198,9 @@ _NOTHING = _Steps((), (), ())
 
 
 def of_comparison(comparison: Comparison) -> Speedup | None:
-    """The speedup of a race and its repeats together; None where a side has no step to compare.
+    """Return the speedup of a race and its repeats together; None if a side has no step to compare.
 
-    Repeats without steps, from files of earlier versions, stand for themselves where there are enough of them.
+    Repeats without steps, from files of earlier versions, are used alone if there are enough of them.
     """
     trials = comparison.repeats
     if len(trials) >= ENOUGH and not any(trial.round_steps for trial in trials):
@@ -214,10 +214,10 @@ def of_comparison(comparison: Comparison) -> Speedup | None:
 
 
 def of_trials(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Speedup:
-    """The speedup of at least one trial with the same settings.
+    """Return the speedup of one or more trials with the same settings.
 
-    With `prompts`, one for each trial, of which six or more differ, these are taken for a sample of prompts, and the
-    interval covers how much prompts differ. Otherwise it is for these prompts.
+    If six or more of the `prompts`, one per trial, differ, they count as a sample of prompts, and the interval covers
+    how much prompts differ. Otherwise it is for these prompts.
     """
     prompts = [None] * len(trials) if prompts is None else prompts
     passes = all(trial.rounds is not None for trial in trials)
@@ -247,12 +247,12 @@ def _steps(run: Run) -> _Steps:
 
 
 def kind(step: Round) -> int:
-    """Rounds of the same kind take about the same time: the number of proposals, or -1 where it is unknown."""
+    """Return the kind of a round, which determines its time: the number of proposals, or -1 if unknown."""
     return -1 if step.proposed is None else len(step.proposed)
 
 
 def _pairs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> Iterator[_Pair]:
-    """Each trial's run with its plain neighbours. Every run counts once, though it may be neighbour to two trials."""
+    """Yield each trial's run with its plain neighbours. Every run counts once, even as neighbour of two trials."""
     before: tuple[Hashable, tuple[float, ...]] = (None, ())
     for trial, prompt in zip(trials, prompts, strict=True):
         run = _Steps(*zip(*[(seconds, tokens, kind) for tokens, kind, seconds in trial.round_steps], strict=True))
@@ -266,7 +266,7 @@ def _pairs(trials: Sequence[Trial], prompts: Sequence[Hashable]) -> Iterator[_Pa
 
 
 def _load(loads: Sequence[float | None]) -> float:
-    """The mean of what was measured."""
+    """Return the mean of the measured loads."""
     measured = [load for load in loads if load is not None]
     return sum(measured) / len(measured) if measured else 0.0
 
@@ -291,7 +291,7 @@ def _speedup(pairs: tuple[_Pair, ...], load: float, runs: int, *, passes: bool) 
     plain, speculative = (
         side.seconds_per_token(drawn, fixed=len(prompts) < ENOUGH) for side, drawn in zip(sides, draws, strict=True)
     )
-    ratios = np.log(plain) - np.log(speculative)  # of each draw, by means and by trimmed means; the first is no draw
+    ratios = np.log(plain) - np.log(speculative)  # per draw, by mean and trimmed mean; row 0 is no draw
     middle, apart = float(ratios[0].mean()), float(ratios[0, 0] - ratios[0, 1])
     spread = float(ratios[1:].mean(axis=1).std(ddof=1)) * _student(blocks - 1) * np.sqrt(blocks / max(blocks - 1, 1))
     step = float(np.exp(np.log(plain[0]).mean()))
@@ -326,7 +326,7 @@ class _Side:
         length = min(BLOCK_SECONDS, total / _LEAST_BLOCKS)
         parts: list[tuple[_Floats, _Floats, _Ints, _Floats, _Ints]] = []
         self.prompts: list[Hashable] = []  # of each block
-        self.lengths = 0.0  # of BLOCK_SECONDS
+        self.lengths = 0.0  # in units of BLOCK_SECONDS
         for steps, tokens, prompt in runs:
             share = steps.first(tokens)
             counted = share > 0
@@ -348,10 +348,10 @@ class _Side:
         self.measured = self.steps > 0 and self.tokens > 0
 
     def seconds_per_token(self, draws: _Ints, *, fixed: bool) -> _Floats:
-        """For the blocks as they are, and for each draw of them: by means and by trimmed means of each kind.
+        """Return the seconds per token for the blocks as they are and for each draw, by means and trimmed means.
 
-        `draws[i, b]` is how often draw i has block b. Where how many steps there are of each kind is `fixed`, only
-        what they take varies.
+        `draws[i, b]` is how often draw i holds block b. If `fixed`, the number of steps of each kind is kept, and
+        only their time varies.
         """
         weights = np.vstack([np.ones(self.blocks), draws])
         seconds = np.zeros((len(weights), 2))
@@ -362,7 +362,7 @@ class _Side:
         return np.asarray(seconds / (tokens[:1] if fixed else np.maximum(tokens, 1e-9))[:, None])
 
     def _times(self, of_kind: npt.NDArray[np.bool_], weights: _Floats) -> tuple[_Floats, _Floats]:
-        """What a step of a kind takes in each draw, by mean and trimmed mean, and the number of such steps."""
+        """Return a kind's time per step in each draw, by mean and trimmed mean, and the number of such steps."""
         order = np.argsort(self._seconds[of_kind], kind="stable")
         seconds, share, block = (each[of_kind][order] for each in (self._seconds, self._share, self._block))
         bins = min(_BINS, len(seconds))
@@ -383,7 +383,10 @@ class _Side:
 
 
 def _student(freedom: int) -> float:
-    """The 97.5th percentile of Student's t, within 1 % (Abramowitz and Stegun 1964, 26.7.5); exact for 1 and 2."""
+    """Return the 97.5th percentile of Student's t, within 1 % (Abramowitz and Stegun 1964, 26.7.5).
+
+    Exact for 1 and 2 degrees of freedom.
+    """
     if freedom < 3:
         return {1: 12.706, 2: 4.303}.get(freedom, 0.0)
     z = 1.959964
@@ -398,9 +401,8 @@ def _student(freedom: int) -> float:
 class Summary(Record):
     """A summary of trials with the same settings. Shares are of the speculative runs' seconds.
 
-    `speedups` are those of whole trials, to be drawn beside the estimate.
-
-    `other_load` is the median share of the machine's processor time that other processes took.
+    `speedups` are those of whole trials, drawn beside the estimate. `other_load` is the median share of the machine's
+    processor time that other processes took.
     """
 
     speedup: Interval
@@ -416,9 +418,9 @@ class Summary(Record):
 
 
 def summarise(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> Summary:
-    """The figures of at least one trial: ratios of sums over the trials, not averages of their ratios.
+    """Summarise one or more trials: ratios of sums over the trials, not averages of their ratios.
 
-    `prompts`, one for each trial: see `of_trials`.
+    `prompts`, one per trial: see `of_trials`.
     """
     seconds = sum(trial.run_seconds for trial in done)
     draft = _total([trial.draft_seconds for trial in done])

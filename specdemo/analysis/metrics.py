@@ -1,9 +1,9 @@
-"""Figures derived from records. Pure functions; None where a figure is undefined or unknown.
+"""Figures derived from records by pure functions; None if a figure is undefined or unknown.
 
-`FORMULAS` says how each is computed, in the words shown wherever the figure appears. The last part says what an
-output is like. Greedy decoding of small models often ends in a loop, such as "a raven, a raven, a raven", and a draft
-guesses a repetition easily, so a speedup measured on it says little about other texts. Models like Qwen3 write what
-they think between `<think>` and `</think>`, before they answer.
+`FORMULAS` holds each figure's formula, as shown wherever the figure appears. The last part describes outputs. Greedy
+decoding of small models often ends in a loop, such as "a raven, a raven, a raven", and a draft guesses repetitions
+easily, so a speedup measured on one says little about other texts. Models like Qwen3 think between `<think>` and
+`</think>` before they answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,29 +16,27 @@ from specdemo.records import Comparison, Costs, Round, Run, Verdict
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes of target and draft that a choice of lookaheads takes to decode a text."""
+    """The target and draft passes that a choice of lookaheads takes to decode a text."""
 
     lookaheads: tuple[int, ...]
 
     @property
     def target(self) -> int:
-        """Target passes, one per round."""
         return len(self.lookaheads)
 
     @property
     def draft(self) -> int:
-        """Draft passes, one per proposed token."""
         return sum(self.lookaheads)
 
 
 def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> Passes:
-    """The rounds that decode a text, given for each token whether the draft would have proposed it.
+    """Return the rounds that decode a text, given for each token whether the draft would have proposed it.
 
     `agrees[i]` is about the token after i decoded ones, given the text before it; `room` is how many tokens were
-    allowed, some of them perhaps unused after an end-of-text token. With a `lookahead` the rounds are those of a
-    constant one; without (None), those of the oracle: every round ends just before the draft's first mismatch, so no
-    proposal is rejected and no pass verifies fewer tokens than it could. In greedy decoding both are exact, since
-    everything a draft proposes before its first mismatch is committed text.
+    allowed, some perhaps unused after an end-of-text token. With a `lookahead` the rounds are those of a constant
+    one; without (None), those of the oracle: every round ends just before the draft's first mismatch, so no proposal
+    is rejected and no pass verifies fewer tokens than it could. In greedy decoding both are exact, since everything a
+    draft proposes before its first mismatch is committed text.
     """
     lookaheads: list[int] = []
     position, right = 0, runs(agrees)
@@ -52,7 +50,7 @@ def passes(agrees: Sequence[bool], lookahead: int | None, room: int) -> Passes:
 
 
 def runs(agrees: Sequence[bool]) -> list[int]:
-    """For each token, how many the draft would have proposed rightly from it on."""
+    """Return, for each token, how many from it on the draft would have proposed correctly."""
     lengths = [0]
     for right in reversed(agrees):
         lengths.append(lengths[-1] + 1 if right else 0)
@@ -60,7 +58,7 @@ def runs(agrees: Sequence[bool]) -> list[int]:
 
 
 ROUNDS_TO_JUDGE = 12
-"""Not one proposal accepted in so many rounds looks like a fault."""
+"""Rounds without any accepted proposal that look like a fault."""
 
 FORMULAS = {
     "speedup": "plain seconds / speculative seconds for the same number of new tokens, prefill excluded",
@@ -86,37 +84,37 @@ FORMULAS = {
 
 
 def prefill_seconds(run: Run) -> float | None:
-    """Seconds to the first token; None if there is none."""
+    """Return the seconds to the first token; None if there is none."""
     return run.prefill.seconds if run.tokens else None
 
 
 def decode_seconds(run: Run) -> float:
-    """Seconds of all rounds, prefill excluded."""
+    """Return the seconds of all rounds, prefill excluded."""
     return sum(step.seconds for step in run.rounds)
 
 
 def decoded_tokens(run: Run) -> int:
-    """Tokens committed by rounds: all but the prefill's."""
+    """Return the number of tokens committed by rounds: all but the prefill's."""
     return sum(len(step.committed) for step in run.rounds)
 
 
 def tokens_per_second(run: Run) -> float | None:
-    """Decoded tokens per second on the side's own clock, prefill excluded."""
+    """Return the decoded tokens per second on the side's own clock, prefill excluded."""
     seconds = decode_seconds(run)
     return decoded_tokens(run) / seconds if seconds > 0 else None
 
 
 def time_per_token(run: Run) -> float | None:
-    """Decode seconds per token after the first."""
+    """Return the decode seconds per token after the first."""
     tokens = decoded_tokens(run)
     return decode_seconds(run) / tokens if tokens else None
 
 
 def seconds_to(run: Run, tokens: int) -> float:
-    """Decode seconds until `tokens` were committed after the first.
+    """Return the decode seconds until `tokens` were committed after the first.
 
-    A round that commits more tokens than needed counts proportionally, so that two sides can be compared at the
-    same number of tokens.
+    A round that commits more tokens than needed counts proportionally, so that two sides can be compared at the same
+    number of tokens.
     """
     seconds = 0.0
     for step in run.rounds:
@@ -129,25 +127,25 @@ def seconds_to(run: Run, tokens: int) -> float:
 
 
 def common_tokens(comparison: Comparison) -> int:
-    """Number of decoded tokens that both sides reached."""
+    """Return the number of decoded tokens that both sides reached."""
     return min(decoded_tokens(comparison.plain), decoded_tokens(comparison.speculative))
 
 
 def speedup(comparison: Comparison) -> float | None:
-    """Plain seconds / speculative seconds for the same number of new tokens, prefill excluded."""
+    """Return plain seconds / speculative seconds for the same number of new tokens, prefill excluded."""
     tokens = common_tokens(comparison)
     seconds = seconds_to(comparison.speculative, tokens)
     return seconds_to(comparison.plain, tokens) / seconds if seconds > 0 else None
 
 
 def acceptance_rate(run: Run) -> float | None:
-    """α: accepted / proposed, over rounds with verdicts. None if nothing was proposed in any."""
+    """Return α: accepted / proposed, over rounds with verdicts; None if nothing was proposed."""
     rates = running_acceptance(run.rounds)
     return rates[-1] if rates else None
 
 
 def proposed_and_accepted(run: Run) -> tuple[int, int] | None:
-    """As GenAI counts them: without the round in which the request ends. None where a round's are unknown."""
+    """Return the counts as GenAI has them, without the round in which the request ends; None if any is unknown."""
     rounds = run.rounds[:-1]
     if any(step.proposed is None for step in rounds):
         return None
@@ -155,29 +153,29 @@ def proposed_and_accepted(run: Run) -> tuple[int, int] | None:
 
 
 def running_acceptance(rounds: tuple[Round, ...]) -> list[float | None]:
-    """α over the rounds up to each one; None before the first proposal that an engine reports."""
+    """Return α over the rounds up to each one; None before the first reported proposal."""
     accepted = accumulate(0 if step.proposed is None else step.accepted for step in rounds)
     proposed = accumulate(0 if step.proposed is None else len(step.proposed) for step in rounds)
     return [a / p if p else None for a, p in zip(accepted, proposed, strict=True)]
 
 
 def mean_accepted_length(run: Run) -> float | None:
-    """τ: committed tokens per target pass, prefill excluded; None without passes, or where a server hides them."""
+    """Return τ: committed tokens per target pass, prefill excluded; None without passes, or if they are unknown."""
     return decoded_tokens(run) / len(run.rounds) if run.rounds and run.passes_known else None
 
 
 def per_position_acceptance(run: Run) -> list[float]:
-    """For i = 1, 2, …: rounds that accepted at least i drafts / rounds, up to the longest proposal."""
+    """Return, for i = 1, 2, …, rounds that accepted at least i drafts / rounds, up to the longest proposal."""
     longest = max((len(step.proposed or ()) for step in run.rounds), default=0) if run.passes_known else 0
     accepted = [step.accepted for step in run.rounds]
     return [sum(count >= i for count in accepted) / len(accepted) for i in range(1, longest + 1)]
 
 
 def first_divergence(comparison: Comparison) -> int | None:
-    """Index of the first token in which the outputs differ; None if they agree as far as both go.
+    """Return the index of the first token in which the outputs differ; None if they agree as far as both go.
 
-    Where one side ended and the other continued, the first token past the end differs, unless the shorter was
-    cancelled and might have followed. Without ids, which some servers do not send, texts are compared.
+    If one side ended and the other continued, the first token past the end differs, unless the shorter was cancelled
+    and might have followed. Without ids, which some servers do not send, texts are compared.
     """
     plain, speculative = comparison.plain, comparison.speculative
     if not plain.tokens or not speculative.tokens:
@@ -195,12 +193,12 @@ def first_divergence(comparison: Comparison) -> int | None:
 
 
 def _compared(run: Run) -> tuple[int, ...] | str:
-    """What outputs are compared by: ids, or the text where a server did not send all ids."""
+    """Return the output to compare: ids, or the text if a server did not send all ids."""
     return run.token_ids if len(run.token_ids) == len(run.tokens) else run.text
 
 
 def _token_at(run: Run, character: int) -> int:
-    """Index of the token that holds this character of the text."""
+    """Return the index of the token that holds this character of the text."""
     ends = accumulate(len(token.text) for token in run.tokens)
     return next((index for index, end in enumerate(ends) if end > character), len(run.tokens))
 
@@ -211,7 +209,7 @@ def identical(comparison: Comparison) -> bool:
 
 
 def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
-    """Accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
+    """Return accepted and judged proposals by tenths of the draft's probability; discarded ones were never judged."""
     bins: dict[int, tuple[int, int]] = {}
     drafted = (step for step in run.rounds if step.source in (None, "model"))
     for draft in (draft for step in drafted for draft in step.proposed or ()):
@@ -223,7 +221,7 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
 
 
 def draft_passes(comparison: Comparison) -> int | None:
-    """Draft steps of all rounds, one per proposal; None where that does not hold, or their number is unknown."""
+    """Return the draft steps of all rounds; None if unknown, or if proposals are not one step each."""
     rounds = comparison.speculative.rounds
     if comparison.pair.translated or any(step.proposed is None for step in rounds):
         return None
@@ -233,7 +231,7 @@ def draft_passes(comparison: Comparison) -> int | None:
 
 
 def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
-    """Passes of this text with a constant lookahead of 5 and with the oracle, if the draft was replayed."""
+    """Yield this text's passes with a constant lookahead of 5 and with the oracle, if the draft was replayed."""
     if comparison.draft_agreement is not None:
         room = comparison.settings.max_new_tokens - 1
         yield "constant 5", passes(comparison.draft_agreement, 5, room)
@@ -241,7 +239,7 @@ def alternative_passes(comparison: Comparison) -> Iterator[tuple[str, Passes]]:
 
 
 def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
-    """For each round, how many proposals the draft would have got right from its start; None if unknown."""
+    """Return, for each round, how many proposals from its start the draft would have got right; None if unknown."""
     if comparison.draft_agreement is None:
         return None
     lookaheads, position, right = [], 0, runs(comparison.draft_agreement)
@@ -253,28 +251,28 @@ def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
 
 
 def draft_cost(costs: Costs) -> float | None:
-    """c: seconds of one draft step / seconds of one plain target step."""
+    """Return c: seconds of one draft step / seconds of one plain target step."""
     return None if costs.draft_step is None else costs.draft_step / costs.plain_step
 
 
 def verify_cost(costs: Costs, tokens: int) -> float | None:
-    """v(n): seconds of a target pass over n tokens / seconds over one. None beyond what was measured."""
+    """Return v(n): seconds of a target pass over n tokens / seconds over one; None beyond what was measured."""
     return costs.verify[tokens - 1] / costs.verify[0] if 0 < tokens <= len(costs.verify) else None
 
 
-_TIMES = 4  # the same tokens in a row, at least
-_TOKENS = 24  # and so many tokens in all
+_TIMES = 4  # least repetitions in a row
+_TOKENS = 24  # least tokens in all
 
 
 class Loop(NamedTuple):
-    """From token `start` on, counted from 0, the last tokens repeat with this `period` to the end."""
+    """A loop: from token `start` (counted from 0) to the end, tokens repeat with this `period`."""
 
     start: int
     period: int
 
 
 def loop(ids: Sequence[int | str]) -> Loop | None:
-    """The loop that the tokens end in; None if they do not.
+    """Return the loop that the tokens end in, or None.
 
     A sequence loops if its end consists of the same `period` tokens, at least four times in a row and at least 24
     tokens in all. The shortest period counts.
@@ -292,13 +290,13 @@ _BEGIN, _END = "<think>", "</think>"
 
 
 class Thinking:
-    """Follows a text round by round."""
+    """Tracks thinking in a text, round by round."""
 
     def __init__(self) -> None:
         self._text = ""
 
     def thinks_in(self, step: Round) -> bool:
-        """Whether any of this round is thinking."""
+        """Add a round; return whether any of it is thinking."""
         before = self._inside()
         self._text += "".join(token.text for token in step.committed)
         return before or self._inside()
@@ -308,7 +306,7 @@ class Thinking:
 
 
 def thinking_tokens(run: Run) -> int:
-    """Tokens up to the end of what the model thinks; all of them while it does, 0 if it does not."""
+    """Return the number of tokens up to the end of thinking; all while it lasts, 0 without."""
     text = ""
     for number, token in enumerate(run.tokens, 1):
         text += token.text
@@ -318,7 +316,7 @@ def thinking_tokens(run: Run) -> int:
 
 
 def answer(text: str) -> str:
-    """A text without the thinking before it, which the template may have opened; empty if all is thinking."""
+    """Return the text after thinking, whose start the template may have written; empty if all is thinking."""
     if text.lstrip().startswith(_BEGIN) and _END not in text:
         return ""
     return text.partition(_END)[2].strip() if _END in text else text.strip()

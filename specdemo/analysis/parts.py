@@ -1,4 +1,4 @@
-"""Parts of runs: how acceptance and speedup change along the text, from thinking to answer, and from round to round.
+"""Parts of runs: how acceptance and speedup vary along the text, between thinking and answer, and between rounds.
 
 A part is a slice of both sides: the rounds that begin in it, and the plain steps of the same tokens. Its speedup
 comes from the estimator of whole runs.
@@ -13,12 +13,12 @@ from specdemo.analysis.metrics import thinking_tokens
 from specdemo.records import Comparison, Trial
 
 _BLOCKS = (16, 32, 64, 128, 256, 512)
-_MOST = 8  # blocks of a run
+_MOST = 8  # blocks per run
 _FEW = 3  # rounds, below which a part says nothing
 
 
 class Part(Summary):
-    """One part of some runs: their tokens from `start` to before `end`, the first round's first token being 0."""
+    """A part of some runs: tokens from `start` to before `end`, counted from the first round's first."""
 
     name: str
     start: int
@@ -27,7 +27,7 @@ class Part(Summary):
 
 
 def race_of(comparison: Comparison) -> Trial | None:
-    """The race itself, with the steps of both sides; None if a side has none."""
+    """Return the race itself as a trial with the steps of both sides; None if a side has none."""
     run, plain, tokens = comparison.speculative, comparison.plain, metrics.common_tokens(comparison)
     seconds = metrics.seconds_to(run, tokens)
     if not seconds or not run.passes_known:
@@ -53,7 +53,7 @@ def race_of(comparison: Comparison) -> Trial | None:
 
 
 def by_position(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> list[Part]:
-    """Blocks of the text, of a length that gives at most eight of them."""
+    """Return the parts of the text in at most eight equal blocks."""
     longest = max((trial.run_tokens for trial in trials), default=0)
     block = next((size for size in _BLOCKS if size * _MOST >= longest), _BLOCKS[-1])
     found = (
@@ -64,7 +64,7 @@ def by_position(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = No
 
 
 def by_thinking(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = None) -> list[Part]:
-    """Thinking and answer apart; empty where nothing thinks."""
+    """Return thinking and answer as parts; empty if nothing thinks."""
     if not any(trial.thinking for trial in trials):
         return []
     parts = []
@@ -82,7 +82,7 @@ def by_thinking(trials: Sequence[Trial], prompts: Sequence[Hashable] | None = No
 
 
 def accepted_per_round(trials: Sequence[Trial]) -> dict[int, int]:
-    """How many rounds accepted 0, 1, 2, … proposals; empty where rounds are not seen."""
+    """Return how many rounds accepted 0, 1, 2, … proposals; empty if rounds are unknown."""
     seen: Counter[int] = Counter()
     for trial in trials:
         if trial.rounds is None:
@@ -92,7 +92,7 @@ def accepted_per_round(trials: Sequence[Trial]) -> dict[int, int]:
 
 
 def _accepted(trial: Trial) -> Iterator[int]:
-    """Proposals that each round accepted: all committed tokens but one; in the last round, what is left."""
+    """Yield each round's accepted proposals: all committed tokens but one; in the last round, the remainder."""
     *rounds, last = [tokens for tokens, _, _ in trial.round_steps] or [0]
     counts = [max(tokens - 1, 0) for tokens in rounds]
     yield from counts
@@ -121,7 +121,7 @@ def _summary(name: str, slices: Sequence[tuple[Trial, Hashable]], start: int, en
 
 
 def _slice(trial: Trial, start: int, end: int) -> Trial | None:
-    """The rounds that begin with a token from `start` to before `end`, and the plain steps of the same tokens."""
+    """Return the rounds that begin with a token from `start` to before `end`, and the plain steps of their tokens."""
     position, begins, kept, accepted = 0, None, [], 0
     for step, right in zip(trial.round_steps, _accepted(trial), strict=True):
         if start <= position < end:

@@ -1,8 +1,8 @@
 """The speedup of each lookahead, predicted from step costs and acceptance. Not a measurement: label it so.
 
-A round at lookahead γ takes γ draft steps and one target pass over γ + 1 tokens, and commits τ tokens, so that the
-speedup is τ / (γc + v(γ + 1)). The textbook sets v = 1 (Leviathan et al. 2023, theorem 3.8), as if verifying
-several tokens cost no more than one; since they cost more, the best lookahead is shorter than the textbook's.
+A round at lookahead γ takes γ draft steps and one target pass over γ + 1 tokens, and commits τ tokens, so the speedup
+is τ / (γc + v(γ + 1)). The textbook sets v = 1 (Leviathan et al. 2023, theorem 3.8), as if verifying several tokens
+cost no more than one; since they cost more, the best lookahead is shorter than the textbook's.
 """
 
 from collections.abc import Sequence
@@ -16,40 +16,40 @@ _HALVINGS = 10
 
 
 class Prediction(Record):
-    """The speedup predicted for lookaheads 1, 2, …: with measured verification costs, and by the textbook."""
+    """Speedups predicted for lookaheads 1, 2, …: with measured verification costs, and by the textbook."""
 
     predicted: tuple[float, ...]
     textbook: tuple[float, ...]
 
     @property
     def best(self) -> int:
-        """The lookahead with the highest prediction; 0 where none is above 1 and plain decoding is best."""
+        """Lookahead with the highest prediction; 0 if none is above 1 and plain decoding is best."""
         return _best(self.predicted)
 
     @property
     def textbook_best(self) -> int:
-        """The same by the textbook."""
+        """The best lookahead by the textbook."""
         return _best(self.textbook)
 
 
 class WhatIf(NamedTuple):
-    """Step costs other than those measured, as factors: of a draft step, and of how much more than one token costs.
+    """What-if step costs, as factors of a draft step and of the extra cost of more than one token.
 
-    `growth` multiplies v(n) − 1. Where plain steps are limited by memory and what more tokens cost is arithmetic, a
-    machine with twice the bandwidth takes half as long for plain and for draft steps alike, and as long for the rest:
-    c stays, and v(n) − 1 doubles.
+    `growth` multiplies v(n) − 1. If plain steps are limited by memory, and the cost of more tokens is arithmetic, a
+    machine with twice the bandwidth halves plain and draft steps alike but not the rest: c stays, and v(n) − 1
+    doubles.
     """
 
     draft: float = 1.0
     growth: float = 1.0
 
     def of(self, costs: Costs) -> Costs:
-        """The costs as they would be."""
+        """Return the costs with these factors applied."""
         plain = costs.plain_step
         return Costs(
             plain_step=plain,
             draft_step=None if costs.draft_step is None else costs.draft_step * self.draft,
-            # noise can make a pass over several tokens look faster than one, which must not become less than nothing
+            # noise can make a pass over several tokens look faster than one over a single token; keep it positive
             verify=tuple(max(plain + (passes - plain) * self.growth, 0.1 * plain) for passes in costs.verify),
         )
 
@@ -60,11 +60,11 @@ WHAT_IFS = {
     "A draft twice as fast": WhatIf(draft=0.5),
     "Twice the memory bandwidth": WhatIf(growth=2.0),
 }
-"""What one may ask, by name."""
+"""Scenarios by name."""
 
 
 def expected_length(acceptance: float, lookahead: int) -> float:
-    """τ of a round if each proposal is accepted with the same probability α, independently of the others.
+    """Return τ of a round if each proposal is accepted independently with probability α.
 
     (1 − α^(γ+1)) / (1 − α), Leviathan et al. 2023, equation 1.
     """
@@ -72,10 +72,10 @@ def expected_length(acceptance: float, lookahead: int) -> float:
 
 
 def predict(costs: Costs, acceptance: float, *, free: bool = False) -> Prediction | None:
-    """Speedups with acceptance α at every lookahead whose verification was measured.
+    """Predict speedups with acceptance α at every lookahead whose verification was measured.
 
-    None where the draft's cost is unknown. `free`: proposals cost nothing, as those of prompt lookup; the prediction
-    then assumes that there are some in every round.
+    None if the draft's cost is unknown. `free`: proposals cost nothing, as those of prompt lookup; the prediction
+    assumes some in every round.
     """
     cost = 0.0 if free else metrics.draft_cost(costs)
     if cost is None:
@@ -90,9 +90,9 @@ def predict(costs: Costs, acceptance: float, *, free: bool = False) -> Predictio
 
 
 def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
-    """What a perfect draft would reach, whose every proposal is accepted, and its best lookahead.
+    """Return the speedup of a perfect draft, whose every proposal is accepted, and its best lookahead.
 
-    None where the draft's cost is unknown. Passes measured as faster than one over a single token count as that.
+    None if the draft's cost is unknown. Passes measured as faster than one over a single token count as equal to it.
     """
     least = costs.verify[0]
     possible = costs.model_copy(update={"verify": tuple(max(least, seconds) for seconds in costs.verify)})
@@ -104,9 +104,9 @@ def ceiling(costs: Costs, *, free: bool = False) -> tuple[float, int] | None:
 
 
 def break_even(costs: Costs, *, free: bool = False) -> tuple[float | None, ...]:
-    """The acceptance α from which each lookahead is predicted to gain; None where it cannot, even if α is 1.
+    """Return the acceptance α from which each lookahead is predicted to gain; None if it cannot even at α = 1.
 
-    Empty where the draft's cost is unknown. The prediction grows with α, so that halving finds it.
+    Empty if the draft's cost is unknown. The prediction grows with α, so bisection finds it.
     """
     found: list[float | None] = []
     most = predict(costs, 1.0, free=free)

@@ -25,8 +25,9 @@ from specdemo.models.library import Library, entry_folders, library, resolve
 from specdemo.models.machine import in_units
 from specdemo.models.places import hub_cache, models_dir
 from specdemo.presentation.figures import parameters
-from specdemo.records import HEADS, Model
+from specdemo.records import Model
 from specdemo.settings import RuntimeSettings
+from specdemo.strategies import DRAFT_KINDS
 
 
 def add_to(commands: Commands) -> None:
@@ -240,7 +241,7 @@ def _facts(described: Entry | Model) -> list[tuple[str, str]]:
             source.format == "convert"
         )
         facts += [("", "gated: accept its licence on the Hub and set HF_TOKEN")] * source.gated
-    facts += [("draft is", "a language model" if described.kind == "model" else HEADS[described.kind])]
+    facts += [("draft is", "a language model" if described.kind == "model" else DRAFT_KINDS[described.kind].noun)]
     facts += [("memory", f"~{in_units(described.memory_bytes)}"), ("prompts", described.prompts)]
     if described.published is not None:
         facts.append(("published", f"{described.published.text} ({described.published.url})"))

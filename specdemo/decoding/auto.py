@@ -1,40 +1,41 @@
-"""The automatic lookahead: one rule that chooses in every round who proposes, and how much.
+"""The automatic lookahead: chooses in every round which source proposes, and how many tokens.
 
-A round may propose what a text index found (its counts make that free), what the draft says, token by token, or
-nothing. Time has a price: what recent rounds committed in it, ρ tokens a second, or plain decoding if that is more. A
+A round may propose what a text index found (free, by its counts), what the draft generates, token by token, or
+nothing. Time has a price: ρ tokens per second, the rate of recent rounds or of plain decoding, whichever is higher. A
 round is worth its expected tokens minus ρ times its seconds, as in any renewal process that maximizes its reward per
 unit of time:
 
-    copying k tokens   1 + r₁ + … + rₖ − ρ · pass(k + 1),   rᵢ the chance that all up to the i-th are right
-    drafting           what the draft's recent rounds committed − ρ · their seconds
+    copying k tokens   1 + r₁ + … + rₖ − ρ · pass(k + 1),   rᵢ the probability that the first i are all right
+    drafting           tokens of the draft's recent rounds − ρ · their seconds
     nothing            1 − ρ · pass(1)
 
 While the draft proposes, a round with k proposals, all accepted with probability R, can add m more. That takes m
-draft steps and a longer pass, and commits R · (a + a² + … + aᵐ) more tokens, where a is the acceptance of the
-proposals to come. So another proposal pays off where, for some m,
+draft steps and a longer pass, and commits R · (a + a² + … + aᵐ) more tokens, where a is the acceptance of further
+proposals. So another proposal pays off if, for some m,
 
     R · (a + … + aᵐ) > ρ · (m · draft + pass(k + 1 + m) − pass(k + 1))
 
-and m above 1 looks past a cliff in the cost of passes. R is the product of the chances of the proposals so far.
+where m above 1 looks past a cliff in the cost of passes. R is the product of the probabilities of the proposals so
+far.
 
-Chances are learnt: of the draft's, from its own probability and the verdicts; of copies, from counts, from how many
-tokens matched, and from what was committed, whoever proposed it. Everything learnt fades, so that a change in the
-text is noticed. A request begins with what was learnt while steps were timed, or with the `Experience` of earlier
-ones. Without either, rounds start short and grow with each accepted proposal, since a draft can be confident and
+Probabilities are learnt: for the draft, from its own probability and the verdicts; for copies, from counts, matched
+tokens and what was committed, whichever source proposed it. All estimates are discounted, so that a change in the
+text is noticed. A request starts with what was learnt while steps were timed, or with the `Experience` of earlier
+requests. Without either, rounds start short and grow with each accepted proposal, since a draft can be confident and
 wrong.
 
-Passes keep their length where a change would cost more than padding does (see `steps`), so up to that length another
-proposal costs only a draft step. Whether to draft at all is therefore no matter of single rounds: it is compared with
-plain decoding as if it went on, and begins where that earns back two changes of length before long. While rounds are
-plain, the draft now and then reads what was written and is asked afterwards what it would have proposed: that teaches
-as much as proposing, and changes no pass. Where it cannot be asked, since it samples, there are probes of one
-proposal; one that loses time is followed by enough plain rounds to keep probing a small share of the time.
+Passes keep their length where a shape change would cost more than padding (see `steps`), so up to that length another
+proposal costs only a draft step. Whether to draft at all is therefore not decided round by round: drafting is
+compared with plain decoding as if it continued, and starts if it soon earns back two shape changes. While rounds are
+plain, the draft occasionally reads what was written, and is asked what it would have proposed: that teaches as much
+as proposing, and changes no pass. A sampling draft cannot be asked; instead there are probes of one proposal, and one
+that loses time is followed by enough plain rounds to keep probing a small share of the time.
 
-Step costs drift by a tenth within seconds. So the seconds of rounds, where they are reported, correct those of draft
-steps and passes. They are not reported when sampling, where who proposes decides which random numbers are drawn: a
-seed then reproduces a run.
+Step costs drift by a tenth within seconds, so measured rounds correct the costs of draft steps and passes, where
+reported. They are not reported when sampling, where the choice of source affects which random numbers are drawn: this
+way a seed reproduces a run.
 
-The constants were chosen on simulated costs with the bundled draft's proposals, as a compromise between what good
+The constants were tuned on simulated costs with the bundled draft's proposals, as a compromise between what good
 pairs lose until they are trusted and what useless ones lose until they are not.
 """
 
@@ -51,35 +52,35 @@ from specdemo.decoding.steps import Steps, seconds_of_more, seconds_of_passes
 from specdemo.records import Costs
 from specdemo.strategies import Strategy
 
-_TRUSTED = 1  # proposals in a round before any was accepted; each accepted one allows two more
-_ROUND_MEMORY = 0.95  # the same for a round's tokens and seconds
+_TRUSTED = 1  # proposals per round before any was accepted; each accepted one allows two more
+_ROUND_MEMORY = 0.95  # discount of a round's tokens and seconds
 _PROBING = 0.015  # share of the time spent on probes
-_STAY = 24  # rounds that drafting is assumed to last when it begins
-_LOOK, _REST = 8, 24  # tokens that the draft is asked about at once, after so many plain rounds
+_STAY = 24  # rounds that drafting is assumed to last once started
+_LOOK, _REST = 8, 24  # tokens the draft is asked about at once, and plain rounds in between
 _EVERY = 8  # rounds between recomputations of the prices, which take time
-_DRAFT_GAIN = 1.5  # the draft's rounds against plain decoding, before there was one
-_UNCOUNTED = 0.5  # the chance by counts, where nothing is counted
-_SUREST = 0.95  # a share of counts is clipped to this: few occurrences are often unanimous
-_DRIFT_MEMORY, _DRIFT_WEIGHT = 0.9, 5.0  # of measured over expected seconds; the weight of 1 at the beginning
-_OUTLIER = 2.0  # measured seconds count as at most so many times the expected ones, or so many times fewer
+_DRAFT_GAIN = 1.5  # prior gain of the draft's rounds over plain decoding
+_UNCOUNTED = 0.5  # a token's share of counts where nothing is counted
+_SUREST = 0.95  # cap on a share of counts: few occurrences are often unanimous
+_DRIFT_MEMORY, _DRIFT_WEIGHT = 0.9, 5.0  # of measured / expected seconds; prior weight of 1
+_OUTLIER = 2.0  # measured seconds are clipped to within this factor of the expected ones
 _EARLIER = 10.0  # weight of earlier requests' experience, in verdicts
-# offset and slope of a copy's chance over the log-odds of its share of counts: of its first token after one, two, and
-# more tokens that matched, and of later ones; fitted on answers of SmolLM2-135M-Instruct
+# offset and slope of a copy's probability over the log-odds of its share of counts: for its first token after one,
+# two, and more matched tokens, and for later ones; fitted on answers of SmolLM2-135M-Instruct
 _COUNTED = ((-1.4, 0.3), (-1.2, 0.6), (-0.5, 0.5), (-0.9, 0.7))
 _NOT_COUNTED = ((-1.7, 0.5), (-0.6, 0.5), (0.2, 0.5), (1.4, 0.5))
 
 
 _OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: offset + slope · log-odds of the draft's probability
-_OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # the initial values, and the largest
-_DRIFT = 1.01  # by which they grow with every verdict
-_SURE, _UNSURE = 0.999, 0.01  # the draft's probabilities are clipped to these
+_OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # initial and largest values
+_DRIFT = 1.01  # growth of the variances per verdict
+_SURE, _UNSURE = 0.999, 0.01  # clipping bounds of the draft's probabilities
 _NO_NEWS = 0.02  # a verdict this close to the expected one teaches nothing
 MEMORY = 0.98  # share of a verdict's weight that remains after the next one
 
 
 @dataclass
 class DiscountedMean:
-    """A ratio of sums, such as accepted / judged, in which old terms fade."""
+    """A discounted ratio of sums, such as accepted / judged."""
 
     above: float
     below: float
@@ -87,21 +88,20 @@ class DiscountedMean:
 
     @property
     def value(self) -> float:
-        """The ratio."""
         return self.above / self.below
 
     def add(self, above: float, below: float) -> None:
-        """Count a new term; all older ones fade a little."""
+        """Add a term, discounting all older ones."""
         self.above = above + self.memory * self.above
         self.below = below + self.memory * self.below
 
     def forget(self, most: float) -> None:
-        """Keep at most this weight."""
+        """Limit the total weight to `most`."""
         share = min(most / self.below, 1.0)
         self.above, self.below = self.above * share, self.below * share
 
     def add_run(self, right: int, *, failed: bool) -> None:
-        """A run of `right` successes, followed by a failure or not."""
+        """Add a run of `right` successes, followed by a failure if `failed`."""
         kept = self.memory**right
         added = (1 - kept) / (1 - self.memory)
         self.above, self.below = added + kept * self.above, added + kept * self.below
@@ -111,10 +111,10 @@ class DiscountedMean:
 
 @dataclass
 class OnlineLogistic:
-    """The chance that a proposal is accepted, a logistic function of the log-odds of the draft's probability.
+    """An online logistic model: probability of acceptance from the log-odds of the draft's probability.
 
-    Learnt one verdict at a time by an extended Kalman filter: a Newton step for the curve's offset and slope, scaled
-    by their remaining uncertainty.
+    Updated with each verdict by an extended Kalman filter: a Newton step for offset and slope, scaled by their
+    remaining uncertainty.
     """
 
     offset: float = _OFFSET
@@ -124,15 +124,15 @@ class OnlineLogistic:
     covariance: float = 0.0
 
     def forget(self) -> None:
-        """Become as uncertain as at first, around the same curve."""
+        """Reset the variances, keeping the curve."""
         self.var_offset, self.var_slope, self.covariance = _OFFSET_VARIANCE, _SLOPE_VARIANCE, 0.0
 
     def of(self, confidence: float) -> float:
-        """The chance at this confidence, in log-odds."""
+        """Return the probability of acceptance at this confidence, in log-odds."""
         return 1 / (1 + exp(-(self.offset + self.slope * confidence)))
 
     def learn(self, confidence: float, accepted: bool) -> None:
-        """Learn from one verdict on a proposal of this confidence."""
+        """Learn from the verdict on a proposal with this confidence."""
         chance = self.of(confidence)
         if abs(accepted - chance) < _NO_NEWS:  # nearly always the case with a good draft, and saves time
             return
@@ -144,27 +144,27 @@ class OnlineLogistic:
         self.slope += gain * slope * (accepted - chance)
         self.var_offset = min((self.var_offset - gain * weight * offset**2) * _DRIFT, _OFFSET_VARIANCE)
         self.var_slope = min((self.var_slope - gain * weight * slope**2) * _DRIFT, _SLOPE_VARIANCE)
-        limit = 0.99 * (self.var_offset * self.var_slope) ** 0.5  # limiting the variances must not break this one
+        limit = 0.99 * (self.var_offset * self.var_slope) ** 0.5  # as the variances are limited, so is the covariance
         self.covariance = max(min((self.covariance - gain * weight * offset * slope) * _DRIFT, limit), -limit)
 
 
 def log_odds(probability: float) -> float:
-    """Of a probability, clipped so that it is finite."""
+    """Return the log-odds of a probability, clipped to be finite."""
     bounded = min(max(probability, _UNSURE), _SURE)
     return log(bounded / (1 - bounded))
 
 
 class Timing(NamedTuple):
-    """Measured seconds of a round: of drafting, and of the target's pass."""
+    """Measured seconds of a round's drafting and of its target pass."""
 
     draft: float
     verify: float
 
 
 def needed_chances(more: npt.NDArray[np.float64], learnt: "Experience") -> list[float]:
-    """For each number of proposals k, how likely they must all be accepted for more to pay off.
+    """Return, for each number of proposals k, the probability of all being accepted above which more pay off.
 
-    `more` comes from `seconds_of_more`, in plain steps. Above 1: more never pays off.
+    `more` comes from `seconds_of_more`, in plain steps. Above 1, more never pays off.
     """
     gains = (learnt.later.value ** np.arange(len(more))).cumsum()
     needed = (more / gains).min(axis=1) * max(learnt.earned.value, 1)
@@ -174,9 +174,9 @@ def needed_chances(more: npt.NDArray[np.float64], learnt: "Experience") -> list[
 
 @dataclass
 class Experience:
-    """What verdicts taught: how likely proposals are accepted, and how many tokens rounds earn.
+    """Learnt estimates: how likely proposals are accepted, and how many tokens rounds earn.
 
-    Seconds are in plain steps, so that it holds on a machine that is slower today.
+    Seconds are in plain steps, so estimates stay valid when the machine is slower.
     """
 
     chance: OnlineLogistic = field(default_factory=OnlineLogistic)
@@ -189,7 +189,7 @@ class Experience:
     trusted: int = _TRUSTED
 
     def verdicts(self, confidences: Sequence[float], proposed: int, accepted: int) -> None:
-        """Learn from a round's judged drafts, the accepted and the first after them; confidences are log-odds."""
+        """Learn from a round's verdicts, up to the first rejection; confidences are log-odds."""
         for index, confidence in enumerate(confidences[: accepted + 1]):
             self.chance.learn(confidence, index < accepted)
         self.first.add(min(accepted, 1), 1)
@@ -197,7 +197,7 @@ class Experience:
         self.trusted += 2 * accepted
 
     def chances(self, match: Match) -> npt.NDArray[np.float64]:
-        """The chance that all tokens of a copy up to each are right."""
+        """Return, for each prefix of a copy, the probability that all its tokens are right."""
         found, reach = list[float](), 1.0
         for chance, confidence in zip(self._of(match), _confidences(match), strict=True):
             reach *= chance.of(confidence)
@@ -205,7 +205,7 @@ class Experience:
         return np.array(found)
 
     def judged(self, match: Match, committed: Sequence[int]) -> None:
-        """Learn from what followed a match, whoever proposed it."""
+        """Learn from what followed a match, whichever source proposed it."""
         tokens = zip(self._of(match), _confidences(match), match.tokens, committed, strict=False)
         for chance, confidence, copied, token in tokens:
             chance.learn(confidence, copied == token)
@@ -213,7 +213,7 @@ class Experience:
                 return
 
     def _of(self, match: Match) -> list[OnlineLogistic]:
-        """What is learnt of each token of a match: of the first, by tokens that matched; of those after it."""
+        """Return the model for each token of a match: for the first, by matched tokens; one for all later ones."""
         if match.source not in self.copied:
             self.copied[match.source] = [
                 OnlineLogistic(*prior) for prior in (_COUNTED if match.chances else _NOT_COUNTED)
@@ -222,15 +222,15 @@ class Experience:
         return [first[min(match.size, len(first)) - 1], *[later] * (len(match.tokens) - 1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the values to store as JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """From JSON; with less weight than it had, since another text comes.
+        """Restore stored values, with less weight, since the next text differs.
 
         Raises:
-            TypeError, KeyError, AttributeError: it is something else.
+            TypeError, KeyError, AttributeError: the values have another format.
         """
         first, later, earned, drafted, round_ = (
             DiscountedMean(**values[name]) for name in ("first", "later", "earned", "drafted", "round_")
@@ -245,7 +245,7 @@ class Experience:
 
 
 def _confidences(match: Match) -> list[float]:
-    """Log-odds of each token of a copy by the counts, given that those before it are right."""
+    """Return the log-odds of each token of a copy by counts, given that those before it are right."""
     before = (1.0, *match.chances)
     shares = [chance / last for chance, last in zip(match.chances, before, strict=False)]
     return [log_odds(min(share, _SUREST)) for share in shares or [_UNCOUNTED] * len(match.tokens)]
@@ -257,9 +257,9 @@ class AutoPolicy:
     def __init__(
         self, costs: Costs, cap: int, *, constant: int | None = None, experience: Experience | None = None
     ) -> None:
-        """A policy that proposes at most `cap` tokens, and no more than the longest measured pass holds.
+        """Create a policy that proposes at most `cap` tokens, within the longest measured pass.
 
-        `constant`: the lookahead of the draft's rounds, if it does not choose that.
+        `constant` fixes the lookahead of the draft's rounds.
         """
         self.constant = constant
         self.experience = Experience() if experience is None else experience
@@ -279,11 +279,11 @@ class AutoPolicy:
 
     @property
     def cap(self) -> int:
-        """The most tokens of a round."""
+        """Maximum tokens proposed per round."""
         return self._steps.cap
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Another lookahead of the draft, if it is constant."""
+        """Change the draft's lookahead, if it is constant."""
         lookahead = strategy.fixed_lookahead
         if self.constant is None or lookahead is None:
             return False
@@ -302,17 +302,17 @@ class AutoPolicy:
 
     @property
     def _dearer(self) -> float:
-        """How much dearer draft steps are than the step costs say, compared with passes."""
+        """Cost of draft steps compared with passes, relative to the step costs."""
         return self._drafting.value / self._passing.value
 
     @property
     def _losing(self) -> bool:
-        """Whether drafting, if it went on, would earn less than plain decoding; what it takes to begin included."""
+        """Whether continued drafting would earn less than plain decoding, including the cost of starting."""
         beginning = 2 * self._steps.change / (_STAY * self._steps.plain) if self._fed == 1 else 0
         return self._worth() < 1 + beginning
 
     def _worth(self) -> float:
-        """Tokens in the time of a plain step while the draft proposes, at its best constant lookahead."""
+        """Return the tokens per plain step's time while drafting with the best constant lookahead."""
         lookaheads = np.arange(1, self._steps.cap + 1)
         if self.constant is not None:
             lookaheads = lookaheads[min(self.constant, self._steps.cap) - 1 :][:1]
@@ -322,23 +322,23 @@ class AutoPolicy:
         return float((tokens / (drafting + self._steps.passes[lookaheads])).max() * self._steps.plain)
 
     def _may_draft(self) -> bool:
-        """Whether the draft proposes, if nothing else does: because that pays off, or to see whether it would."""
+        """Whether the draft proposes if no copy does: because it pays off, or to find out."""
         return not self._losing or (not self._asked and self._wait <= 0)
 
     @property
     def unread(self) -> int:
-        """How many of the text's last tokens to ask the draft about now, 0 for none; see `asked`."""
+        """Number of last tokens to ask the draft about now, 0 for none; see `asked`."""
         return _LOOK if self._plain >= _REST else 0
 
     def asked(self, agreement: Sequence[bool]) -> None:
-        """Learn from what the draft would have proposed for tokens that are written already."""
+        """Learn from what the draft would have proposed for tokens already written."""
         self._plain, self._asked = 0, True
         for right in agreement:
             self.experience.first.add(right, 1)
             self.experience.later.add(right, 1)
 
     def copied(self, matches: Sequence[Match]) -> Match:
-        """The copy to propose, as long as pays off; `NO_MATCH`: the draft proposes, or nothing does."""
+        """Return the copy to propose, cut where it stops paying off; `NO_MATCH` leaves the round to the draft."""
         price = max(self.experience.earned.value, 1.0)  # tokens in the time of a plain step
         costs = price * self._passes[self._fed] / self._steps.plain
         best, worth = NO_MATCH, 1 - float(costs[0])
@@ -354,12 +354,12 @@ class AutoPolicy:
         return best
 
     def judged(self, matches: Sequence[Match], committed: Sequence[int]) -> None:
-        """Learn from what a round committed where these had been found, proposed or not."""
+        """Learn from what a round committed after these matches, proposed or not."""
         for match in matches:
             self.experience.judged(match, committed)
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """While another proposal pays off."""
+        """Whether another proposal pays off."""
         if not proposed:
             return self._begins()
         if self.constant is not None:
@@ -373,7 +373,7 @@ class AutoPolicy:
     def learn(
         self, proposed: int, accepted: int, fed: int, timing: Timing | None = None, *, copy: bool = False
     ) -> None:
-        """Learn from the proposals that were judged; `copy`: the draft did not make them."""
+        """Learn from a round's outcome; `copy`: the draft did not propose it."""
         before, self._fed = self._fed, min(fed, self._steps.cap + 1)
         changed = before != self._fed
         if timing is not None:
@@ -398,12 +398,12 @@ class AutoPolicy:
             self._price()
 
     def _expected(self, proposed: int, *, changed: bool) -> tuple[float, float]:
-        """Seconds of drafting so many tokens and of the pass that followed, by the step costs."""
+        """Return the seconds of drafting and of the following pass, by the step costs."""
         drafting = self._steps.first_draft + (proposed - 1) * self._steps.draft if proposed else 0.0
         return drafting, float(self._steps.passes[self._fed - 1]) + self._steps.change * changed
 
     def _measured(self, timing: Timing, proposed: int, *, changed: bool) -> None:
-        """Correct the step costs; not by the first round, which is the prefill."""
+        """Correct the step costs, except by the first round, which is the prefill."""
         drafting, passing = self._expected(proposed, changed=changed)
         if not self._timed:
             return
@@ -416,12 +416,12 @@ class AutoPolicy:
 
     def _rest(self, lost: float) -> None:
         """Stay plain until a probe that loses this many seconds is a small share of the time."""
-        # after a rest the draft has text to read; plain passes are shorter
+        # after a rest the draft has text to read, and plain passes are shorter
         lost += self._steps.first_draft + self._steps.change
         self._wait = max(lost, 0) / (_PROBING * self._steps.plain)
 
     def _begins(self) -> bool:
-        """Whether the round proposes anything."""
+        """Start a round; return whether the draft proposes."""
         self._reach = 1.0
         self._confidences.clear()
         self._probing = self._losing

@@ -1,16 +1,16 @@
-"""Indexes of text and tables of counts: what followed before what was read last, looked up without a model.
+"""N-gram indexes, suffix trees and tables of counts: earlier continuations, found without a model.
 
-Prompt lookup is the rule of openvino-genai 2026.4, which both engines follow; a test compares them with it. It takes
-the earliest occurrence of the longest n-gram and counts nothing.
+Prompt lookup follows openvino-genai 2026.4 in both engines, which a test compares: it takes the earliest occurrence
+of the longest n-gram and counts nothing.
 
 Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975) counts. For every match length m up to a limit, the tree knows
-how often each token followed the text's last m tokens, so that a continuation has a chance: the product of the shares
-of its tokens, each after what precedes it. A longer match is surer but rarer. The continuation with the greatest
-expected number of accepted tokens, which is the sum of these products, wins.
+how often each token followed the text's last m tokens. A continuation's probability is the product of its tokens'
+shares, each after what precedes it. A longer match is more reliable but rarer. The continuation with the greatest
+expected number of accepted tokens, the sum of these products, wins.
 
-A `Table` holds what a target usually says next. For every context of one to five tokens its file has the likeliest
-next token, how often it followed, and how often the context occurred. Contexts are stored as 32-bit hashes: two that
-collide cost a rejected proposal, never a wrong output.
+A `Table` holds a target's frequent continuations: for every context of one to five tokens, the likeliest next token,
+how often it followed, and how often the context occurred. Contexts are stored as 32-bit hashes; a collision costs a
+rejected proposal, never a wrong output.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,9 +27,9 @@ from specdemo.strategies import Source, Strategy
 from specdemo.strategies.text import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Suffix
 
 TABLE = "table.npz"
-"""The file's name in a model's folder."""
+"""File name in a model's folder."""
 
-LONGEST = 5  # tokens of a context
+LONGEST = 5  # tokens in a context
 _VERSION = 1
 _MOST = np.iinfo(np.uint16).max
 _MULTIPLIER, _BITS = 0x9E3779B1, 0xFFFFFFFF  # 2³² divided by the golden ratio: multiplicative hashing, Knuth 6.4
@@ -37,23 +37,21 @@ _MULTIPLIER, _BITS = 0x9E3779B1, 0xFFFFFFFF  # 2³² divided by the golden ratio
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What followed the longest context that occurred."""
+    """The most frequent token after the longest known context."""
 
     size: int
-    """Tokens of the context, 1 to `LONGEST`."""
+    """Tokens in the context, 1 to `LONGEST`."""
 
     token: int
-    """The likeliest next token."""
-
     count: int
-    """How often it followed; at most 65,535."""
+    """Times that the token followed; at most 65,535."""
 
     total: int
-    """How often the context occurred; at most 65,535."""
+    """Times that the context occurred; at most 65,535."""
 
 
 class Counts(NamedTuple):
-    """Contexts of one length, in order of their hashes."""
+    """Contexts of one length, sorted by hash."""
 
     hashes: npt.NDArray[np.uint32]
     tokens: npt.NDArray[np.uint32]
@@ -62,7 +60,7 @@ class Counts(NamedTuple):
 
 
 class Table:
-    """Counts by length of the context, and the size of the vocabulary they belong to."""
+    """Counts by context length, and the vocabulary size they belong to."""
 
     def __init__(self, counts: Sequence[Counts], vocabulary: int) -> None:
         self.counts, self.vocabulary = tuple(counts), vocabulary
@@ -71,7 +69,7 @@ class Table:
     def count(cls, texts: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]], vocabulary: int) -> "Table":
         """Count over texts: token ids, and which of them count as continuations.
 
-        A context that occurred once is left out: most such contexts never occur again.
+        Contexts that occur once are left out: most never occur again.
         """
         pairs: list[list[npt.NDArray[np.uint64]]] = [[] for _ in range(LONGEST)]
         for ids, counted in texts:
@@ -98,7 +96,6 @@ class Table:
             raise ModelError(f"{quoted(path.name)} is not a table of train-draft; choose another file.") from error
 
     def save(self, path: Path) -> None:
-        """Write the file, compressed."""
         arrays = {
             f"{name}_{size}": array
             for size, counts in enumerate(self.counts, 1)
@@ -107,30 +104,30 @@ class Table:
         np.savez_compressed(path, version=_VERSION, vocabulary=self.vocabulary, **arrays)
 
     def __len__(self) -> int:
-        """Contexts of all lengths."""
+        """Return the number of contexts of all lengths."""
         return sum(len(counts.hashes) for counts in self.counts)
 
     def following(self, context: Sequence[int]) -> Continuation | None:
-        """What most often followed the longest suffix of `context` that occurred; None if none did."""
+        """Return the most frequent continuation of the longest known suffix of `context`; None if there is none."""
         found, key = None, 0
         for size, token in enumerate(reversed(context[-LONGEST:]), 1):
             key = _extended(key, int(token))
             hashes, tokens, counts, totals = self.counts[size - 1]
             place = int(hashes.searchsorted(np.uint32(key)))
             if place == len(hashes) or int(hashes[place]) != key:
-                break  # no longer context occurred either
+                break  # longer contexts did not occur either
             found = Continuation(size, int(tokens[place]), int(counts[place]), int(totals[place]))
         return found
 
 
 def _extended(key: int, token: int) -> int:
-    """Hash of a context with one more token before it."""
+    """Return the hash of a context extended by one token at its front."""
     key = ((key ^ (token + 1)) * _MULTIPLIER) & _BITS
     return key ^ key >> 15
 
 
 def _hashes(ids: npt.NDArray[np.int64]) -> Iterable[npt.NDArray[np.uint32]]:
-    """For each size, hashes of the contexts that end before the tokens `size`, `size + 1`, ..."""
+    """Yield, for each size, hashes of the contexts that end before the tokens `size`, `size + 1`, ..."""
     keys = np.zeros(max(len(ids) - 1, 0), np.uint64)
     for size in range(1, LONGEST + 1):
         before = ids[: max(len(ids) - size, 0)].astype(np.uint64)
@@ -141,7 +138,7 @@ def _hashes(ids: npt.NDArray[np.int64]) -> Iterable[npt.NDArray[np.uint32]]:
 
 
 def _counted(pairs: npt.NDArray[np.uint64]) -> Counts:
-    """The likeliest token for each hash; `pairs` are hashes with their next tokens in the lower half."""
+    """Return the likeliest token for each hash; `pairs` are hashes with their next tokens in the lower half."""
     unique, counts = np.unique(pairs, return_counts=True)
     hashes, tokens = (unique >> np.uint64(32)).astype(np.uint32), (unique & np.uint64(_BITS)).astype(np.uint32)
     starts = np.unique(hashes, return_index=True)[1]
@@ -152,17 +149,17 @@ def _counted(pairs: npt.NDArray[np.uint64]) -> Counts:
     return Counts(hashes[best], tokens[best], some, all_)
 
 
-TOKENS = 64  # in a proposal, at most
-_LEAST = 0.05  # a continuation's chance by counts, where the automatic lookahead decides how much of it is proposed
+TOKENS = 64  # maximum tokens in a proposal
+_LEAST = 0.05  # least probability by counts where the automatic lookahead decides how much to propose
 LONGEST_MATCH = 8
-"""Tokens of the longest match in a suffix tree; longer ones found nothing more in the text that this was tuned on."""
-_TOKENS = 2**32  # token ids are below
+"""Maximum match length in a suffix tree; longer ones found nothing more in the text used for tuning."""
+_TOKENS = 2**32  # exceeds every token id
 
 
 class Match(NamedTuple):
-    """Tokens that may follow, since they followed the text's last `size` tokens before; none where nothing did.
+    """Tokens that followed an earlier occurrence of the text's last `size` tokens; none if there was none.
 
-    `chances`: that all tokens up to each are right, estimated from counts; empty where nothing is counted.
+    `chances[i]` is the probability, by counts, that tokens up to i are all right; empty where nothing is counted.
     """
 
     size: int
@@ -175,20 +172,20 @@ NO_MATCH = Match(0, ())
 
 
 class TextIndex(Protocol):
-    """Finds what may follow a growing text."""
+    """Finds continuations of a growing text."""
 
     def find(self, text: Sequence[int], limit: int) -> Match:
-        """At most `limit` tokens that may follow the text, which continues the one before."""
+        """Return at most `limit` tokens that may follow the text, which extends the previous one."""
 
     def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        """The same, the best of each source that has any."""
+        """Return the best match of each source that has one."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Look up as this strategy does from now on; False, and nothing changes, if it cannot be changed to that."""
+        """Follow this strategy from now on; return False, changing nothing, if that is impossible."""
 
 
 def look_up(text: Sequence[int], longest: int, limit: int) -> list[int]:
-    """Prompt lookup: at most `limit` tokens that followed the earliest occurrence of the longest recent n-gram."""
+    """Return at most `limit` tokens that followed the earliest occurrence of the longest recent n-gram."""
     if longest >= len(text):
         longest = len(text) // 2
     for size in range(longest, 0, -1):
@@ -200,16 +197,16 @@ def look_up(text: Sequence[int], longest: int, limit: int) -> list[int]:
 
 
 class NgramIndex:
-    """Where every n-gram of a text occurs first: the rule of `look_up`, without searching all of the text."""
+    """The first occurrence of every n-gram of a text: `look_up` without searching the whole text."""
 
     def __init__(self, longest: int, most: int = TOKENS) -> None:
-        """N-grams of at most `longest` tokens, of which at most `most` are copied."""
+        """Index n-grams of at most `longest` tokens; copy at most `most`."""
         self._most = most
         self._ends: list[dict[tuple[int, ...], int]] = [{} for _ in range(longest)]
         self._read = 0  # tokens whose n-grams are indexed
 
     def find(self, text: Sequence[int], limit: int) -> Match:
-        """The same as `look_up`."""
+        """Return the same tokens as `look_up`."""
         limit = min(limit, self._most)
         for end in range(self._read + 1, len(text)):  # not the last token: nothing has followed it yet
             for size, ends in enumerate(self._ends[:end], 1):
@@ -223,33 +220,32 @@ class NgramIndex:
         return NO_MATCH
 
     def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        """What is found."""
         found = self.find(text, limit)
         return [found] if found.tokens else []
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Both engines copy as the request says."""
+        """Return False: neither engine changes prompt lookup within a request."""
         return False
 
 
 class SuffixTree:
-    """All runs of at most `longest + 1` tokens of one text or several, each with its count.
+    """All runs of at most `longest + 1` tokens of one or more texts, with counts.
 
-    A node is a run. It knows its likeliest successor, the latest of equals, and the run without its first token. So a
-    token takes `longest + 1` dictionary lookups to add, and a proposed one takes one step to find.
+    A node is a run. It knows its likeliest successor (the latest if tied) and the run without its first token. So
+    adding a token takes `longest + 1` dictionary lookups, and finding a proposed one takes one step.
     """
 
     def __init__(self, longest: int = LONGEST_MATCH) -> None:
-        """Matches are at most `longest` tokens long."""
+        """Create a tree for matches of at most `longest` tokens."""
         self.longest = longest
         self._children: dict[int, int] = {}  # by node and token
-        self._count, self._followed = [0], [0]  # occurrences, and those that something followed
+        self._count, self._followed = [0], [0]  # occurrences, and those followed by a token
         self._likeliest, self._token, self._shorter = [0], [0], [0]
         self.end = [0]
         """Nodes of the last 0, 1, 2, … tokens read."""
 
     def begin(self) -> None:
-        """Read another text from here on."""
+        """Start another text."""
         self.end = [0]
 
     def read(self, tokens: Iterable[int]) -> None:
@@ -258,7 +254,7 @@ class SuffixTree:
             self._add(token)
 
     def follow(self, nodes: Sequence[int], token: int) -> list[int]:
-        """Nodes of the last 0, 1, 2, … tokens of another text, after its next token, as far as the tree has them."""
+        """Advance another text's nodes, of its last 0, 1, 2, … tokens, by one token, as far as the tree has them."""
         found = [0]
         for node in nodes[: self.longest]:
             child = self._children.get(node * _TOKENS + token)
@@ -268,9 +264,9 @@ class SuffixTree:
         return found
 
     def continuation(self, nodes: Sequence[int], size: int, limit: int, threshold: float) -> Match:
-        """What most often followed the last `size` tokens of a text with these nodes.
+        """Return the most frequent continuation of the last `size` tokens of a text at these nodes.
 
-        At most `limit` tokens, and as long as their chance is at least the threshold.
+        It has at most `limit` tokens, and ends where its probability would fall below the threshold.
         """
         node, chance = nodes[size], 1.0
         tokens, chances = list[int](), list[float]()
@@ -306,7 +302,7 @@ class SuffixTree:
 
 
 class SuffixIndex:
-    """The best continuation of a text: by its own tree, one of earlier texts, and a table of what the target says."""
+    """Continuations from a text's own suffix tree, a tree of earlier texts, and the target's table."""
 
     def __init__(
         self,
@@ -317,24 +313,24 @@ class SuffixIndex:
         remembers: bool = False,
         longest: int = LONGEST_MATCH,
     ) -> None:
-        """Continuations of at most `most` tokens, as long as their chance is at least the threshold."""
+        """Return continuations of at most `most` tokens with at least the threshold's probability."""
         self.remembers = remembers
         self.earlier: SuffixTree | None = None
-        """Of earlier answers, if it is to remember any."""
+        """Tree of earlier answers, if they are remembered."""
         self._threshold, self._most = threshold, most
         self._own, self._table = SuffixTree(longest), table
         self._nodes = [0]  # in the tree of earlier answers
         self._read = 0
 
     def find(self, text: Sequence[int], limit: int) -> Match:
-        """The continuation with the greatest expected number of accepted tokens; of equals, the longest match's.
+        """Return the continuation with the most expected accepted tokens; if tied, the longest match's.
 
-        A match of m tokens allows for about as many.
+        A continuation's length is limited in proportion to its match.
         """
         return max(self.matches(text, limit), key=_expected, default=NO_MATCH)
 
     def matches(self, text: Sequence[int], limit: int) -> list[Match]:
-        """The best continuation of the trees, and that of the table."""
+        """Return the best continuation of the trees, and the table's."""
         self._own.read(text[self._read :])
         if self.earlier is not None:
             for token in text[self._read :]:
@@ -346,7 +342,7 @@ class SuffixIndex:
         return [match for match in found if match.tokens]
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """With another threshold."""
+        """Change the threshold and the cap."""
         if not isinstance(strategy, Suffix):
             return False
         self._threshold, self._most = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
@@ -360,12 +356,12 @@ class SuffixIndex:
 
 
 def _expected(match: Match) -> float:
-    """The tokens that will be accepted, estimated from counts."""
+    """Return the expected number of accepted tokens, by counts."""
     return sum(match.chances)
 
 
 def from_table(table: Table, text: Sequence[int], limit: int, threshold: float) -> Match:
-    """What the target most often says after the text's last tokens, while the chance is at least the threshold."""
+    """Return the target's most frequent continuation, while its probability is at least the threshold."""
     recent, chance, size = list(text[-LONGEST_MATCH:]), 1.0, 0
     tokens, chances = list[int](), list[float]()
     while len(tokens) < limit:
@@ -383,18 +379,18 @@ def from_table(table: Table, text: Sequence[int], limit: int, threshold: float) 
 
 
 class Memory:
-    """Answers to earlier prompts, for a tree beside a request's own. It never holds an answer to the same prompt.
+    """Answers to earlier prompts, as a second tree for new requests; never an answer to the same prompt.
 
-    Otherwise a prompt that is repeated, as in every measurement, would be answered by copying its last answer.
+    Otherwise a repeated prompt, as in every measurement, would be answered by copying its last answer.
     """
 
-    _KEPT = 64  # answers
+    _KEPT = 64  # answers kept
 
     def __init__(self) -> None:
-        self._texts: list[tuple[tuple[int, ...], Sequence[int]]] = []  # prompts, and texts that go on growing
+        self._texts: list[tuple[tuple[int, ...], Sequence[int]]] = []  # prompts, and texts that keep growing
 
     def open(self, text: Sequence[int]) -> SuffixTree:
-        """A tree of the answers to other prompts; from now on, this text's answer is one of those remembered."""
+        """Return a tree of the answers to other prompts, and remember this text's answer from now on."""
         prompt, tree = tuple(text), SuffixTree()
         for other, whole in self._texts:
             if other != prompt:
@@ -405,7 +401,7 @@ class Memory:
 
 
 def index_of(strategy: Strategy, table: Table | None = None) -> TextIndex:
-    """The index of a strategy that copies from text."""
+    """Return the index for a strategy that copies from text."""
     match strategy:
         case Lookup(size, most):
             return NgramIndex(size, most)

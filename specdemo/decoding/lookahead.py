@@ -1,7 +1,7 @@
-"""Lookahead policies: when a drafter stops proposing and lets the target verify.
+"""Lookahead policies: when a drafter stops proposing and the target verifies.
 
-A longer proposal commits more tokens when it is accepted and costs more when it is not. The best length
-changes from round to round, since some words are easier to guess than others.
+A longer proposal commits more tokens if accepted and costs more if not. The best length changes from round to round,
+since some tokens are easier to guess than others.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,36 +20,36 @@ _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1
 
 
 class LookaheadPolicy(Protocol):
-    """Decides before every draft step of one request, and learns from the outcome of every round."""
+    """Decides before each draft step of a request, and learns from each round's outcome."""
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         """Whether to propose another token after `proposed` ones in this round.
 
-        `confidence` computes the draft's probability of what it last proposed, and is called only if needed.
+        `confidence` computes the draft's probability of its last proposal, and is called only if needed.
         """
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """A round ended: how many tokens were proposed, how many of those were accepted, and how many tokens the
-        target's pass fed, padding included, and how long it took. The first round is the prefill.
+        """Learn from a round: tokens proposed, accepted and fed to the target (padding included), and its timing.
+
+        The first round is the prefill.
         """
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Decide as this strategy does from now on; False, and nothing changes, if it is of another type."""
+        """Follow this strategy from now on; return False, changing nothing, if its type differs."""
 
 
 class _Rigid:
-    """A policy that nobody changes while it is in use."""
+    """A policy that cannot be changed while in use."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """It cannot be changed."""
         return False
 
 
 class _Fixed(_Rigid):
-    """A policy whose outcome teaches nothing."""
+    """A policy that does not learn."""
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Outcomes do not matter."""
+        """Do nothing."""
 
 
 @dataclass
@@ -59,11 +59,10 @@ class ConstantPolicy(_Fixed):
     lookahead: int
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Until the lookahead is reached."""
         return proposed < self.lookahead
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """With another lookahead."""
+        """Change the lookahead."""
         if not isinstance(strategy, Constant):
             return False
         self.lookahead = strategy.num_assistant_tokens
@@ -72,17 +71,17 @@ class ConstantPolicy(_Fixed):
 
 @dataclass
 class ConfidencePolicy(_Fixed):
-    """Until the draft's own probability of what it last proposed falls below a threshold, or the cap is reached."""
+    """Stops when the draft's probability of its last proposal is below a threshold, or at the cap."""
 
     threshold: float
     cap: int | None = None
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """While the last proposal was likely enough; the unlikely one is still verified."""
+        """Whether the last proposal was likely enough; an unlikely one is still verified."""
         return not proposed or ((self.cap is None or proposed < self.cap) and confidence() >= self.threshold)
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """With another threshold."""
+        """Change the threshold and the cap."""
         if not isinstance(strategy, Confidence):
             return False
         self.threshold, self.cap = strategy.assistant_confidence_threshold, strategy.max_assistant_tokens
@@ -91,7 +90,7 @@ class ConfidencePolicy(_Fixed):
 
 @dataclass
 class PlannedPolicy(_Fixed):
-    """A lookahead for each round, planned in advance; once they are used up, nothing is proposed.
+    """A planned lookahead for each round, then none.
 
     With the oracle's lookaheads, speculation is as fast as the draft's agreement with the target allows.
     """
@@ -100,7 +99,7 @@ class PlannedPolicy(_Fixed):
     round: int = -1
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Until this round's lookahead is reached."""
+        """Whether this round's lookahead is not reached yet."""
         if not proposed:
             self.round += 1
         return self.round < len(self.lookaheads) and proposed < self.lookaheads[self.round]
@@ -108,16 +107,14 @@ class PlannedPolicy(_Fixed):
 
 @dataclass
 class HeuristicPolicy(_Rigid):
-    """Two more after a fully accepted round, one fewer after any other, as in transformers."""
+    """Two more tokens after a fully accepted round, one fewer after any other, as in transformers."""
 
     lookahead: int = HEURISTIC_START
 
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
-        """Until the current lookahead is reached."""
         return proposed < self.lookahead
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Adapt the lookahead."""
         if not proposed:
             return
         if accepted == proposed:
@@ -129,9 +126,9 @@ class HeuristicPolicy(_Rigid):
 def policy_for(
     strategy: Strategy, costs: Costs | None = None, experience: Experience | None = None
 ) -> LookaheadPolicy:
-    """The policy of a strategy in which a draft proposes, at the beginning of a request.
+    """Return the policy for a new request with a drafting strategy.
 
-    `experience`: what earlier requests taught the automatic lookahead, which goes on learning in it.
+    The automatic lookahead starts from `experience` of earlier requests, and updates it.
 
     Raises:
         SettingsError: the strategy needs step costs, and none were measured.
@@ -154,7 +151,7 @@ def policy_for(
 
 
 def required(costs: Costs | None) -> Costs:
-    """Step costs, the draft's included.
+    """Return the step costs, checked to include the draft's.
 
     Raises:
         SettingsError: they were not measured.
@@ -173,9 +170,9 @@ def propose(
     choose: Callable[[Sequence[Proposed]], Proposed],
     confidence: Callable[[Proposed], float],
 ) -> list[Proposed]:
-    """The draft loop: propose until the policy has enough, at most `limit` tokens.
+    """Run the draft loop until the policy stops, for at most `limit` tokens.
 
-    `choose` makes the next one after those of this round; `confidence` is the draft's probability of one.
+    `choose` returns the next proposal after those of this round; `confidence` is the draft's probability of one.
     """
     proposals: list[Proposed] = []
     while len(proposals) < limit and policy.goes_on(len(proposals), lambda: confidence(proposals[-1])):

@@ -1,8 +1,7 @@
-"""What steps cost, and how many tokens target passes feed where a change of length costs time.
+"""Step costs, and padded query lengths where a shape change costs time.
 
-OpenVINO prepares every operation anew for a pass whose length differs from the one before: on a CPU that can take
-a third of a small model's step or more. A round that proposes less than the one before can therefore be padded to the
-same length with tokens that do not count.
+OpenVINO prepares every operation anew for a pass whose length differs from the previous one: on a CPU that can take a
+third of a small model's step or more. A round that proposes fewer tokens can therefore be padded to the same length.
 """
 
 from dataclasses import dataclass
@@ -13,15 +12,15 @@ import numpy.typing as npt
 
 from specdemo.records import Costs
 
-_GROWING = 0.5  # share of a length change's cost that is charged to the proposal causing it
+_GROWING = 0.5  # share of a length change's cost charged to the proposal that causes it
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What steps take, in seconds: draft steps, and target passes by length, never falling with length.
+    """Seconds of draft steps, and of target passes by length, non-decreasing.
 
-    `change`: how much longer a pass takes whose length differs from the one before; `cap`: the most proposals to
-    consider.
+    `change` is the extra time of a pass whose length differs from the previous one; `cap` the maximum proposals
+    considered.
     """
 
     draft: float
@@ -32,7 +31,7 @@ class Steps:
 
     @classmethod
     def of(cls, costs: Costs, cap: int) -> Self:
-        """From measured step costs; capped at the longest pass that was measured."""
+        """Create from measured step costs, capped at the longest measured pass."""
         assert costs.later_draft_step is not None, "checked when the policy was chosen"
         passes = rising(np.array(costs.verify))
         return cls(
@@ -45,17 +44,17 @@ class Steps:
 
     @property
     def plain(self) -> float:
-        """A plain step."""
+        """Seconds of a plain step."""
         return float(self.passes[0])
 
     def round(self, proposed: int, fed: int, *, changed: bool) -> float:
-        """A round with this many proposals, at least one, whose pass feeds `fed` tokens."""
+        """Return the seconds of a round with at least one proposal, whose pass feeds `fed` tokens."""
         drafting = self.first_draft + (proposed - 1) * self.draft
         return float(self.passes[fed - 1]) + self.change * changed + drafting
 
 
 def seconds_of_passes(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
-    """What passes over 1 to cap + 1 tokens take after one that fed `fed` tokens: padded, or of another length."""
+    """Return the seconds of passes over 1 to cap + 1 tokens after one over `fed`: padded, or of another length."""
     tokens = np.arange(1, steps.cap + 2)
     filled = steps.passes[np.clip(tokens, fed, len(tokens)) - 1]
     filled = filled + _GROWING * steps.change * (tokens > fed)
@@ -63,7 +62,7 @@ def seconds_of_passes(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
 
 
 def seconds_of_more(steps: Steps, passes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What m more proposals than k take, given the seconds of passes; shape (cap, cap), by k and m - 1."""
+    """Return the extra seconds of m proposals after k, given those of passes; shape (cap, cap), by k and m - 1."""
     k, m = np.ogrid[: steps.cap, 1 : steps.cap + 1]
     more = np.asarray(passes[np.minimum(k + m, steps.cap)] - passes[k] + m * steps.draft)
     more[0] += steps.first_draft - steps.draft
@@ -72,21 +71,21 @@ def seconds_of_more(steps: Steps, passes: npt.NDArray[np.float64]) -> npt.NDArra
 
 
 class QueryLength:
-    """Lengths of the passes of one request, one after the other.
+    """Padded lengths of a request's consecutive passes.
 
-    They grow at once. They shrink once the padding since the last full pass has cost as much as a change (the
+    They grow at once. They shrink once the padding since the last full pass has cost as much as a shape change (the
     ski-rental rule), to the longest length needed since then.
     """
 
     def __init__(self, costs: Costs | None) -> None:
-        """Without costs, or where a change costs nothing, every pass feeds exactly what is needed."""
+        """Without costs, or if a change costs nothing, never pad."""
         self._passes = rising(np.array(costs.verify)) if costs is not None else np.zeros(0)
         self._change = costs.length_change or 0.0 if costs is not None else 0.0
         self._width = self._most = 0
         self._wasted = 0.0
 
     def of(self, needed: int) -> int:
-        """How many tokens the next pass feeds, given how many it needs."""
+        """Return how many tokens the next pass feeds, given how many it needs."""
         if needed >= self._width or self._width > len(self._passes):
             self._set(needed)
         else:
@@ -101,7 +100,7 @@ class QueryLength:
 
 
 def rising(passes: np.ndarray) -> np.ndarray:
-    """Seconds of passes, made non-decreasing in their length.
+    """Return the seconds of passes, made non-decreasing in length.
 
     A shorter pass could be padded to a longer one, and other load on the machine only adds to a measurement.
     """

@@ -1,8 +1,7 @@
-"""Sampling and verification, without a model: distributions, drawing from them, and which proposals survive a pass.
+"""Sampling and verification, independent of models: distributions, draws, and which proposals are accepted.
 
-Distributions are shaped in GenAI's order: repetition penalty, temperature, top-p, top-k. Plain sampling, the draft
-and the target share this one function, so that speculative sampling can keep exactly the distribution of plain
-sampling.
+Distributions are shaped in GenAI's order: repetition penalty, temperature, top-p, top-k. Plain sampling, draft and
+target share this one function, so that speculative sampling keeps exactly the distribution of plain sampling.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -22,7 +21,7 @@ Probabilities = npt.NDArray[np.float64]
 
 
 def penalised(logits: Logits, seen: Collection[int], penalty: float) -> Logits:
-    """Logits with those of seen tokens divided by the penalty, or multiplied where negative (Keskar et al. 2019)."""
+    """Divide logits of seen tokens by the penalty, or multiply where negative (Keskar et al. 2019)."""
     if penalty == 1 or not seen:
         return logits
     result = logits.copy()
@@ -33,7 +32,7 @@ def penalised(logits: Logits, seen: Collection[int], penalty: float) -> Logits:
 
 
 def resized(logits: Logits, vocabulary: int) -> Logits:
-    """A copy of the logits resized to `vocabulary` tokens; added ones cannot be chosen."""
+    """Return a copy of the logits resized to `vocabulary` tokens; added ones cannot be chosen."""
     missing = vocabulary - len(logits)
     if missing <= 0:
         return logits[:vocabulary].copy()  # `np.pad` takes ten times as long even when there is nothing to add
@@ -41,19 +40,19 @@ def resized(logits: Logits, vocabulary: int) -> Logits:
 
 
 def softmax(logits: Logits) -> Probabilities:
-    """Probabilities of one position, in double precision."""
+    """Return the probabilities at one position, in double precision."""
     weights = np.exp(logits.astype(np.float64) - logits.max())
     return np.asarray(weights / weights.sum())
 
 
 def greatest_probability(logits: Logits, likeliest: int) -> float:
-    """Probability of the likeliest token, in single precision: `softmax` takes ten times as long."""
+    """Return the likeliest token's probability, in single precision: `softmax` takes ten times as long."""
     weights = logits - logits[likeliest]
     return float(1 / np.exp(weights, out=weights).sum())
 
 
 def distribution(logits: Logits, sampling: Sampling, seen: Collection[int]) -> Probabilities:
-    """What the next token is drawn from; in greedy decoding, the distribution whose likeliest token is chosen."""
+    """Return the next token's distribution; in greedy decoding, its likeliest token is chosen."""
     scores = penalised(logits, seen, sampling.repetition_penalty)
     if not sampling.do_sample:
         return softmax(scores)
@@ -67,12 +66,12 @@ def distribution(logits: Logits, sampling: Sampling, seen: Collection[int]) -> P
 
 
 def greedy_choice(logits: Logits, sampling: Sampling, seen: Collection[int]) -> int:
-    """The likeliest token."""
+    """Return the likeliest token."""
     return int(penalised(logits, seen, sampling.repetition_penalty).argmax())
 
 
 def _most_likely(probabilities: Probabilities, top_p: float, top_k: int) -> npt.NDArray[np.intp] | None:
-    """The fewest most likely tokens that together reach top_p, at most top_k of them; None: all."""
+    """Return the fewest likeliest tokens that together reach top_p, at most top_k; None for all."""
     size = len(probabilities)
     limit = min(top_k or size, size)
     if top_p >= 1 and limit == size:
@@ -84,14 +83,14 @@ def _most_likely(probabilities: Probabilities, top_p: float, top_k: int) -> npt.
 
 
 def draw(probabilities: Probabilities, uniform: float) -> int:
-    """The token at this quantile of the distribution; `uniform` is drawn from [0, 1)."""
+    """Return the token at this quantile of the distribution; `uniform` is drawn from [0, 1)."""
     cumulative = np.cumsum(probabilities)
     token = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
     return min(token, int(np.flatnonzero(probabilities)[-1]))  # rounding must not reach a token of probability 0
 
 
 def entropy(probabilities: Probabilities) -> float:
-    """Shannon entropy in bits."""
+    """Return the Shannon entropy in bits."""
     positive = probabilities[probabilities > 0]
     return float(max(-(positive * np.log2(positive)).sum(), 0.0))
 
@@ -100,11 +99,11 @@ class Uniform(Protocol):
     """A source of random numbers, such as `numpy.random.Generator`."""
 
     def random(self) -> float:
-        """A number drawn uniformly from [0, 1)."""
+        """Return a number drawn uniformly from [0, 1)."""
 
 
 class Verification(NamedTuple):
-    """How many proposals were accepted, and the correction or bonus token after them."""
+    """Number of accepted proposals, and the correction or bonus token after them."""
 
     accepted: int
     own: int
@@ -113,11 +112,11 @@ class Verification(NamedTuple):
 def rejection_sample(
     proposed: Sequence[int], drafts: Iterable[Probabilities], targets: Iterable[Probabilities], random: Uniform
 ) -> Verification:
-    """Judge sampled proposals so that what is committed has exactly the target's distribution.
+    """Verify sampled proposals so that committed tokens have exactly the target's distribution.
 
-    A token x is accepted with probability min(1, p(x) / q(x)); the first that is not is replaced by a draw from
-    the normalised max(0, p − q); after the last accepted one comes a draw from p (Leviathan et al. 2023,
-    algorithm 1; Chen et al. 2023, algorithm 2).
+    A token x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from the
+    normalised max(0, p − q); after a full acceptance follows a draw from p (Leviathan et al. 2023, algorithm 1; Chen
+    et al. 2023, algorithm 2).
 
     Args:
         proposed: n token ids, each drawn from its draft distribution.
@@ -139,13 +138,13 @@ def rejection_sample(
 def block_chances(
     proposed: Sequence[int], drafts: Sequence[Probabilities], targets: Sequence[Probabilities]
 ) -> tuple[list[float], list[Probabilities]]:
-    """For each length i of a prefix from 1 on, the chance that block verification takes it if asked.
+    """Return, for each prefix length i ≥ 1, the probability that block verification takes it if asked.
 
-    And for each length from 0 on, the distribution, not normalised, of the token that follows it.
+    Also return, for each length from 0 on, the unnormalised distribution of the token that follows it.
 
-    With p₀ = 1 and pᵢ = min(1, pᵢ₋₁ · p(xᵢ) / q(xᵢ)), that chance is Sᵢ / (Sᵢ + 1 − pᵢ), where Sᵢ is the sum of
-    max(0, pᵢ · p − q) over the next token, and pₙ for the whole block (Sun et al. 2024, arXiv 2403.10444,
-    algorithm 2).
+    With p₀ = 1 and pᵢ = min(1, pᵢ₋₁ · p(xᵢ) / q(xᵢ)), that probability is Sᵢ / (Sᵢ + 1 − pᵢ), where Sᵢ is the sum of
+    max(0, pᵢ · p − q) over the next token, and pₙ for the whole block (Sun et al. 2024, arXiv 2403.10444, algorithm
+    2).
     """
     joint, chances, residuals = 1.0, list[float](), list[Probabilities]()
     for length in range(len(proposed) + 1):
@@ -167,9 +166,9 @@ def block_chances(
 def block_verify(
     proposed: Sequence[int], drafts: Iterable[Probabilities], targets: Iterable[Probabilities], random: Uniform
 ) -> Verification:
-    """Judge sampled proposals as a block: the distribution is the same, and no fewer are accepted on average.
+    """Verify sampled proposals as a block: the same distribution, and no fewer accepted on average.
 
-    A prefix can be taken although a token in it would have been rejected alone, since what follows makes up for it.
+    A prefix can be accepted although one of its tokens would have been rejected alone, if later ones make up for it.
 
     Args:
         proposed: n token ids, each drawn from its draft distribution.
@@ -184,12 +183,12 @@ def block_verify(
 
 
 def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Verdict] | None:
-    """Verdicts of proposals when the target committed these tokens in the same round.
+    """Return the verdicts on proposals, given the tokens committed in the same round.
 
-    The target accepts a prefix of the proposals; the next one is rejected, and those after it are discarded.
-    The round then commits a correction token, which differs from the rejected one: by definition in greedy decoding,
-    and in sampling because max(0, p − q) is 0 where a proposal can be rejected.
-    An accepted end-of-text token ends the round without one.
+    The target accepts a prefix of the proposals; the next one is rejected, and those after it are discarded. The
+    round then commits a correction token, which differs from the rejected one: by definition in greedy decoding, and
+    in sampling because max(0, p − q) is 0 where a proposal can be rejected. An accepted end-of-text token ends the
+    round without one.
 
     Args:
         proposed: ids the draft proposed, in order.
@@ -202,7 +201,7 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
     accepted = 0
     while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:
         accepted += 1
-    if accepted == len(committed) and ended:  # an accepted token ended it: what follows was never judged
+    if accepted == len(committed) and ended:  # the round ended with an accepted token: what follows was never judged
         return [Verdict.ACCEPTED] * accepted + [Verdict.DISCARDED] * (len(proposed) - accepted)
     if accepted != len(committed) - 1:
         return None
@@ -210,6 +209,6 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
 
 
 def verdicts_from_counts(proposed: int, accepted: int) -> list[Verdict]:
-    """Verdicts from counts alone: accepted ones, one rejected, the rest discarded."""
+    """Return verdicts from counts: accepted ones, one rejected, the rest discarded."""
     left = proposed - accepted
     return [Verdict.ACCEPTED] * accepted + [Verdict.REJECTED] * min(left, 1) + [Verdict.DISCARDED] * max(left - 1, 0)

@@ -1,4 +1,4 @@
-"""Engines: what turns a request into rounds. All implement `Engine` and `Decoder`."""
+"""Engines turn a request into rounds. Each implements `Engine`, and its decoders `Decoder`."""
 
 from typing import Protocol
 
@@ -12,10 +12,10 @@ from specdemo.strategies import EngineName
 
 
 class Loader(Protocol):
-    """What loads a pair in one engine, such as the engine's class."""
+    """A callable that loads a pair, such as an engine class."""
 
     def __call__(self, pair: ModelPair, *, thoroughness: Thoroughness) -> Engine:
-        """Load it.
+        """Load a pair.
 
         Raises:
             SpecdemoError: the pair cannot be loaded; the message says why.
@@ -32,10 +32,9 @@ LOADERS: dict[EngineName, Loader] = {
 def load_engine(
     name: EngineName, pair: ModelPair, side: Side | None = None, *, thoroughness: Thoroughness = THOROUGH
 ) -> Engine:
-    """Load a pair in the engine of this name.
+    """Load a pair in the named engine.
 
-    With a `side`, only what that side decodes with, as a program would that does nothing else. `thoroughness`: how
-    long measurements go on, as long as is worth it by default.
+    With `side`, only the models that side decodes with are loaded. `thoroughness` limits how long measurements take.
 
     Raises:
         SpecdemoError: the pair cannot be loaded; the message says why.

@@ -1,12 +1,12 @@
-"""The seam between engines and everything else: one request at a time, or a batch of several.
+"""The interface between engines and everything else: one request at a time, or a batch of several.
 
-A request is decoded by one generator of rounds. Rounds, rather than a callback, give each its own clock, let a run
-stop within one round, and make a race possible: two generators, advanced alternately.
+A request is decoded by a generator of rounds. Unlike a callback, this gives each request its own clock, lets a run
+stop within one round, and makes races possible: two generators, advanced alternately.
 
-A batch holds several requests of one side in flight at once, and reports what arrived for them. In-process engines
-advance all requests in one pass, so each `receive` covers exactly one target pass; of a server only arrivals are
-seen, in whatever order they come. Times are the batch's own: a clock in this process, one that is read where a
-server's chunks arrive, or, for tests, one that is only counted.
+A batch holds several requests of one side in flight and reports their tokens as they arrive. In-process engines
+advance all requests in one pass, so each `receive` covers exactly one target pass; from a server, only arrivals are
+seen, in any order. Each batch has its own clock: this process's, the arrival times of a server's chunks or, in
+tests, a simulated one.
 """
 
 import math
@@ -31,58 +31,58 @@ from specdemo.records import (
 from specdemo.strategies import Strategy
 
 PREFILL_CHUNK = 512
-"""Tokens of a long prompt that are prefilled at once. Larger parts were not faster, and give coarser progress."""
+"""Prompt tokens prefilled at once. Larger chunks were no faster and make progress coarser."""
 
 
 @dataclass(frozen=True)
 class Thoroughness:
-    """How long measurements on an engine go on. Whoever loads the engine may want less."""
+    """Limits on how long measurements take; set when an engine is loaded."""
 
     repetition_seconds: float = 0.15
-    """What a repetition of a warm-up takes, on the side's own clock."""
+    """Seconds per warm-up repetition, on the side's own clock."""
     steady: int = 2
-    """Repetitions of a warm-up in a row that are hardly faster, before a side is steady."""
+    """Consecutive warm-up repetitions without a notable gain before a side counts as steady."""
     cold_seconds: float = 1.5
-    """What a warm-up takes at least, on each side's own clock, where the engine has not raced yet."""
+    """Minimum warm-up before an engine's first race, on each side's own clock."""
     warm_seconds: float = 60
-    """How long a side that was steady counts as warm."""
+    """Seconds that a side stays warm after it was steady."""
     repeats: int = 20
-    """Repeats of a race at most, where their number is not given; more hardly narrow the interval."""
+    """Maximum repeats of a race if no number is given; more would hardly narrow the interval."""
     visits: int = 6
-    """Visits to each length of passes whose cost is measured; fewer once they take long."""
+    """Measurements per pass length; fewer if they take long."""
     changes: int = 3
-    """Times that a change of lengths is measured."""
+    """Measurements of the shape-change cost."""
     load_seconds: float = 0.1
-    """Of all cores together, over which other load can be measured: the system counts in hundredths."""
+    """Seconds, summed over all cores, needed to measure other load; the system counts in hundredths."""
 
 
 THOROUGH = Thoroughness()
 BRIEF = Thoroughness(
     repetition_seconds=0, steady=1, cold_seconds=0, repeats=1, visits=1, changes=1, load_seconds=math.inf
 )
-"""One look at everything: for clocks that are arithmetic, and where nobody reads the figures."""
+"""The minimum: one measurement of each kind, for simulated clocks and runs whose figures nobody reads."""
 
 
 class Prefilling(NamedTuple):
-    """How many of a prompt's tokens have been prefilled."""
+    """Prefill progress, in prompt tokens."""
 
     done: int
     total: int
 
 
 class Decoder(Protocol):
-    """One request."""
+    """Decodes one request."""
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why the request ended, or None while it goes on."""
+        """Why the request ended; None while it runs."""
 
     @property
     def trace_source(self) -> TraceSource:
-        """Where the proposals in this request's rounds come from."""
+        """Source of the proposals in this request's rounds."""
 
     def rounds(self) -> Generator[Prefilling | Round]:
-        """Tokenise and prefill, yielding progress in between; then one round at a time. Call it once.
+        """Tokenise and prefill, yielding progress, then yield one round at a time. Call once.
 
         The first round is the prefill, which commits the first token; its seconds exclude tokenising. Closing the
         generator, at any time, frees the request.
@@ -93,82 +93,82 @@ class Decoder(Protocol):
         """
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """The request's next rounds, in order, with everything the engine can find out about them off the clock."""
+        """Complete the request's next rounds, in order, with all that the engine can find out off the clock."""
 
     def finalized(self, run: Run) -> Run:
-        """The run as it ended, with what the engine finds out only then."""
+        """Complete a finished run with what the engine only knows at its end."""
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """Decode this way from the next round on; False, and nothing changes, where that takes another request."""
+        """Switch strategy from the next round on; return False, changing nothing, if that takes a new request."""
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """For each token after the prefill's, whether the draft would have proposed it given the text before it.
+        """Return, for each token after the prefill's, whether the draft would have proposed it.
 
-        Found off the clock. None where a draft has no single choice: when sampling, and without a draft model.
+        Computed off the clock. None when sampling and without a draft model, where the draft has no single choice.
         """
 
 
 class Engine(Protocol):
-    """A loaded pair, which decodes one request at a time on each side.
+    """A loaded pair, decoding one request at a time on each side.
 
-    `remote`: it is decoded elsewhere, by servers that do not wait until a decoder is asked for its next round, so two
-    requests cannot take turns. `sides`: those that it can decode.
+    A `remote` engine is decoded by servers, which do not wait to be asked for the next round, so two requests cannot
+    take turns. `sides` are the sides that it can decode.
     """
 
     @property
     def remote(self) -> bool:
-        """Whether it is decoded elsewhere."""
+        """Whether decoding runs on servers."""
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """The sides that it can decode."""
+        """The sides it can decode."""
 
     @property
     def thoroughness(self) -> Thoroughness:
-        """How long measurements on it go on."""
+        """Limits on how long its measurements take."""
 
     @property
     def pair(self) -> ModelPair:
-        """What is loaded."""
+        """The loaded pair."""
 
     @property
     def environment(self) -> Environment:
-        """What the figures are measured on."""
+        """The software and hardware measured on."""
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """A decoder of the request. The automatic lookahead needs the pair's step costs.
+        """Return a decoder for the request. The automatic lookahead needs the pair's step costs.
 
         Raises:
-            PairError, SettingsError: the pair cannot be decoded in the request's strategy.
+            PairError, SettingsError: the pair cannot be decoded with the request's strategy.
         """
 
     def count_tokens(self, text: str) -> int:
-        """Number of the target's tokens in a text."""
+        """Return the number of target tokens in a text."""
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of consecutive target passes over this number of tokens, after a text like the prompt.
+        """Yield the seconds of consecutive target passes over this many tokens, after a text like the prompt.
 
-        Several numbers alternate; an engine that cannot do that yields nothing.
+        Several lengths alternate. An engine that cannot measure this yields nothing.
         """
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """What the draft takes in each of several rounds with this lookahead; empty without a draft.
+        """Return the draft's costs in several rounds with this lookahead; empty without a draft.
 
-        A draft on its own would be faster: no target pass would evict its weights from the caches.
+        Target passes run in between: a draft alone would be faster, with its weights never evicted from the caches.
         """
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
     ) -> list[float] | None:
-        """The target's log-probability of each of these tokens, after the prompt and the tokens `before`.
+        """Return the target's log-probability of each token, after the prompt and the tokens `before`.
 
-        From one pass over all, or `apart`, from a pass over one each. None where the engine cannot say.
+        Computed in one pass over all tokens or, if `apart`, one pass per token. None if the engine cannot tell.
         """
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """What the software below counts itself when it runs this request once more; None where it does not count.
+        """Repeat the request and return the counters of the underlying software; None if it has none.
 
-        `wrote` are the tokens of the run that is checked; `reload` loads the models again first.
+        `wrote` are the tokens of the run being checked; `reload` reloads the models first.
         """
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Engine(Protocol):
 
 
 def rounds_of(decoder: Decoder) -> Generator[Round]:
-    """The rounds of one decoder, prefill first, without prefill progress; closing it frees the request."""
+    """Yield a decoder's rounds, prefill first, without prefill progress. Closing it frees the request."""
     with closing(decoder.rounds()) as steps:
         for step in steps:
             if isinstance(step, Round):
@@ -184,19 +184,19 @@ def rounds_of(decoder: Decoder) -> Generator[Round]:
 
 
 class RoundCounts(NamedTuple):
-    """A round of one request: how many tokens were proposed, None if unknown, and how many accepted."""
+    """Numbers of tokens proposed (None if unknown) and accepted in a round of one request."""
 
     proposed: int | None
     accepted: int
 
 
 class Arrival(NamedTuple):
-    """What arrived for one request at one moment; its first arrival ends the time to first token.
+    """Tokens that arrived for one request at one moment; its first arrival ends the time to first token.
 
-    `number` is that of `Batch.submit`, `at` is on the batch's clock. `tokens` is how many arrived; an estimate
-    is corrected by the last arrival, in either direction. `output` holds their ids, or their text where ids
-    are not reported. `rounds` are the target's passes that this covers (the prefill is none of them, a plain step is
-    a round with nothing proposed), None where they are unknown. An engine may report all of them at the end.
+    `number` is the one given to `Batch.submit`; `at` is on the batch's clock. `tokens` may be an estimate, which the
+    last arrival corrects in either direction. `output` holds the token ids, or the text if ids are not reported.
+    `rounds` are the target passes covered, None if unknown; the prefill is not one, and a plain step is a round with
+    nothing proposed. An engine may report them all at the end.
     """
 
     number: int
@@ -208,17 +208,17 @@ class Arrival(NamedTuple):
 
 
 class Batch(Protocol):
-    """Requests in flight, all of one side."""
+    """Requests of one side in flight."""
 
     @property
     def in_passes(self) -> bool:
-        """Whether what one `receive` returns is what one pass of the target committed."""
+        """Whether each `receive` covers exactly one target pass."""
 
     def now(self) -> float:
-        """Seconds on this batch's clock."""
+        """Return the seconds on this batch's clock."""
 
     def submit(self, number: int, request: Request) -> None:
-        """Begin another request; `number` identifies its arrivals.
+        """Start another request; `number` identifies its arrivals.
 
         Raises:
             PromptError: the prompt is empty, or too long for the model.
@@ -226,17 +226,17 @@ class Batch(Protocol):
         """
 
     def receive(self) -> Sequence[Arrival]:
-        """What arrived next, for any request in flight. It waits, but not for long: then nothing has arrived.
+        """Return the next arrivals of any request, or nothing after a short wait.
 
         Raises:
             RunError: the engine could not continue.
         """
 
     def cache_bytes(self) -> int | None:
-        """Bytes of the target's KV cache that requests use now; None if unknown."""
+        """Return the bytes of the target's KV cache in use; None if unknown."""
 
     def close(self) -> None:
-        """Drop what is still in flight. Call it once."""
+        """Cancel the requests in flight. Call once."""
 
 
 @runtime_checkable
@@ -244,8 +244,8 @@ class BatchEngine(Engine, Protocol):
     """An engine that can serve several requests at once."""
 
     def batch(self, strategy: Strategy) -> Batch:
-        """A batch with nothing in flight, for requests that are decoded this way; one at a time.
+        """Return an empty batch for requests decoded with this strategy; one batch at a time.
 
         Raises:
-            PairError, SettingsError: the pair cannot be decoded in this way.
+            PairError, SettingsError: the pair cannot be decoded with this strategy.
         """

@@ -1,7 +1,7 @@
-"""An engine without weights: it generates given words on a given clock.
+"""An engine without weights, which generates given words on a simulated clock.
 
-Logic built on decoders is tested with it, exactly and in milliseconds. Its tokens are words; its seconds are
-arithmetic and do not really pass, unless `real_time` makes it sleep.
+Tests of logic built on decoders use it: they are exact and take milliseconds. Its tokens are words. Its seconds are
+computed and do not pass, unless `real_time` makes it sleep.
 """
 
 import math
@@ -45,16 +45,16 @@ from specdemo.runtime.text import check_prompt
 from specdemo.strategies import Constant, Plain, Strategy
 
 WRONG = " um"
-_OTHER_LOOKAHEAD = 4  # for policies that would choose it
+_OTHER_LOOKAHEAD = 4  # for policies that choose their own
 _ENVIRONMENT = dict.fromkeys(Environment.model_fields, "scripted") | {"threads": 1}
 
 
 @dataclass(eq=False)
 class ScriptedEngine:
-    """Generates `words`, then the end of text; its draft knows them too, but is wrong at `wrong` positions.
+    """Generates `words`, then end of text; its draft proposes the same words except at `wrong` positions.
 
-    Seconds: a plain step takes `step`, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`.
-    `fails_at` makes the round that begins at this position fail, once.
+    A plain step takes `step` seconds, a draft step `draft`, a pass over n tokens `step + (n − 1) · extra`. The round
+    that begins at `fails_at` fails, once.
     """
 
     words: Sequence[str] = (" the", " quick", " brown", " fox", " jumps", " over", " a", " lazy", " dog")
@@ -80,38 +80,34 @@ class ScriptedEngine:
         self.environment = Environment.model_validate(_ENVIRONMENT)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """A decoder of the request; every drafter knows the words as the draft does."""
+        """Return a decoder; every drafter proposes as the draft does."""
         return _ScriptedDecoder(self, request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        """Several requests at once."""
         return ScriptedBatch(replace(self, real_time=False), self.step, self.extra, real_time=self.real_time)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of passes over each number of tokens."""
         for count in cycle(tokens):
             yield self.step + (count - 1) * self.extra
 
     def count_tokens(self, text: str) -> int:
-        """Its tokens are words."""
+        """Return the number of words."""
         return len(text.split())
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """A round of `lookahead` draft steps."""
         return [DraftRound(seconds=lookahead * self.draft)]
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
     ) -> list[float] | None:
-        """All equally likely, apart from `rounding`."""
+        """Return equal log-probabilities; passes `apart` differ by `rounding`."""
         return [math.log(0.5) + self.rounding * apart for _ in tokens]
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """There is nothing below it."""
         return None
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
 
 class _ScriptedDecoder:
@@ -199,7 +195,7 @@ class _ScriptedDecoder:
 
 
 def _lookahead(strategy: Strategy) -> int:
-    """Tokens proposed per round; every policy is treated as constant."""
+    """Return the tokens proposed per round; every policy is treated as constant."""
     if isinstance(strategy, Plain):
         return 0
     return strategy.fixed_lookahead or _OTHER_LOOKAHEAD
@@ -210,12 +206,12 @@ def _id(word: str) -> int:
 
 
 class ScriptedBatch:
-    """A `Batch` of requests that an engine would decode one by one."""
+    """A `Batch` of requests decoded one by one."""
 
     in_passes = True
 
     def __init__(self, engine: Engine, step: float, extra: float, *, real_time: bool = False) -> None:
-        """`real_time`: sleep as long as the clock says."""
+        """With `real_time`, sleep for as long as the clock says."""
         self._engine = engine
         self._step = step
         self._extra = extra
@@ -224,15 +220,14 @@ class ScriptedBatch:
         self._flying: dict[int, _Flight] = {}
 
     def now(self) -> float:
-        """The seconds counted so far."""
         return self._seconds
 
     def submit(self, number: int, request: Request) -> None:
-        """Begin a request; its prefill is part of the next pass."""
+        """Start a request; its prefill is part of the next pass."""
         self._flying[number] = _Flight(self._engine, request)
 
     def receive(self) -> Sequence[Arrival]:
-        """A round of every request in flight."""
+        """Decode one round of every request in flight."""
         rounds = {number: next(flight.rounds) for number, flight in self._flying.items()}
         decoding = [step for number, step in rounds.items() if not self._flying[number].prefilling]
         passed = sum(step.seconds for number, step in rounds.items() if self._flying[number].prefilling)
@@ -246,11 +241,9 @@ class ScriptedBatch:
         return [self._arrival(number, step) for number, step in rounds.items()]
 
     def cache_bytes(self) -> int | None:
-        """There is no cache."""
         return None
 
     def close(self) -> None:
-        """Drop what is in flight."""
         for flight in self._flying.values():
             flight.rounds.close()
         self._flying = {}

@@ -1,1 +1,1 @@
-"""What runs engines against a clock: the race, step costs, trials, load, the hardware."""
+"""Measurements on engines: races, step costs, trials, load, hardware."""

@@ -1,8 +1,8 @@
-"""Load: one side with a constant number of requests in flight, in a closed loop.
+"""Closed-loop load: one side at constant concurrency.
 
-In a closed loop every user waits for an answer before asking again, so the number in flight never changes. A batch
-that is allowed to run empty would be measured partly with fewer in flight, and more so the side whose requests take
-different times. Further requests are therefore submitted until the last one that counts has ended, and then dropped.
+In a closed loop every user waits for an answer before asking again, so concurrency stays constant. If the batch were
+allowed to drain, part of the measurement would run at lower concurrency, more so on the side whose requests vary in
+length. So further requests are submitted until the last counted one has ended, and then dropped.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ from specdemo.records.run import Block, ServedRequest
 
 
 class NamedRequest(NamedTuple):
-    """A request, and the name of its prompt."""
+    """A request and its prompt's name."""
 
     prompt: str
     request: Request
 
 
 def shuffled(names: list[str], seed: str) -> Iterator[str]:
-    """The names without end: all of them in a random order, then all of them in another."""
+    """Yield the names endlessly: all in a random order, then all in another."""
     random = Random(seed)
     while True:
         yield from random.sample(names, len(names))
@@ -58,7 +58,7 @@ class _Flight:
 
 
 class _Rounds:
-    """Counts of rounds, as far as they can be seen."""
+    """Counts of rounds, as far as reported."""
 
     def __init__(self) -> None:
         self._seen = True
@@ -93,9 +93,9 @@ def serve(
     *,
     thoroughness: Thoroughness = THOROUGH,
 ) -> Block | None:
-    """Serve the first `number` of endless requests with `level` in flight; None if `stop` returned True meanwhile.
+    """Serve the first `number` of endless requests, `level` at a time; return None if `stop` returned True.
 
-    The batch is left as it is then; close it.
+    The batch may still hold requests; close it.
 
     Raises:
         SpecdemoError: a request cannot be served, or the engine failed.
@@ -139,12 +139,12 @@ def serve(
         judged=rounds.judged,
         batch=advanced / passes if batch.in_passes else None,
         cache_bytes=cache or None,
-        other_load=load.share() if batch.in_passes else None,  # a server may be one of those others
+        other_load=load.share() if batch.in_passes else None,  # a server may be part of the other load
     )
 
 
 def decode_at_once(engine: Engine, request: Request, level: int) -> None:
-    """Decode the same request so many times at once.
+    """Decode `level` copies of a request concurrently.
 
     Raises:
         SettingsError: the engine serves one request at a time.
@@ -155,7 +155,7 @@ def decode_at_once(engine: Engine, request: Request, level: int) -> None:
 
 
 def batch_engine(engine: Engine) -> BatchEngine:
-    """The engine, as one that serves several requests at once.
+    """Return the engine if it serves several requests at once.
 
     Raises:
         SettingsError: it serves one at a time.

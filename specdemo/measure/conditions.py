@@ -1,15 +1,15 @@
-"""Conditions of a fair timing: both sides are warm, and nothing else keeps the machine busy.
+"""Conditions of a fair timing: both sides are warm, and little else runs on the machine.
 
-In a fresh process everything is slow at first: kernels are compiled for each length of a pass, memory is touched for
-the first time, threads start, the replay's draft is loaded. So the beginning of a run is repeated until it gets no
-faster. A fixed number of rounds was too few: the first race understated speculation by up to a third. Each repetition
-does exactly the same work, so its seconds can be compared. On an engine that has not raced yet, steps of a small
-model go on getting faster by a few per cent for about a second, which the noise between two repetitions hides, so
-there each side takes at least that long. What was steady less than a minute ago is warm: one short look is enough, so
-that an answer begins within a second of the click. After a longer pause a look must be as fast as before.
+In a fresh process everything is slow at first: kernels are compiled per pass length, memory is touched for the first
+time, threads start, the replay's draft is loaded. So the beginning of a run is repeated until it gets no faster. A
+fixed number of rounds was too few: the first race understated speculation by up to a third. Each repetition does the
+same work, so their seconds are comparable. On an engine that has not raced yet, steps of a small model keep getting a
+few per cent faster for about a second, which noise between repetitions hides, so there each side takes at least that
+long. A side that was steady less than a minute ago is warm: one short check is enough, so that an answer starts
+within a second of the click. After a longer pause, the check must be as fast as before.
 
-The clocks run only while a side computes, but whatever else runs on the machine takes processor time and memory
-bandwidth from it, and not necessarily from both sides alike: `OtherLoad` says how much.
+Clocks run only while a side computes, but other programs take processor time and memory bandwidth, not necessarily
+from both sides alike; `OtherLoad` measures how much.
 """
 
 import math
@@ -33,29 +33,29 @@ from specdemo.strategies import Strategy
 
 
 class OtherLoad:
-    """Measures from its creation on. Neither this process counts as other, nor the server that it computes for."""
+    """Load by other processes since creation; this process and the server it computes for do not count."""
 
     def __init__(self, least_seconds: float) -> None:
-        """Begin; over less than so many seconds, of all cores together, nothing can be said."""
+        """Start measuring; under `least_seconds`, over all cores together, no share is reported."""
         self._least_seconds = least_seconds
         self._begin = _times()
 
     def share(self) -> float | None:
-        """Share of the machine's processor time that others took so far; None over too short a time."""
+        """Return the share of processor time that other processes took, or None if measured too briefly."""
         passed, busy, own = (now - then for now, then in zip(_times(), self._begin, strict=True))
         return min(max((busy - own) / passed, 0.0), 1.0) if passed >= self._least_seconds else None
 
 
 def _times() -> tuple[float, float, float]:
-    """Seconds of all cores together that passed, and that were busy; and those of ours."""
+    """Return the seconds that passed, and were busy, over all cores together, and our own."""
     times = psutil.cpu_times()
-    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time, too
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # also counted as user time
     passed = sum(times) - guests
     return passed, passed - times.idle - getattr(times, "iowait", 0.0), process_time() + _server_time()
 
 
 def _server_time() -> float:
-    """Seconds of the page's server, if this is its engine's process: it streams what is timed here."""
+    """Return the seconds of the page's server if this is its engine's process: it streams what is timed."""
     parent = parent_process()
     with suppress(psutil.Error):
         if parent is not None and parent.pid is not None:
@@ -64,28 +64,28 @@ def _server_time() -> float:
     return 0.0
 
 
-_LEAST_ROUNDS = 4  # of a repetition, or what its seconds allow
-_GAIN = 0.97  # share of the best before: a faster repetition shows that there is more to gain
+_LEAST_ROUNDS = 4  # per repetition, or what its seconds allow
+_GAIN = 0.97  # share of the best so far: a faster repetition shows that there is more to gain
 _MOST_SECONDS = 3.0  # on each side's own clock, prefills included
-_MOST_AGAIN = 1.0  # of a side that was steady before: its kernels are compiled, and a busy machine is never steady
-_MOST_REPETITIONS = 500  # a server may answer at once and with nothing
+_MOST_AGAIN = 1.0  # if steady before: its kernels are compiled, and a busy machine is never steady
+_MOST_REPETITIONS = 500  # a server may answer at once with nothing
 
 WARM_UP_PROMPT = "Quick foxes jump over lazy dogs while seven wizards mix black quartz"
 """No word occurs twice, so prompt lookup finds little."""
-_CHECK = 1 / 3  # of a repetition's seconds, for a look whether a side is still warm
-_AS_FAST = 1.1  # times a steady round: up to this, a side that paused for longer is still warm
-_LOOKS = 3  # at a side that paused, since the first of them may only bring its weights back into memory
+_CHECK = 1 / 3  # share of a repetition's seconds, to check whether a side is still warm
+_AS_FAST = 1.1  # a paused side is still warm up to this multiple of a steady round
+_LOOKS = 3  # checks of a paused side; the first may only bring its weights back into memory
 
 
 class Steady(NamedTuple):
-    """When a strategy was last steady, by `time.monotonic`, and the seconds that its rounds then took."""
+    """When a strategy was last steady, by `time.monotonic`, and its seconds per round then."""
 
     at: float
     pace: float
 
 
 steady_before = WeakKeyDictionary[Engine, dict[Strategy, Steady]]()
-"""Of engines that have been warmed up, by strategy."""
+"""Latest steady state per engine and strategy."""
 
 
 @dataclass
@@ -95,7 +95,7 @@ class _Side:
     least_seconds: float
     before: Steady | None
     warm: bool = False
-    rounds: int | None = None  # of a repetition, once its length is chosen
+    rounds: int | None = None  # per repetition, once chosen
     best: float = float("inf")
     pace: float = float("inf")
     without_gain: int = 0
@@ -148,7 +148,7 @@ class _Side:
 
     @property
     def now_steady(self) -> Steady:
-        """To be remembered; a check of few rounds says less of the pace than what came before."""
+        """State to remember; a check of few rounds says less about the pace than earlier rounds."""
         return Steady(monotonic(), self.before.pace if self.warm and self.before else self.pace)
 
     def result(self) -> WarmUp:
@@ -161,11 +161,11 @@ def warm_up(
     costs: Costs | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
-    """Repeat the beginnings of these requests alternately until each is steady or has taken three seconds.
+    """Repeat the beginnings of these requests in turns until each is steady or has taken three seconds.
 
-    The first warm-up of an engine lasts at least `cold_seconds` a side; one that is still warm is not kept waiting.
+    An engine's first warm-up lasts at least `cold_seconds` per side; one that is still warm gets a short check.
 
-    Yields a phase before each repetition; returns what each side took.
+    Yields a phase before each repetition; returns each side's warm-up.
 
     Raises:
         SpecdemoError: a request cannot be run, or the engine failed.
@@ -193,7 +193,7 @@ def prepare(
     costs: Costs | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Phase]:
-    """Warm up for a race with these settings before anybody asks for one. What fails here will say so there."""
+    """Warm up for a race with these settings in advance. Failures are ignored; the race will report them."""
     request = Request.of(WARM_UP_PROMPT, settings)
     with suppress(SpecdemoError):
         yield from warm_up(engine, {"plain": request.plain, "speculative": request}, costs, stop)

@@ -1,4 +1,4 @@
-"""Memory: how much of it decoding takes, and its bandwidth, which limits every target pass.
+"""Memory use, and memory bandwidth, which limits every target pass.
 
 A plain step reads all weights to produce one token, so plain decoding cannot be faster than memory bandwidth / bytes
 per pass. A speculative round reads them once for several tokens and can exceed that limit, as can a model that fits
@@ -33,19 +33,19 @@ ARRAY_BYTES = 256 * MEBIBYTE
 _REPEATS = 5
 
 Loader = Callable[[EngineName, ModelPair, Side], Engine]
-"""Loads the part of a pair that one side decodes with."""
+"""Loads the part of a pair that one side needs."""
 
 
 Work = Callable[[Engine, Request], None]
-"""What a process does with its engine while its memory is measured; picklable."""
+"""The work whose memory is measured; picklable."""
 
 
 class MemoryUse(Record):
-    """Bytes that a separate process took to load the models and decode one prompt, `at_once` times at once.
+    """Bytes that a separate process took to load models and decode a prompt, `at_once` copies concurrently.
 
-    It loads only what its side decodes with, so a single pipeline with GenAI. Counted is the growth of its resident
-    set from before loading: weights, caches, tokenizers, compiled code and work space; `resident` at the end, `peak`
-    at the maximum.
+    It loads only what its side needs, with GenAI a single pipeline. Counted is the growth of its resident set from
+    before loading: weights, caches, tokenizers, compiled code and work space; `resident` at the end, `peak` at the
+    maximum.
     """
 
     engine: EngineName
@@ -56,11 +56,11 @@ class MemoryUse(Record):
 
 
 class Bound(Record):
-    """The limit that memory bandwidth sets for plain decoding.
+    """The memory-bandwidth limit of plain decoding.
 
-    `read_bandwidth` and `copy_bandwidth` are bytes per second, all cores together; a copy from one array of
-    `array_bytes` to another counts each byte twice, read and written. `weights` are the bytes that every target pass
-    reads, `cache_per_token` those for each preceding token.
+    `read_bandwidth` and `copy_bandwidth` are bytes per second over all cores; a copy between arrays of `array_bytes`
+    counts each byte twice, read and written. `weights` are the bytes that every target pass reads, `cache_per_token`
+    those per preceding token.
     """
 
     read_bandwidth: float
@@ -73,21 +73,21 @@ class Bound(Record):
 
     @property
     def bytes_per_pass(self) -> int:
-        """Bytes of a target pass after a text of `context` tokens."""
+        """Bytes read by a target pass after `context` tokens."""
         return self.weights + self.context * self.cache_per_token
 
     @property
     def tokens_per_second(self) -> float:
-        """The most that plain decoding can reach where the weights come from memory."""
+        """Maximum rate of plain decoding if weights come from memory."""
         return max(self.read_bandwidth, self.copy_bandwidth) / self.bytes_per_pass
 
     def share(self, tokens_per_second: float) -> float:
-        """Share of that limit; speculation, or a model that fits in the caches, can exceed 1."""
+        """Return the share of that limit; speculation, or a model that fits in the caches, can exceed 1."""
         return tokens_per_second / self.tokens_per_second
 
 
 def measure_bound(pair: ModelPair, environment: Environment, context: int) -> Bound:
-    """Measure memory bandwidth; count the bytes a pass reads after `context` tokens.
+    """Measure memory bandwidth, and count the bytes a pass reads after `context` tokens.
 
     Raises:
         FolderError: the target cannot be read.
@@ -108,10 +108,10 @@ def measure_bound(pair: ModelPair, environment: Environment, context: int) -> Bo
 
 
 def measure_bandwidth(array_bytes: int, threads: int) -> tuple[float, float]:
-    """Bytes per second of reading an array of this size and of copying it to another; the best of several.
+    """Measure bytes per second of reading an array and of copying it to another; the best of several.
 
-    Each thread has its part of the arrays; numpy releases Python's lock while it computes. The best, not the median,
-    since other load on the machine can only take bandwidth away.
+    Each thread has its part of the arrays; numpy releases the GIL while computing. The best, not the median, since
+    other load can only take bandwidth away.
     """
     source, target = np.ones(array_bytes // 8, np.int64), np.empty(array_bytes // 8, np.int64)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
@@ -148,12 +148,12 @@ def measure_memory(
     work: Work = decode,
     at_once: int = 1,
 ) -> MemoryUse | None:
-    """What one side takes, in a child process of its own; None if `stop` returned True meanwhile.
+    """Measure one side's memory in a child process; return None if `stop` returned True.
 
-    `work` decodes the prompt `at_once` times at once.
+    `work` decodes the prompt, `at_once` copies concurrently.
 
     Raises:
-        SpecdemoError: what loading or decoding raised there, or the child died.
+        SpecdemoError: loading or decoding failed, or the child died.
     """
     died = EngineError("The process that measured memory died, perhaps for lack of it; choose smaller models.")
     child = follow(_used, pair, prompt, settings, side, load, work, name="specdemo memory", died=died, stop=stop)
@@ -166,7 +166,7 @@ def measure_memory(
 
 
 def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["resident", "peak"]) -> int | None:
-    """Extra bytes of a speculating process compared with one that decodes plainly on this engine.
+    """Return the extra bytes of a speculative process over a plain one on this engine.
 
     They go to the draft, its cache, and the work space of its steps and of longer target passes.
     """
@@ -177,7 +177,7 @@ def draft_extra(uses: Sequence[MemoryUse], engine: EngineName, what: Literal["re
 def _used(
     pair: ModelPair, prompt: str, settings: GenerationSettings, side: Side, load: Loader, work: Work
 ) -> Iterator[tuple[int, int]]:
-    """Resident bytes at the end and at the peak; runs in the child."""
+    """Yield the resident bytes at the end and at the peak; runs in the child."""
     process = psutil.Process()
     before = process.memory_info().rss
     engine = load(settings.engine, pair, side)
@@ -187,7 +187,7 @@ def _used(
 
 
 def _peak(process: psutil.Process) -> int:
-    """The peak resident size, where the system reports it (Linux, Windows); elsewhere the current one."""
+    """Return the peak resident size on Linux and Windows; elsewhere the current one."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

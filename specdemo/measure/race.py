@@ -1,18 +1,17 @@
-"""The race: two decoders on one machine, each on a clock that runs only while that side computes.
+"""The race: two decoders on one machine, each with a clock that runs only while that side computes.
 
 Sharing the machine step by step would be unfair to both, since each side evicts the other's weights from the
 processor's caches. So they take turns in slices: always the side whose clock is behind, for at least
 `SLICE_SECONDS`. `tests/benchmarks` measures what that costs against an undisturbed run.
 
-After a race an engine is asked, off the clock, for what its runs alone do not say:
+After a race the engine is asked, off the clock, for what its runs do not show:
 
-- Greedy outputs that part: the target's probabilities of both tokens where they first differ. A pass over several
-  tokens runs other kernels than a pass over one and rounds differently. Where two tokens are almost equally likely
-  that decides; where they are not, it cannot, and engine or model are at fault. How much rounding changes is measured
-  on the text just before.
-- GenAI's own counters, against which the replay is checked: the same request once more. Where nothing accepted looks
-  like a fault, the models are loaded again first: a load can leave a draft that is never right (openvino.genai issue
-  4425).
+- If greedy outputs diverge: the target's probabilities of both tokens at the first difference. A pass over several
+  tokens runs other kernels than a pass over one and rounds differently. If two tokens are almost equally likely, that
+  decides; otherwise it cannot, and engine or model are at fault. The effect of rounding is measured on the preceding
+  text.
+- GenAI's own counters, to check the replay: the request is repeated. If no proposal was accepted, which looks like a
+  fault, the models are reloaded first: a load can leave a draft that is never right (openvino.genai issue 4425).
 """
 
 import math
@@ -49,30 +48,30 @@ from specdemo.strategies import Strategy
 
 
 class LiveSettings(NamedTuple):
-    """Current values of the controls that can be moved during a run."""
+    """Current values of the controls that can change during a run."""
 
     num_assistant_tokens: int
     assistant_confidence_threshold: float
 
     def of(self, strategy: Strategy) -> Strategy:
-        """This decoding strategy, with what it has of them moved there."""
+        """Return the strategy with these values where it has such settings."""
         values: dict[str, Any] = self._asdict()
         return replace(strategy, **{name: values[name] for name in values.keys() & strategy.parameters()})
 
     def noted(self, number: int, strategy: Strategy) -> Move:
-        """The record of what was moved in a round of this way."""
+        """Return the record of this change, effective from a round on."""
         if "assistant_confidence_threshold" in strategy.parameters():
             return Move(round=number, assistant_confidence_threshold=self.assistant_confidence_threshold)
         return Move(round=number, num_assistant_tokens=self.num_assistant_tokens)
 
 
 class RaceSide:
-    """One side: its decoder, what it did so far, and its clock."""
+    """A side's decoder, its rounds so far, and its clock."""
 
     def __init__(
         self, side: Side, decoder: Decoder, strategy: Strategy, moved: Callable[[], LiveSettings | None]
     ) -> None:
-        """`moved` returns the current live settings, or None where no control was moved."""
+        """Create a side; `moved` returns the current live settings, or None if no control was moved."""
         self.side: Side = side
         self.decoder = decoder
         self.rounds = decoder.rounds()
@@ -90,24 +89,24 @@ class RaceSide:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether no rounds follow."""
         return self.error is not None or self.decoder.finish_reason is not None
 
     @property
     def failure(self) -> str | None:
-        """Why it ended too early, if it did."""
+        """Error message, if the side failed."""
         return None if self.error is None else str(self.error)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keep what there is if the server fails."""
+        """Keep the rounds so far if the server fails."""
         try:
             yield
         except ServerError as error:
             self.error = error
 
     def prefill(self) -> Iterator[Phase | Slice]:
-        """Up to its first token: how much of the prompt is read, then the first slice."""
+        """Yield prefill progress, then the first slice."""
         if self.over:
             return
         with self.kept():
@@ -118,7 +117,7 @@ class RaceSide:
                 yield Phase("prefilling", *step)
 
     def slice(self, seconds: float, stop: Callable[[], bool]) -> Iterator[Slice]:
-        """Its rounds until it has computed for so long, or is over, or stopped."""
+        """Decode until `seconds` have been computed, or the side is over or stopped; yield the slice."""
         rounds, until, before = list[Round](), self.clock + seconds, len(self.moves)
         with self.kept():
             while not self.over and self.clock < until and not stop():
@@ -130,7 +129,7 @@ class RaceSide:
         yield replace(self._record(rounds), moves=tuple(self.moves[before:]))
 
     def _follow(self, number: int) -> None:
-        """Move the decoding strategy to where the controls are, for this round and those after it."""
+        """Apply the current live settings from this round on."""
         moved = self._moved()
         if moved is None:
             return
@@ -140,7 +139,7 @@ class RaceSide:
             self.moves.append(moved.noted(number, strategy))
 
     def run(self) -> Run:
-        """What it did, once nothing more is asked of it."""
+        """Return the side's run when the race is over."""
         reason: FinishReason = "failed" if self.error is not None else self.decoder.finish_reason or "cancelled"
         if not self._done:
             return Run.without("failed")
@@ -174,9 +173,9 @@ def race(
 
     In a chat, `history` holds the earlier turns.
 
-    `stop` is checked between any two rounds. Once it returns True the comparison ends with what there is; if that
-    happens before both sides have their first token, there is none. So is `moved`: what it returns is in force from
-    the next round on, on decoders that can follow it.
+    `stop` and `moved` are checked between rounds. Once `stop` returns True, the comparison ends early; there is none
+    if that happens before both sides have their first token. Settings returned by `moved` apply from the next round
+    on, on decoders that support it.
 
     Raises:
         SpecdemoError: the prompt or the settings cannot be run, or an engine failed; both requests are freed.
@@ -223,7 +222,7 @@ def race(
 
 
 def _sides(engine: Engine, request: Request) -> Iterator[tuple[Side, Request]]:
-    """What each side that the engine has is asked to do."""
+    """Yield the request of each side that the engine has."""
     for side in engine.sides:
         yield side, request.plain if side == "plain" else request
 
@@ -231,9 +230,9 @@ def _sides(engine: Engine, request: Request) -> Iterator[tuple[Side, Request]]:
 def _warm_up(
     engine: Engine, runners: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
-    """Warm both sides up, in turns; servers one after the other, since one of them may fail."""
+    """Warm up both sides in turns; servers one after the other, since one may fail."""
     if engine.remote or engine.pair.runtime.enable_prefix_caching:
-        # with prefix caching the prompt must be new when its prefill is timed
+        # with prefix caching, the timed prefill must see a new prompt
         request = replace(request, prompt=WARM_UP_PROMPT, history=())
     requests = dict(_sides(engine, request))
     if not engine.remote:
@@ -246,7 +245,7 @@ def _warm_up(
 
 
 def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together: bool) -> Iterator[Phase | Slice]:
-    """The first token of each side, unless stopped; `together`: both requests are sent before either is answered."""
+    """Prefill each side, unless stopped; `together`: send both requests before reading either answer."""
     begun = [runner.prefill() for runner in runners]
     if together:
         yield from (first for first in [next(one, None) for one in begun] if first is not None)
@@ -260,14 +259,14 @@ def _prefill(runners: Sequence[RaceSide], stop: Callable[[], bool], *, together:
 
 
 def _check_any(runners: Collection[RaceSide]) -> None:
-    """Raise what went wrong first, if no side has any token."""
+    """Raise the first error if no side has a token."""
     errors = [runner.error for runner in runners if runner.error is not None and not runner.started]
     if errors and len(errors) == len(runners):
         raise errors[0]
 
 
 def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
-    """What the draft would have proposed; a failure here must not cost the finished runs."""
+    """Return the draft's agreement; a failure here must not cost the finished runs."""
     try:
         return decoder.draft_agreement()
     except (RunError, RuntimeError):
@@ -275,7 +274,7 @@ def _agreement(decoder: Decoder) -> tuple[bool, ...] | None:
 
 
 def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bool] = lambda: False) -> Run:
-    """One decoder on its own: to its end, for a number of rounds, or until `stop` returns True after a round."""
+    """Run one decoder to its end, for a number of rounds, or until `stop` returns True after a round."""
     done: list[Round] = []
     with closing(rounds_of(decoder)) as all_rounds:
         for step in islice(all_rounds, rounds and rounds + 1):
@@ -287,11 +286,11 @@ def run_alone(decoder: Decoder, rounds: int | None = None, stop: Callable[[], bo
     return decoder.finalized(run)
 
 
-_LAST = 16  # tokens before, on which rounding is measured
+_LAST = 16  # preceding tokens on which rounding is measured
 
 
 def find_divergence(engine: Engine, comparison: Comparison) -> Divergence | None:
-    """The first divergence of a greedy comparison; None where there is none, or the engine cannot say.
+    """Return the first divergence of a greedy comparison, or None if there is none or the engine cannot tell.
 
     A failure here must not cost the finished runs.
     """
@@ -332,13 +331,13 @@ def _alternative(token: Token, logarithm: float) -> Alternative:
 
 
 MOST_SECONDS = 5.0
-"""A run that took longer is not repeated for its counters: this call cannot be stopped."""
+"""A longer run is not repeated for its counters: this call cannot be stopped."""
 MOST_SUSPECT_SECONDS = 30.0
-"""The same for a run in which nothing was accepted, whose models are loaded again."""
+"""The same limit for a run without any accepted proposal, for which the models are reloaded."""
 
 
 def with_counters(engine: Engine, comparison: Comparison, stop: Callable[[], bool] = lambda: False) -> Comparison:
-    """The finished comparison with its engine's own counters, where there are any.
+    """Return the finished comparison with its engine's own counters, if any.
 
     A failure here must not cost the finished runs.
     """

@@ -1,9 +1,9 @@
-"""What a step costs, measured apart from any run.
+"""Step costs, measured apart from any run.
 
-A pass over n tokens reads the weights once, as a pass over one does; it costs more only once arithmetic, not
-memory, is the limit. So v(n) grows slowly at first and then faster, with cliffs where another kernel takes
-over. Together with the draft's cost c it decides whether speculation can pay off. Both grow with the context, since
-attention reads all of it.
+A pass over n tokens reads the weights once, as a pass over one does; it costs more only once arithmetic, not memory,
+is the limit. So v(n) grows slowly at first and then faster, with cliffs where another kernel takes over. Together
+with the draft's cost c it decides whether speculation can pay off. Both grow with the context, since attention reads
+all of it.
 """
 
 import math
@@ -28,22 +28,22 @@ CONTEXTS = (16, 256, 1024)
 """Tokens of text before the measured steps, where the models' contexts allow it."""
 _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens an engine may decode to time its passes
-_TURNS = (1, 3)  # alternating lengths of passes, to measure what a change costs
+_TURNS = (1, 3)  # alternating pass lengths, to measure the shape-change cost
 _LENGTHS = range(1, MAX_LOOKAHEAD + 2)
 _VISITED = (1, *_LENGTHS)  # plain steps twice, since all others are compared with them
 _WARM_UP = 2
-_PASSES = 8  # passes of both lengths together, where they alternate
-_FEW = 2  # passes in a visit
+_PASSES = 8  # passes of both lengths together, if they alternate
+_FEW = 2  # passes per visit
 _AT_LEAST = 2  # visits
 _ENOUGH = 1.5  # seconds of visits
 BOUND_SECONDS = 5.0
-"""What measuring steps after a single text may take, where the machine is slow or busy."""
+"""Limit for measuring steps after a single text, for slow or busy machines."""
 
 
 def measure_costs(
     engine: Engine, *, stop: Callable[[], bool] = lambda: False, bound: float = BOUND_SECONDS
 ) -> Costs | None:
-    """Measure steps after a short text; None if stopped, or if the model's context is too short for it."""
+    """Measure steps after a short text; return None if stopped, or if the model's context is too short."""
     *_, last = (None, *measure_contexts(engine, CONTEXTS[:1], stop=stop, bound=bound))
     return last.result if last is not None else None
 
@@ -57,9 +57,9 @@ def measure_contexts(
 ) -> Iterator[Progress[Costs | None]]:
     """Measure plain, draft and verification steps after texts of several lengths that fit the models' contexts.
 
-    Passes over 1 to 17 tokens are visited repeatedly, each time in a different order, so that drift of the machine
-    favours none. Once `stop` returns True, finished results stand. After `bound` seconds the longest passes are left
-    out, and what only some strategies use is measured once or not at all.
+    Passes over 1 to 17 tokens are visited repeatedly in different orders, so that the machine's drift favours none.
+    Once `stop` returns True, finished results stand. After `bound` seconds, the longest passes are left out, and
+    values that only some strategies use are measured once or not at all.
     """
     began = perf_counter()
 
@@ -72,7 +72,7 @@ def measure_contexts(
     each = visits * len(_VISITED)
     finished: list[StepCosts] = []
     for index, text in enumerate(texts):
-        # First what every automatic choice needs; what is left of the time goes to the lengths of passes.
+        # First what every automatic choice needs; the remaining time goes to pass lengths.
         yield Progress(index * each, len(texts) * each, None, _costs(finished))
         if stop():
             return
@@ -89,7 +89,7 @@ def measure_contexts(
                 seconds[tokens] += (found := _seconds(engine, text, tokens, passes=_FEW))
                 if not found:  # this engine cannot time them
                     return
-        except PromptError:  # the longer ones do not fit either
+        except PromptError:  # longer ones do not fit either
             return
         draft = [step.seconds / TIMED_LOOKAHEAD for step in rounds]
         finished.append(
@@ -108,10 +108,10 @@ def measure_contexts(
 def contexts_task(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None
 ) -> Iterator[Progress[Costs | None]]:
-    """The same as a worker's task, which needs no earlier costs.
+    """Run `measure_contexts` as a worker's task, which needs no earlier costs.
 
     Raises:
-        SettingsError: servers decode, which do not report it.
+        SettingsError: the engine is remote; servers do not report step costs.
     """
     if engine.remote:
         raise SettingsError(
@@ -121,7 +121,7 @@ def contexts_task(
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Quartiles of at least one value."""
+    """Return the quartiles of at least one value."""
     low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
     return Spread(low=float(low), middle=float(middle), high=float(high))
 
@@ -131,7 +131,7 @@ def _costs(finished: Sequence[StepCosts]) -> Costs | None:
 
 
 def _text(engine: Engine, tokens: int) -> str:
-    """A text of about `tokens` tokens."""
+    """Return a text of about `tokens` tokens."""
     each = max(engine.count_tokens(" ".join(_WORDS)), 1)  # tokens of all words together
     return " ".join(islice(cycle(_WORDS), max(tokens * len(_WORDS) // each, len(_WORDS))))
 
@@ -145,9 +145,9 @@ def _fits(engine: Engine, text: str) -> bool:
 def visits_in_order(
     visits: int, late: Callable[[], bool] = lambda: False, *, enough: float = _ENOUGH
 ) -> Iterator[int]:
-    """Lengths of passes in the order of their visits: the first upwards, so that it can end early, then at random.
+    """Yield pass lengths in the order of their visits: first ascending, so that it can end early, then at random.
 
-    After `enough` seconds, two visits to each must do; once it is `late`, one, and to the shortest only.
+    After `enough` seconds, two visits to each suffice; once `late`, one, and to the shortest only.
     """
     random, began = Random(0), perf_counter()
     for visit in range(visits):
@@ -160,7 +160,7 @@ def visits_in_order(
 
 
 def _length_change(engine: Engine, text: str, late: Callable[[], bool]) -> float | None:
-    """How much longer passes take when lengths alternate than when they do not, measured side by side, repeatedly."""
+    """Return the extra seconds of passes when lengths alternate, measured side by side, repeatedly."""
     longer = list[float]()
     for repeat in range(engine.thoroughness.changes):
         if repeat and late():
@@ -174,6 +174,6 @@ def _length_change(engine: Engine, text: str, late: Callable[[], bool]) -> float
 
 
 def _seconds(engine: Engine, text: str, *tokens: int, passes: int) -> list[float]:
-    """Seconds of `passes` passes, after others for warm-up."""
+    """Return the seconds of `passes` passes, after a warm-up."""
     with closing(engine.pass_seconds(text, *tokens)) as seconds:
         return list(islice(seconds, _WARM_UP, _WARM_UP + passes))

@@ -1,7 +1,7 @@
 """Trials: speculative runs, each between two plain runs of the same prompt, so that drift of the machine cancels out.
 
-If the machine gets warmer or busier from one minute to the next, a run and its neighbours are affected almost
-equally. So what is compared over many runs is never seconds, but the ratio between neighbours.
+If the machine gets warmer or busier, a run and its neighbours are affected almost equally. So runs are compared by
+the ratio between neighbours, never by seconds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ _WARM_UP_ROUNDS = 6
 
 
 def can_run(pair: ModelPair, settings: GenerationSettings, costs: Costs | None) -> bool:
-    """Whether the pair supports these settings, and the step costs that the policy needs were measured."""
+    """Whether the pair supports these settings, and any step costs the policy needs were measured."""
     strategy = settings.strategy
     try:
         check_strategy(pair, settings.engine, strategy, settings.sampling)
@@ -38,7 +38,7 @@ def rehearse(
     costs: Costs | None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """A few rounds of each variant, since the first pass of each length compiles its kernels."""
+    """Run a few rounds of each variant, since the first pass of each length compiles its kernels."""
     requests = [Request.of(prompt, settings) for settings in variants]
     for request in [*(first.plain for first in requests[:1]), *requests]:
         if stop():
@@ -54,11 +54,11 @@ def trials(
     stop: Callable[[], bool] = lambda: False,
     history: tuple[Turn, ...] = (),
 ) -> Iterator[Trial | None]:
-    """One trial for each of the variants, in their order, plain runs before, between and after.
+    """Yield a trial for each variant, in order, with plain runs before, between and after.
 
     A plain run is shared by its neighbours unless they sample differently. In a chat, `history` holds the earlier
-    turns. None instead of a trial where the text ended at its first token.
-    Once `stop` returns True, the unfinished trial is dropped.
+    turns. A trial is None if the text ended at its first token. Once `stop` returns True, the unfinished trial is
+    dropped.
 
     Raises:
         SpecdemoError: prompt or settings cannot be run, or the engine failed.
@@ -66,7 +66,7 @@ def trials(
     load, before, asked = OtherLoad(engine.thoroughness.load_seconds), None, None
     for settings in variants:
         request = Request.of(prompt, settings, history)
-        if before is None or asked != request.plain:  # other sampling needs plain runs of its own
+        if before is None or asked != request.plain:  # other sampling needs its own plain runs
             asked = request.plain
             before = run_alone(engine.decoder(asked), stop=stop)
         run = run_alone(engine.decoder(request, costs), stop=stop)
@@ -120,12 +120,12 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
 
 
 def _step(step: Round) -> tuple[int, int, float]:
-    """Tokens committed, tokens proposed (-1 if unknown) and seconds."""
+    """Return the tokens committed, tokens proposed (-1 if unknown) and seconds."""
     return len(step.committed), -1 if step.proposed is None else len(step.proposed), _rounded(step.seconds)
 
 
 def _rounded(seconds: float) -> float:
-    """To a tenth of a microsecond, which keeps files small."""
+    """Round to a tenth of a microsecond, which keeps files small."""
     return max(round(seconds, 7), 1e-7)
 
 
@@ -135,7 +135,7 @@ def _total(seconds: Sequence[float | None]) -> float | None:
 
 
 REPEAT_SECONDS = 2.0
-"""What repeats may take where their number is not given; a slow pair takes longer, for enough of an interval."""
+"""Time for repeats if no number is given; a slow pair takes longer, enough for an interval."""
 MOST_SECONDS = 15.0
 
 
@@ -146,11 +146,11 @@ def repeats(
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """Repeat a finished race, speculative and plain runs in turns; yield the comparison with each further repeat.
+    """Repeat a finished race, alternating speculative and plain runs; yield the comparison after each repeat.
 
-    `number` of them, or as many as `REPEAT_SECONDS` allow, or as many as an interval needs if they fit into
-    `MOST_SECONDS`; none if not even one does, the race was stopped, or a setting moved in it. Once `stop` returns
-    True, the unfinished repeat is dropped.
+    Runs `number` repeats, or as many as `REPEAT_SECONDS` allow, or as many as an interval needs if they fit into
+    `MOST_SECONDS`. Yields nothing if not even one fits, the race was stopped, or a setting changed during it. Once
+    `stop` returns True, the unfinished repeat is dropped.
 
     Raises:
         SpecdemoError: the engine failed.
@@ -183,9 +183,7 @@ def confirmed(
     number: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Comparison]:
-    """What makes the result of a finished race firm: its `repeats`, then its engine's own counters, if it has any.
-
-    Yields the comparison with each of them.
+    """Confirm a finished race with repeats, then with its engine's own counters, if any; yield each new comparison.
 
     Raises:
         SpecdemoError: the engine failed.

@@ -1,7 +1,7 @@
-"""Pairs worth trying, from `assets/catalogue.json`: where they come from, what they need, what to expect.
+"""Recommended pairs, from `assets/catalogue.json`: their sources, requirements and expected results.
 
-Sizes are estimates, from the number of parameters or from a repository's listing. `confirmed` says that the
-repository's name was found in public; only the bundled pair has been run here. A published speedup is its author's.
+Sizes are estimates, from the number of parameters or from a repository's listing. `confirmed` means that the
+repository was found in public; only the bundled pair has been run here. A published speedup is its author's.
 """
 
 from difflib import get_close_matches
@@ -21,11 +21,11 @@ WeightFormat = Literal["int4", "int8", "fp16"]
 
 
 class Source(Record):
-    """Where a model comes from. `repository` is on the Hub; None where `path` is a bundled folder.
+    """A model's source. `repository` is on the Hub; None if `path` is a bundled folder.
 
     `format` says whether it is OpenVINO IR already, needs conversion, or is a GGUF `file` of the repository's
     `revision`; `weights` is the resulting precision. `disk_bytes` is an estimate, unless there is a file. A file with
-    this `sha256` may come in a `package` of the Python package index, too. `name` is what the model is listed as.
+    this `sha256` may also come in a `package` of the Python package index. `name` is the model's name in listings.
     """
 
     repository: str | None
@@ -45,7 +45,7 @@ class Source(Record):
 
     @property
     def address(self) -> str:
-        """The name by which it is downloaded from the Hub."""
+        """Name by which it is downloaded from the Hub."""
         assert self.repository is not None
         return f"{self.repository}:{self.file}" if self.file is not None else self.repository
 
@@ -57,14 +57,14 @@ class Source(Record):
 
 
 class Published(Record):
-    """What someone else measured, in words, and the source."""
+    """A published measurement, in words, with its source."""
 
     text: str
     url: str
 
 
 class Defaults(Record):
-    """Default settings: how the pair is loaded and decodes, where that differs from the usual defaults."""
+    """Default runtime and generation settings of a pair, where they differ from the usual ones."""
 
     runtime: RuntimeSettings = RuntimeSettings()
     generation: dict[str, bool | int | float | str] = Field(default_factory=dict)
@@ -87,29 +87,29 @@ class Entry(Record):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The target's, and the draft's if there is one."""
+        """Sources of the target and of any draft."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
     @property
     def disk_bytes(self) -> int:
-        """What both take on disk, an estimate."""
+        """Estimated size on disk of both models."""
         return sum(source.disk_bytes for source in self.sources)
 
     @property
     def memory_bytes(self) -> int:
-        """What the pair takes in memory with GenAI's engine, an estimate."""
+        """Estimated memory of the pair with GenAI's engine."""
         draft = self.draft.disk_bytes if self.draft is not None else 0
         return memory_needed(self.target.disk_bytes, draft, RuntimeSettings().cache_size, "genai")
 
 
 @cache
 def catalogue() -> tuple[Entry, ...]:
-    """Every pair, those with something bundled first."""
+    """Return every pair, those with something bundled first."""
     return TypeAdapter(tuple[Entry, ...]).validate_json((ASSETS / "catalogue.json").read_bytes())
 
 
 def find(name: str) -> Entry:
-    """The pair of this name.
+    """Return the pair with this name.
 
     Raises:
         UnknownNameError: there is none.
@@ -121,6 +121,6 @@ def find(name: str) -> Entry:
 
 
 def suggestion(name: str, known: list[str]) -> str:
-    """What to choose instead of an unknown name."""
+    """Return a suggestion for an unknown name."""
     near = get_close_matches(name, known, cutoff=0.4)
     return f"choose {' or '.join(near)}" if near else f"choose one of {', '.join(known)}"

@@ -1,7 +1,7 @@
-"""Whether a pair can run here, and with which engine, before anything heavy is loaded.
+"""Checks, before anything heavy is loaded, whether a pair can run here, and on which engine.
 
-Two tokenizers are compared by every token of their vocabularies, or by examples where one cannot be listed. GenAI
-reads a vocabulary from the detokenizer, and some drafts are published without one, since only the target needs it.
+Two tokenizers are compared by every token of their vocabularies, or by examples if one cannot be listed. GenAI reads
+a vocabulary from the detokenizer, and some drafts are published without one, since only the target needs it.
 """
 
 from collections.abc import Iterable
@@ -66,11 +66,11 @@ class EngineReport(Record):
 
 
 class PairReport(Record):
-    """A pair's report, made without loading it.
+    """A report on a pair, made without loading it.
 
-    `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file that is not
-    converted yet. `fits`: some engine can run it; `reason`: why not, or what to watch out for. `memory_free` is in
-    bytes, at the time of the check.
+    `same_tokenizer` is None for a target alone, for an EAGLE-3 head, which has none, and for a GGUF file not
+    converted yet. `reason` says why no engine can run it, or what to watch out for. `memory_free` is in bytes, at the
+    time of the check.
     """
 
     target: Model
@@ -82,16 +82,16 @@ class PairReport(Record):
 
     @property
     def fits(self) -> bool:
-        """Whether any engine can run it."""
+        """Whether any engine can run the pair."""
         return any(engine.can_run for engine in self.engines)
 
 
 def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairReport:
-    """Compare the tokenizers, and the memory that the pair needs with what is free; `cache_size` is in GB.
+    """Compare the tokenizers, and the memory needed with what is free; `cache_size` is in GB.
 
     Raises:
         FolderError, PairError: the target cannot generate text.
-        LoadError: OpenVINO refused a tokenizer.
+        LoadError: OpenVINO cannot load a tokenizer.
     """
     check_target(target)
     free = memory_free()
@@ -118,10 +118,10 @@ def check_pair(target: Model, draft: Model | None, cache_size: int = 1) -> PairR
 
 
 def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
-    """The models that may draft for a target, judged without opening them; the likeliest first.
+    """Return the models that may draft for a target, the likeliest first, judged without opening them.
 
-    Those come first that have as many tokens and are smaller. One with other tokens can still draft through its
-    text, and comes later; without a detokenizer it cannot. A head is made for one target's vocabulary.
+    Models with as many tokens that are smaller come first. One with other tokens can still draft through its text, if
+    it has a detokenizer, and comes later. A head is made for one target's vocabulary.
     """
 
     def able(model: Model) -> bool:
@@ -137,7 +137,7 @@ def drafts_for(target: Model, models: Iterable[Model]) -> list[Model]:
 
 
 def is_recommended(draft: Model, target: Model) -> bool:
-    """Whether a draft very likely fits a target: the catalogue pairs them, or it is small and has the same tokenizer.
+    """Whether a draft very likely fits: the catalogue pairs them, or it is small and has the same tokenizer.
 
     A head is made for one target, which only the catalogue knows.
     """
@@ -157,7 +157,7 @@ def is_recommended(draft: Model, target: Model) -> bool:
 
 @cache
 def _paired() -> frozenset[tuple[str, str]]:
-    """Names of a draft and a target that the catalogue pairs."""
+    """Return the names of each draft and target that the catalogue pairs."""
     pairs = ((entry.draft, entry.target) for entry in catalogue() if entry.draft is not None and entry.supported)
     return frozenset(
         (draft.name or draft.repository or "", target.name or target.repository or "") for draft, target in pairs
@@ -189,7 +189,7 @@ def check_request(pair: ModelPair, engine: EngineName, request: Request) -> None
 
 
 def check_strategy(pair: ModelPair, engine: EngineName, strategy: Strategy, sampling: Sampling) -> None:
-    """Check that an engine can decode this pair in a way.
+    """Check that an engine can decode this pair with a strategy.
 
     Raises:
         PairError, SettingsError: it cannot.
@@ -226,10 +226,10 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
 
 
 def with_tokenizers_compared(pair: ModelPair) -> ModelPair:
-    """The pair with `translated` set by comparing its tokenizers; as it is while a file of it is not converted yet.
+    """Return the pair with `translated` set by comparing its tokenizers; unchanged while a file is not converted.
 
     Raises:
-        LoadError: OpenVINO refused a tokenizer.
+        LoadError: OpenVINO cannot load a tokenizer.
     """
     target, draft = pair.target, pair.draft
     if draft is None or draft.head or draft.path is None or not all(map(is_converted, (target, draft))):
@@ -298,7 +298,7 @@ _EXAMPLES = (
 
 
 def vocabulary_of(tokenizer: openvino_genai.Tokenizer) -> dict[bytes, int] | None:
-    """Every token's bytes and id; None where there is no detokenizer."""
+    """Return every token's bytes and id; None without a detokenizer."""
     with suppress(RuntimeError):
         vocabulary: dict[bytes, int] = tokenizer.get_vocab()
         return vocabulary
@@ -306,10 +306,10 @@ def vocabulary_of(tokenizer: openvino_genai.Tokenizer) -> dict[bytes, int] | Non
 
 
 def check_tokenizers(target: openvino_genai.Tokenizer, draft: openvino_genai.Tokenizer) -> None:
-    """Check that a draft can propose ids that mean the same to the target.
+    """Check that a draft's ids mean the same to the target.
 
     Raises:
-        PairError: it cannot.
+        PairError: they do not.
     """
     ours, theirs = vocabulary_of(target), vocabulary_of(draft)
     if ours is not None and theirs is not None:
@@ -324,10 +324,10 @@ def check_tokenizers(target: openvino_genai.Tokenizer, draft: openvino_genai.Tok
 
 
 def check_vocabularies(target: dict[bytes, int], draft: dict[bytes, int]) -> None:
-    """Check that target and draft mean the same token by every id they share, and share nearly all.
+    """Check that shared ids stand for the same tokens, and that nearly all are shared.
 
-    A model may know a few added tokens that its partner lacks; an id that stands for two texts makes every
-    proposal meaningless.
+    A model may have a few added tokens that its partner lacks; an id that stands for two texts makes every proposal
+    meaningless.
 
     Raises:
         PairError: the tokenizers differ.

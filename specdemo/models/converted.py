@@ -1,10 +1,10 @@
-"""The folder of OpenVINO IR that stands for a model: its own, or the conversion of its GGUF file in our cache.
+"""The folder of OpenVINO IR for a model: its own, or the conversion of its GGUF file in our cache.
 
 A conversion's folder is named by its file's SHA-256 digest, the version of our conversion and the form of its
-weights, so that a copy or a renamed file is not converted again.
+weights, so a copied or renamed file is not converted again.
 
 Quantized weights are converted exactly, mostly to four bits. Whether these or the same weights as int8 decode faster
-depends on the processor: with AVX2 int8 is faster, by a tenth to a quarter; with AVX-512 it may be the other way
+depends on the processor: with AVX2, int8 is faster by a tenth to a quarter; with AVX-512 it may be the other way
 round. int8 in groups of 64 chooses another token at one or two positions of a hundred. So exact weights are the
 default wherever they cost less than a tenth; this is measured once for each file and machine, and stored.
 """
@@ -30,14 +30,14 @@ from specdemo.records import Model, Record
 from specdemo.settings import WeightsForm
 
 VERSION = 3
-"""Raised when a conversion changes, so that files converted before it are converted again."""
+"""Increased when the conversion changes, so that older conversions are redone."""
 _FOLDERS: dict[WeightsForm, str] = {"exact": "", "int8": "-int8"}
 
 
 class WeightsChoice(Record):
-    """What was measured of a file on this machine: milliseconds of a pass over 1 and over 3 tokens, medians.
+    """The chosen form of a file's weights on this machine, with median milliseconds of passes over 1 and 3 tokens.
 
-    Without figures, there was nothing to measure: every matrix has eight bits already, or memory is too small.
+    No figures: nothing to measure, since every matrix has eight bits already, or too little memory.
     """
 
     form: WeightsForm
@@ -46,7 +46,7 @@ class WeightsChoice(Record):
 
     @property
     def reason(self) -> str:
-        """Why this form, in a few words."""
+        """Why this form was chosen, in a few words."""
         if not self.exact_ms:
             return "not measured"
         exact, eight = ("/".join(f"{value:.1f}" for value in figures) for figures in (self.exact_ms, self.int8_ms))
@@ -54,9 +54,9 @@ class WeightsChoice(Record):
 
 
 def folder_of(model: Model) -> Path:
-    """The folder of OpenVINO IR that an engine loads: the model's own, or the conversion of its GGUF file.
+    """Return the folder of OpenVINO IR to load: the model's own, or the conversion of its GGUF file.
 
-    A file whose form of weights was not chosen yet stands for its exact weights.
+    A file whose form of weights is not chosen yet uses its exact weights.
 
     Raises:
         LoadError: it is not converted yet, or the model was read from JSON, which never holds paths.
@@ -70,7 +70,7 @@ def folder_of(model: Model) -> Path:
 
 
 def form_of(model: Model) -> WeightsForm:
-    """The form of a GGUF model's weights: the one it was given, else the one chosen for this machine, else exact."""
+    """Return the form of a GGUF model's weights: as set, else as chosen for this machine, else exact."""
     if model.form != "auto":
         return model.form
     choice = choice_of(model)
@@ -78,13 +78,13 @@ def form_of(model: Model) -> WeightsForm:
 
 
 def choice_of(model: Model) -> WeightsChoice | None:
-    """What was measured of a GGUF model on this machine; None if nothing was, or it is a folder."""
+    """Return the stored choice for a GGUF model on this machine; None if there is none, or it is a folder."""
     digest = recorded_digest(model.path) if model.path is not None and model.path.is_file() else None
     return remembered_choice(digest) if digest is not None else None
 
 
 def stored_form(model: Model) -> str | None:
-    """The form of a GGUF model's weights in words, and why; None of a folder, and of a file not converted yet."""
+    """Describe the form of a GGUF model's weights and why; None for a folder, or a file not converted yet."""
     if model.path is None or not model.path.is_file() or not is_converted(model):
         return None
     choice = choice_of(model)
@@ -95,10 +95,10 @@ def stored_form(model: Model) -> str | None:
 
 
 def tokenizer_folder(model: Model) -> Path:
-    """The folder of a model's tokenizer, which is the same in every form.
+    """Return the folder of a model's tokenizer, which is the same in every form.
 
     Raises:
-        LoadError: what `folder_of` raises.
+        LoadError: as for `folder_of`.
     """
     exact = converted_folder(model.path) if model.path is not None and model.path.is_file() else None
     return exact or folder_of(model)
@@ -111,7 +111,7 @@ def is_converted(model: Model) -> bool:
 
 
 def awaits_conversion(model: Model) -> bool:
-    """Whether a model is a GGUF file that must be converted, or whose form must be chosen, before it is loaded."""
+    """Whether a model is a GGUF file that must be converted, or its form chosen, before it is loaded."""
     if model.path is None or not model.path.is_file():
         return False
     if model.form == "auto" and choice_of(model) is None:
@@ -120,24 +120,24 @@ def awaits_conversion(model: Model) -> bool:
 
 
 def converted_folder(path: Path, form: WeightsForm = "exact") -> Path | None:
-    """Where a file's conversion is, if there is one; instant, since converted files have a stored digest."""
+    """Return the folder of a file's conversion, if any; instant, since converted files have a stored digest."""
     digest = recorded_digest(path)
     folder = place_of(digest, form) if digest is not None else None
     return folder if folder is not None and folder.is_dir() else None
 
 
 def place_of(digest: str, form: WeightsForm) -> Path:
-    """Where the conversion of the file of this digest belongs."""
+    """Return the folder for the conversion of a file with this digest."""
     return conversions() / f"{digest}-{VERSION}{_FOLDERS[form]}"
 
 
 def conversions() -> Path:
-    """Where conversions are kept."""
+    """Return the folder of all conversions."""
     return own_cache() / "gguf"
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, recomputed only when its size or time has changed.
+    """Return the SHA-256 digest of a file's content, recomputed only if its size or time has changed.
 
     Raises:
         OSError: it cannot be read.
@@ -158,7 +158,7 @@ def file_digest(path: Path) -> str:
 
 
 def recorded_digest(path: Path) -> str | None:
-    """The digest of a file as it is now, if it was computed before."""
+    """Return the stored digest of a file as it is now, if any."""
     record = _record_of(path)
     try:
         return record.read_text(encoding="ascii") if record is not None else None
@@ -167,7 +167,7 @@ def recorded_digest(path: Path) -> str | None:
 
 
 def _record_of(path: Path) -> Path | None:
-    """Where the digest of a file of this size and time is stored."""
+    """Return the path for the digest of a file of this size and time."""
     try:
         state = path.stat()
     except OSError:
@@ -177,14 +177,14 @@ def _record_of(path: Path) -> Path | None:
 
 
 WORTH = 1.1
-"""Times as long as int8 that exact weights may take and still be chosen."""
+"""Exact weights are chosen if they take at most this many times as long as int8."""
 _TOKENS = (1, 3)  # a plain step, and a round of two proposals
 _CONTEXT = 32
-_PASSES, _UNEVEN, _BLOCKS, _SECONDS = 6, 3, 8, 4.0  # the first passes: another model has just used the caches
+_PASSES, _UNEVEN, _BLOCKS, _SECONDS = 6, 3, 8, 4.0  # first passes are uneven: another model used the caches
 
 
 def remembered_choice(digest: str) -> WeightsChoice | None:
-    """What was chosen for the file of this digest on this machine; None where nothing was."""
+    """Return the stored choice for a file with this digest on this machine, if any."""
     try:
         return WeightsChoice.model_validate_json(_choice_file(digest).read_bytes())
     except (OSError, ValidationError):
@@ -192,10 +192,10 @@ def remembered_choice(digest: str) -> WeightsChoice | None:
 
 
 def remember_choice(digest: str, choice: WeightsChoice) -> None:
-    """Keep a choice.
+    """Store a choice.
 
     Raises:
-        SpecdemoError: nothing can be written to the cache.
+        SpecdemoError: the cache is not writable.
     """
     record = _choice_file(digest)
     writable(record.parent, "Which weights are faster")
@@ -205,7 +205,7 @@ def remember_choice(digest: str, choice: WeightsChoice) -> None:
 
 
 def measure_forms(exact: Path, int8: Path, device: str, properties: dict[str, str]) -> WeightsChoice:
-    """Measure both forms of a model, in turns, and choose."""
+    """Measure both forms of a model in turns, and choose one."""
     requests = [_request(folder, device, properties) for folder in (exact, int8)]
     began = perf_counter()
     blocks: list[list[list[float]]] = []  # seconds of a pass, by block, form and number of tokens
@@ -224,7 +224,7 @@ def _request(folder: Path, device: str, properties: dict[str, str]) -> openvino.
 
 
 def _median_seconds(request: openvino.InferRequest, tokens: int) -> float:
-    """Median seconds of passes over so many tokens each, behind a text."""
+    """Return the median seconds of passes over this many tokens, after a text."""
     request.reset_state()
     length, seconds = 0, []
     for count in (_CONTEXT, *[tokens] * _PASSES):
@@ -237,7 +237,7 @@ def _median_seconds(request: openvino.InferRequest, tokens: int) -> float:
 
 
 def pass_inputs(length: int, count: int) -> dict[str, npt.NDArray[np.integer[Any]]]:
-    """Inputs of a stateful network for a pass over `count` arbitrary tokens behind `length` others."""
+    """Return inputs of a stateful network for a pass over `count` arbitrary tokens after `length` others."""
     return {
         "input_ids": np.arange(1, count + 1, dtype=np.int64)[None],
         "attention_mask": np.ones((1, length + count), np.int64),
@@ -251,6 +251,6 @@ def _choice_file(digest: str) -> Path:
 
 
 def machine_name() -> str:
-    """A name for this processor and its instruction sets, which differ between machines of one name."""
+    """Return an id of this processor and its instruction sets, which vary between machines of one name."""
     described = [platform.machine(), processor(), str(os.cpu_count()), *instruction_sets()]
     return hashlib.sha256("\n".join(described).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""OpenVINO devices of this machine, what a model is compiled with there, and what a comparison was measured on."""
+"""OpenVINO devices of this machine, compile-time properties, and the environment of a comparison."""
 
 import logging
 import os
@@ -23,8 +23,8 @@ from specdemo.version import __version__
 
 _VIRTUAL = {"AUTO", "MULTI", "HETERO"}  # choose among real devices, as in "AUTO:GPU,CPU"
 _MEMBER = re.compile(r"-?(?P<device>[^()-]+)(?:\((?P<requests>\d{1,9})\))?")
-"""Of a virtual device: excluded, as in "-CPU"; or with a number of requests, as in "CPU(2)"."""
-_MOST_REQUESTS = 16  # of a member: OpenVINO makes them all with the model, and each takes memory
+"""Member of a virtual device: excluded, as in "-CPU", or with a number of requests, as in "CPU(2)"."""
+_MOST_REQUESTS = 16  # per member: OpenVINO creates them all with the model, and each takes memory
 _NPU = (
     "GenAI decodes speculatively on an NPU (with a draft, or the top-k tokens of an EAGLE-3 head) only in a pipeline "
     "of static shapes that cannot be stepped, adapts the lookahead by itself and takes no confidence threshold, and "
@@ -36,11 +36,11 @@ _TOLD = (
 )  # fmt: skip
 
 PROPERTIES_VARIABLE = "SPECDEMO_CPU_PROPERTIES"
-"""Of the environment: properties of every model on a CPU, unless the runtime settings say otherwise."""
+"""Environment variable with properties of every model on a CPU, unless the runtime settings differ."""
 
 
 class Device(NamedTuple):
-    """A device: its name in OpenVINO, its full name, and why it cannot be used here, if so."""
+    """A device: its OpenVINO name, its full name, and why it cannot be used here, if so."""
 
     name: str
     full_name: str
@@ -48,7 +48,7 @@ class Device(NamedTuple):
 
 
 def devices() -> list[Device]:
-    """Every device of this machine, and AUTO, which lets OpenVINO choose."""
+    """Return every device of this machine, and AUTO, which lets OpenVINO choose."""
     names = openvino.Core().available_devices
     found = [Device(name, device_name(name), _NPU if name.startswith("NPU") else None) for name in names]
     return [*found, Device("AUTO", "OpenVINO chooses")]
@@ -58,8 +58,8 @@ def check_devices(runtime: RuntimeSettings) -> None:
     """Check both devices of a pair.
 
     Raises:
-        DeviceError: this machine has no such device, or it cannot do what both engines need, or it is a virtual
-            device of more than makes sense.
+        DeviceError: this machine has no such device, it lacks what both engines need, or a virtual device is
+        malformed.
     """
     available = openvino.Core().available_devices
     for device in {runtime.device, draft_device(runtime)}:
@@ -67,7 +67,7 @@ def check_devices(runtime: RuntimeSettings) -> None:
 
 
 def _check_device(device: str, available: Sequence[str]) -> None:
-    """Accept a device of this machine by any name OpenVINO has for it, or AUTO, MULTI or HETERO over such."""
+    """Accept a device of this machine by any OpenVINO name, or AUTO, MULTI or HETERO over such."""
     kind, colon, members = device.partition(":")
     if kind not in _VIRTUAL:
         _check_real(device, device, available)
@@ -86,7 +86,7 @@ def _check_device(device: str, available: Sequence[str]) -> None:
 
 
 def _check_real(name: str, text: str, available: Sequence[str]) -> str:
-    """The name that one device is compared by; `text` is what names it, and says if it is excluded."""
+    """Return the canonical name of a device; `text`, as given, shows whether it is excluded."""
     bare = name.removesuffix(".0")
     if bare not in {*available, *(known.partition(".")[0] for known in available)}:  # GPU is another name of GPU.0
         raise DeviceError(f"This machine has no device {quoted(text)}; choose one of {', '.join(available)}.")
@@ -96,28 +96,28 @@ def _check_real(name: str, text: str, available: Sequence[str]) -> str:
 
 
 def check_head_device(device: str) -> None:
-    """Check that an EAGLE-3 head's target can run there: GenAI queries it for what only a real device has.
+    """Check that an EAGLE-3 head's target can run there: GenAI queries properties only real devices have.
 
     Raises:
-        DeviceError: the device is one that chooses among others.
+        DeviceError: the device is virtual.
     """
     if device.partition(":")[0] in _VIRTUAL:
         raise DeviceError(f"The target of an EAGLE-3 head cannot run on {device}; choose a device, such as CPU.")
 
 
 def draft_device(runtime: RuntimeSettings) -> str:
-    """The device of the draft, the target's unless it has its own."""
+    """Return the draft's device, by default the target's."""
     return runtime.draft_device or runtime.device
 
 
 def draft_runtime(runtime: RuntimeSettings) -> RuntimeSettings:
-    """The runtime settings of the draft: the target's, unless it has a precision of its own."""
+    """Return the draft's runtime settings: the target's, unless it has its own precision."""
     own = runtime.draft_precision
     return runtime if own == "default" else runtime.model_copy(update={"precision": own})
 
 
 def device_name(device: str) -> str:
-    """The device's full name, such as the processor's; the given name where OpenVINO knows no other."""
+    """Return the device's full name, such as the processor's; the given name if OpenVINO has no other."""
     try:
         return str(openvino.Core().get_property(device, "FULL_DEVICE_NAME"))
     except RuntimeError:
@@ -125,10 +125,10 @@ def device_name(device: str) -> str:
 
 
 def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
-    """OpenVINO properties that a model on this device is compiled with; empty leaves all to the device.
+    """Return the OpenVINO properties to compile a model with on this device; empty leaves all to the device.
 
-    Compiled models are cached without their weights, which are read from the model's folder, and are not cached where
-    nothing can be written: that takes longer, and is no reason not to start.
+    Compiled models are cached without weights, which are read from the model's folder. If the cache is not writable,
+    loading takes longer, but is no error.
     """
     on_cpu = device.startswith("CPU")
     chosen = _given_properties() if on_cpu else {}
@@ -146,10 +146,10 @@ def properties(runtime: RuntimeSettings, device: str) -> dict[str, str]:
 
 
 def _given_properties() -> dict[str, str]:
-    """Properties from the environment, such as SCHEDULING_CORE_TYPE=PCORE_ONLY.
+    """Return properties from the environment, such as SCHEDULING_CORE_TYPE=PCORE_ONLY.
 
     Raises:
-        UsageError: what it says is not a list of properties.
+        UsageError: the variable does not hold a list of properties.
     """
     pairs = [part.partition("=") for part in os.environ.get(PROPERTIES_VARIABLE, "").split()]
     for name, equals, value in pairs:
@@ -160,7 +160,7 @@ def _given_properties() -> dict[str, str]:
 
 @cache
 def _can_cache(folder: Path) -> bool:
-    """Whether compiled models can be kept there; says once if they cannot."""
+    """Whether compiled models can be cached in a folder; logs a warning once if not."""
     can = is_writable(folder)
     if not can:
         logging.getLogger(__name__).warning(
@@ -171,7 +171,7 @@ def _can_cache(folder: Path) -> bool:
 
 
 def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
-    """The properties a model compiled this way reports; a device may use others than requested.
+    """Return the properties that a model compiled this way reports, which may differ from those requested.
 
     Read from a model of one operation, which takes no time.
     """
@@ -189,7 +189,7 @@ def properties_in_use(runtime: RuntimeSettings, device: str) -> dict[str, str]:
 
 
 def describe_environment(pair: ModelPair) -> Environment:
-    """The environment in which this pair is loaded."""
+    """Return the environment in which this pair is loaded."""
     runtime = pair.runtime
     names = (runtime.device, draft_device(runtime))
     sides = [(runtime, names[0]), (draft_runtime(runtime), names[1])]
@@ -212,13 +212,13 @@ def describe_environment(pair: ModelPair) -> Environment:
 
 
 def _groups(size: str | None) -> str:
-    """How activations are quantized before they meet compressed weights."""
+    """Describe how activations are quantized before they meet compressed weights."""
     if size is None:
         return "unknown"
     return f"groups of {size}" if int(size) else "off"
 
 
 def _full_name(device: str, used: dict[str, str]) -> str:
-    """The device's full name; for one that chooses, also what it chose."""
+    """Return the device's full name; for a virtual one, also the device it chose."""
     chosen = used.get("EXECUTION_DEVICES", device).strip("()")
     return device_name(device) if chosen == device else f"{device}: {device_name(chosen)}"

@@ -1,9 +1,9 @@
-"""How a model gets onto this machine: from the Hugging Face Hub, from a Python package, or converted to OpenVINO.
+"""Getting models: from the Hugging Face Hub, from a Python package, or by conversion to OpenVINO.
 
-A model counts as present only when it is complete: a folder of the Hub's cache is inspected like any other, and its
-weights arrive last. Packages are not imported, only searched for the model's file. Conversion is by optimum-intel in
-a separate process; it needs PyTorch, so it is required only there. A model is converted in a hidden folder beside its
-final place and moves there when it is complete.
+A model counts as present only when complete: a folder of the Hub's cache is inspected like any other, and its weights
+arrive last. Packages are not imported, only searched for the model's file. optimum-intel converts in a separate
+process; it needs PyTorch, so it is required only there. A model is converted in a hidden folder beside its
+destination and moved there when complete.
 """
 
 import glob
@@ -52,14 +52,14 @@ def download(
 ) -> Generator[Progress[Path | None], None, None]:
     """Download the files of a repository that OpenVINO GenAI needs; progress is in bytes and ends with the folder.
 
-    A name such as ORGANISATION/MODEL:FILE.gguf stands for that file, and progress ends with the file.
+    ORGANISATION/MODEL:FILE.gguf names a single file, with which progress ends.
 
-    `stop` is checked five times a second. Once it returns True, the download ends, and what was fetched stays for the
-    next attempt; so it does when the caller goes away or the connection is lost. The model is read within `limits`.
+    `stop` is checked five times a second. Once it returns True, the download ends and can be resumed later; so it
+    does if the caller goes away or the connection is lost. The model is read within `limits`.
 
     Raises:
         FetchError: the model could not be fetched; the message says why and what to do.
-        FolderError: the repository lacks a file that is needed to run the model.
+        FolderError: the repository lacks a file needed to run the model.
     """
     repository, _, gguf = repository.partition(":")
     cache = hub_cache()
@@ -99,9 +99,9 @@ def download(
 
 
 def _inspected_apart(place: Path, limits: Limits) -> Generator[None, None, Model]:
-    """Read what was just downloaded in a process of its own, within limits; yields while it does.
+    """Inspect a download in a separate process, within limits; yields while it runs.
 
-    What is refused is not kept, and not downloaded again.
+    A refused model is not kept, and not downloaded again.
 
     Raises:
         ModelError: it cannot be used.
@@ -118,10 +118,10 @@ def _inspected_apart(place: Path, limits: Limits) -> Generator[None, None, Model
 
 
 def download_source(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
-    """Download a model of the catalogue: from the Hub or, where that fails, from its Python package, if it has one.
+    """Download a catalogue model from the Hub or, if that fails, from its Python package, if it has one.
 
     Raises:
-        FetchError, ModelError: what `download` raises, or `download_package`.
+        FetchError, ModelError: as for `download` and `download_package`.
     """
     try:
         yield from download(source.address, revision=source.revision, stop=stop)
@@ -135,13 +135,13 @@ def _bytes_here(blobs: Path, file: RemoteFile) -> int:
     for path in (blobs / file.etag, partial_of(blobs, file)):
         try:
             return path.stat().st_size
-        except OSError:  # not there, or just about to be renamed
+        except OSError:  # missing, or just being renamed
             continue
     return 0
 
 
 def cached_folders(cache: Path | None = None) -> dict[str, Path]:
-    """The complete OpenVINO models in the Hub's cache, by repository; works offline."""
+    """Return the complete OpenVINO models in the Hub's cache, by repository; works offline."""
     found = {}
     for storage in sorted((cache or hub_cache()).glob("models--*")):
         repository = storage.name.removeprefix("models--").replace("--", "/")
@@ -152,9 +152,9 @@ def cached_folders(cache: Path | None = None) -> dict[str, Path]:
 
 
 def cached_folder(repository: str, revision: str = "main", cache: Path | None = None) -> Path | None:
-    """Where the Hub's cache holds this model, if complete, else None; works offline.
+    """Return a model's complete folder in the Hub's cache, or None; works offline.
 
-    The revision's own snapshot comes first. While a newer one is still being downloaded, an older one will do.
+    The revision's own snapshot comes first. While a newer one is being downloaded, an older one is used.
     """
     storage = storage_of(repository, cache or hub_cache())
     try:
@@ -170,13 +170,13 @@ def cached_folder(repository: str, revision: str = "main", cache: Path | None = 
 
 
 def cached_file(repository: str, file: str, cache: Path | None = None) -> Path | None:
-    """Where the Hub's cache holds this file of a repository, else None; works offline."""
+    """Return a repository's file in the Hub's cache, or None; works offline."""
     snapshots = storage_of(repository, cache or hub_cache()) / "snapshots"
     return next((path for path in sorted(snapshots.glob(f"*/{glob.escape(file)}")) if path.is_file()), None)
 
 
 def local_file(source: Source) -> Path | None:
-    """The GGUF file of a catalogue model if it is on this machine, in its package or in the Hub's cache."""
+    """Return a catalogue model's GGUF file from its package or the Hub's cache, or None."""
     assert source.repository is not None
     assert source.file is not None
     packaged = packaged_file(source) if source.package is not None else None
@@ -185,9 +185,9 @@ def local_file(source: Source) -> Path | None:
 
 
 def local_folder(source: Source, directory: Path | None = None) -> Path | None:
-    """The folder, or GGUF file, of a catalogue model if it is on this machine and complete; works offline.
+    """Return a catalogue model's complete folder or GGUF file on this machine, or None; works offline.
 
-    Converted models are looked for in the user's own models directory, or the one given.
+    Converted models are searched in `directory`, by default the user's own models directory.
     """
     if source.path is not None:
         return ASSETS / source.path
@@ -204,7 +204,7 @@ def local_folder(source: Source, directory: Path | None = None) -> Path | None:
 
 
 def packaged_file(source: Source) -> Path | None:
-    """The source's file in its package, installed or downloaded; a file with a different digest does not count."""
+    """Return the source's file from its package, installed or downloaded; files with another digest do not count."""
     assert source.package is not None
     assert source.file is not None
     found = [_downloads() / source.file]
@@ -222,7 +222,7 @@ def is_right(source: Source, path: Path) -> bool:
 def download_package(source: Source, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress[Path | None]]:
     """Download the source's package with pip and keep its file; progress is in bytes and ends with the file.
 
-    Once `stop` returns True the download ends and leaves nothing behind.
+    Once `stop` returns True, the download ends and leaves nothing behind.
 
     Raises:
         FetchError: pip could not download it, or it holds another file.
@@ -246,7 +246,7 @@ def download_package(source: Source, stop: Callable[[], bool] = lambda: False) -
 
 
 def _pip(package: str, folder: Path, stop: Callable[[], bool]) -> Iterator[int]:
-    """Bytes that pip has downloaded so far, five times a second."""
+    """Yield the bytes that pip has downloaded so far, five times a second."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))  # where pip downloads to first
     for ended in program([*command, "--dest", str(folder), package], stop, temporary):
@@ -286,7 +286,7 @@ REQUIREMENTS = ASSETS / "export-requirements.txt"
 
 
 def converted_folder(model: str, weights: str, directory: Path | None = None) -> Path:
-    """Where the converted model is, or would be: `<models directory>/<name>-<weights>-ov`."""
+    """Return the path of a converted model: `<models directory>/<name>-<weights>-ov`."""
     name = Path(model).resolve().name if Path(model).is_dir() else model.rpartition("/")[-1]
     return models_dir(directory) / f"{name}-{weights}-ov"
 
@@ -299,11 +299,11 @@ def convert(
     trust_remote_code: bool = False,
     stop: Callable[[], bool] = lambda: False,
 ) -> Model | None:
-    """Convert a repository of the Hub, or a local folder, to OpenVINO IR; None if `stop` returned True meanwhile.
+    """Convert a Hub repository or a local folder to OpenVINO IR; return None if `stop` returned True.
 
     Raises:
         ConversionError: optimum-intel is not installed, or could not convert it; the message says what to do.
-        FolderError: what it wrote is not a whole model.
+        FolderError: the result is not a complete model.
     """
     folder = output or converted_folder(model, weights)
     if folder.exists():
@@ -337,7 +337,7 @@ def check_installed() -> None:
 
 
 def how_to_install() -> str:
-    """The commands, with the versions that the project is tested with; PyTorch for the CPU is enough."""
+    """Return the installation commands, with the versions that the project is tested with, for PyTorch on CPU."""
     commands = re.findall(r"^#\s+(pip install .+)$", REQUIREMENTS.read_text(encoding="utf-8"), re.MULTILINE)
     python = shlex.quote(sys.executable)
     here = [
@@ -349,9 +349,9 @@ def how_to_install() -> str:
 def export(
     model: str | Path, destination: Path, weights: str, *options: str, stop: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Export a model with tokenizer and detokenizer; keep only the files that OpenVINO GenAI reads.
+    """Export a model with tokenizer and detokenizer, keeping only the files that OpenVINO GenAI reads.
 
-    False if `stop` returned True meanwhile; `options` are those of `optimum-cli export openvino`.
+    Returns False if `stop` returned True; `options` are those of `optimum-cli export openvino`.
 
     Raises:
         ConversionError: optimum-intel failed; the message quotes its last line.

@@ -1,6 +1,6 @@
-"""What a folder of OpenVINO IR holds, read from its XML without loading any weights.
+"""Inspection of folders of OpenVINO IR by their XML, without loading weights.
 
-The XML names, for each constant, where its bytes are in the .bin file. From that follow the number of
+For each constant, the XML gives the location of its bytes in the .bin file. From these follow the number of
 parameters, the stored precision, and whether the copy is complete.
 """
 
@@ -28,7 +28,7 @@ _HEAD, _LANGUAGE = "openvino_mtp_model", "openvino_language_model"
 _PARTS = tuple(
     f"{stem}.{ending}" for stem in (_LANGUAGE, "openvino_text_embeddings_model", _HEAD) for ending in ("xml", "bin")
 )
-"""What a multimodal export with a multi-token-prediction head has in place of one network."""
+"""Files of a multimodal export with a multi-token-prediction head, in place of one network."""
 _NO_HEAD = (
     "is exported in parts, without a multi-token-prediction head, so GenAI has no speculative decoding for it; "
     "export its language model alone, with --task text-generation-with-past"
@@ -39,10 +39,10 @@ _MODES: dict[Head, str] = {
     "dflash": "dflash_mode",
     "mtp": "mtp_mode",
 }
-"""Runtime information by which GenAI knows a head."""
+"""Runtime information by which GenAI recognises a head."""
 _TRUE = {"yes", "true", "1"}
 _GEMMA4_DRAFT = {"full_attention_key", "full_attention_value", "sliding_attention_key", "sliding_attention_value"}
-"""Inputs by which GenAI knows Gemma 4's multi-token-prediction head: its target's cache."""
+"""Inputs by which GenAI recognises Gemma 4's multi-token-prediction head: its target's cache."""
 _DIGESTED = (".bin", ".xml", ".json", ".jinja")
 _PIECES, _PIECE_BYTES = 64, 2**14
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
@@ -51,8 +51,8 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 def inspect_folder(path: Path, *, draft: bool = False) -> Model:
     """Describe the model in a folder. A draft may lack a detokenizer, since only the target generates text.
 
-    Without `config.json` the context length is unknown, and the vocabulary is the network's number of logits.
-    A head needs no tokenizer at all: it uses its target's.
+    Without `config.json` the context length is unknown, and the vocabulary is the network's number of logits. A head
+    needs no tokenizer: it uses its target's.
 
     Raises:
         FolderError: the folder is missing, empty, incomplete or not OpenVINO IR; the message says which.
@@ -68,7 +68,7 @@ def inspect_folder(path: Path, *, draft: bool = False) -> Model:
 
 
 def files_digest(path: Path) -> str:
-    """A digest of a folder's model, tokenizer and configuration that is cheap however large they are.
+    """Return a digest of a folder's model, tokenizer and configuration that is cheap at any size.
 
     It covers each file's name, size, and short pieces spread over its length: weights that were trained further
     differ nearly everywhere.
@@ -81,7 +81,7 @@ def files_digest(path: Path) -> str:
 
 
 def content_digest(file: Path) -> bytes:
-    """A digest of a file's size and of short pieces spread over its length."""
+    """Return a digest of a file's size and of short pieces spread over its length."""
     size, digest = file.stat().st_size, hashlib.sha256()
     digest.update(str(size).encode())
     with file.open("rb") as opened:
@@ -99,7 +99,7 @@ def _files(path: Path) -> list[Path]:
 
 @lru_cache(maxsize=512)
 def _inspected(path: Path, draft: bool, stamps: tuple[tuple[str, int, int], ...]) -> Model | str:
-    """The model, or why it is refused, re-read only when a file has changed: a large network's XML takes a second."""
+    """Return the model, or why it is refused; re-read only if a file changed, since large XML takes a second."""
     try:
         return _read(path, draft)
     except FolderError as error:
@@ -151,12 +151,12 @@ def _read(path: Path, draft: bool) -> Model:
             linear_attention="linear_attention" in (text_config.get("layer_types") or ()),
             in_parts=in_parts,
         )
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a number or an object that is none
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a number or an object is malformed
         raise _no_configuration(path) from error
 
 
 def own_head(model: Model) -> Model:
-    """The multi-token-prediction head in the folder of a model in parts; it knows the model's tokens.
+    """Return the multi-token-prediction head in a model's folder; it has the model's tokens.
 
     Raises:
         FolderError: its network is damaged.
@@ -180,7 +180,7 @@ def own_head(model: Model) -> Model:
 
 
 def _sizes(network: "_Network") -> Counter[str]:
-    """Weights of each element type, in matrices: biases, scales and masks are not what a precision is named after."""
+    """Count weights by element type, in matrices only: biases, scales and masks do not name a precision."""
     sizes: Counter[str] = Counter()
     for kind, shape, _ in network.constants:
         if len(shape) > 1:
@@ -189,7 +189,7 @@ def _sizes(network: "_Network") -> Counter[str]:
 
 
 def _has_chat_template(path: Path) -> bool:
-    """Whether there is one in any of the places where GenAI looks."""
+    """Whether a chat template is in any of the places where GenAI looks."""
     if any((path / f"chat_template.{ending}").is_file() for ending in ("jinja", "json")):
         return True
     settings = path / "tokenizer_config.json"
@@ -199,7 +199,7 @@ def _has_chat_template(path: Path) -> bool:
 
 
 def _head(config: dict[str, Any], modes: frozenset[str]) -> Head | None:
-    """What kind of head it is, by the runtime information in its network or, failing that, its configuration."""
+    """Return the kind of head, by its network's runtime information or else its configuration; None if not a head."""
     for head, mode in _MODES.items():
         if mode in modes:
             return head
@@ -227,8 +227,7 @@ def _no_configuration(path: Path) -> FolderError:
 
 
 class _Network(NamedTuple):
-    """What a network's XML says: element type, shape and end offset of each constant, the number of logits, and what
-    kind of head it is in its runtime information."""
+    """Contents of a network's XML: type, shape and end offset of each constant, number of logits, and head modes."""
 
     constants: list[tuple[str, tuple[int, ...], int]]
     logits: int | None
@@ -265,6 +264,6 @@ def _read_network(path: Path, stem: str) -> _Network:
 
 
 def _name_precision(sizes: Counter[str]) -> str:
-    """The usual name of the element type that most weights have."""
+    """Return the usual name of the element type that most weights have."""
     kind = sizes.most_common(1)[0][0] if sizes else "unknown"
     return {"u8": "int8", "i8": "int8", "u4": "int4", "i4": "int4"}.get(kind, kind)

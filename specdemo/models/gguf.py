@@ -1,12 +1,12 @@
-"""GGUF files, the format of llama.cpp: what one holds, from its header alone, without reading any weights.
+"""GGUF files, the format of llama.cpp: inspection by their headers, without reading weights.
 
-A file begins with metadata (keys and values) and a table of tensors; their data follow. The `gguf` package reads this
-too, but makes an object of every token: 4 s for a vocabulary of 49,000, where listing models should take a
-fraction of one. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+A file begins with metadata (keys and values) and a table of tensors, followed by their data. The `gguf` package reads
+this too, but creates an object per token: 4 s for a vocabulary of 49,000, when listing models should take a fraction
+of a second. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
-Anyone may have written a file, so nothing in it is trusted: counts are compared with the bytes that are there before
-anything is read in a loop, lengths and dimensions have limits far beyond what models use, and every value has its
-type checked where it is used. Whatever is wrong with a file is a `GGUFError`.
+Anyone may have written a file, so nothing in it is trusted: counts are compared with the bytes present before
+anything is read in a loop, lengths and dimensions have limits far beyond what models use, and every value's type is
+checked where it is used. Any defect of a file is a `GGUFError`.
 """
 
 import math
@@ -25,7 +25,7 @@ from specdemo.models.folder import inspect_folder
 from specdemo.records import Model
 
 FAMILIES = ("llama", "qwen2", "qwen3")
-"""The architectures that the reader of openvino-genai 2026.4 supports."""
+"""Architectures supported by the reader of openvino-genai 2026.4."""
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _ALIGNMENT = 32
@@ -38,12 +38,12 @@ _SCALARS = {
 }  # fmt: skip
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _ENTRY_BYTES, _TENSOR_BYTES = 13, 25
-"""The least that an entry of the metadata and a row of the table of tensors take."""
+"""Minimum bytes of a metadata entry and of a row in the table of tensors."""
 _MOST_ENTRIES, _MOST_TENSORS, _MOST_DIMENSIONS = 2**12, 2**16, 4
 _MOST_TEXT = 2**23
-"""Bytes of all keys, names and texts that are kept; a chat template has some 10,000."""
+"""Maximum bytes of all keys, names and texts kept; a chat template has some 10,000."""
 _MOST_STRINGS = 2**22
-"""Strings in arrays, all together; a vocabulary of 262,144 tokens comes with twice as many merges."""
+"""Maximum strings in arrays, in all; a vocabulary of 262,144 tokens comes with twice as many merges."""
 _MOST_WEIGHTS = 2**44
 _MOST_ALIGNMENT = 2**16
 _BLOCKS = {  # weights per block, and bytes per block
@@ -56,17 +56,17 @@ _BLOCKS = {  # weights per block, and bytes per block
     "Q4_K": (256, 144),
     "Q6_K": (256, 210),
 }
-"""The types of tensors that can be converted."""
+"""Tensor types that can be converted."""
 _NAMES = (
     "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S "
     "IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16"
 )
 _TYPES = dict(enumerate(_NAMES.split(" "))) | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"}
-"""Types of tensors, by their number in files."""
+"""Tensor types by their number in files."""
 
 
 def type_number(name: str) -> int:
-    """The number of a tensor type in files."""
+    """Return the number of a tensor type in files."""
     return next(number for number, listed in _TYPES.items() if listed == name)
 
 
@@ -80,13 +80,13 @@ class Tensor(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Its size in the file; only for types that the reader supports."""
+        """Size in the file; only for types that the reader supports."""
         weights, size = _BLOCKS[self.type]
         return prod(self.shape) // weights * size
 
 
 class Array(NamedTuple):
-    """An array in the metadata, of which only the length is kept."""
+    """An array in the metadata; only its length is kept."""
 
     length: int
 
@@ -105,19 +105,19 @@ class Header(NamedTuple):
 
     @property
     def family(self) -> str:
-        """The architecture that the file names.
+        """Architecture given in the file.
 
         Raises:
-            GGUFError: it names none.
+            GGUFError: it is not a text.
         """
         return self.text("general.architecture") or "unknown"
 
     @property
     def alignment(self) -> int:
-        """The alignment of offsets, in bytes.
+        """Alignment of offsets, in bytes.
 
         Raises:
-            GGUFError: it is none.
+            GGUFError: it is invalid.
         """
         value = self.integer("general.alignment", _MOST_ALIGNMENT)
         if value is not None and (value < 1 or value & (value - 1)):
@@ -125,7 +125,7 @@ class Header(NamedTuple):
         return value or _ALIGNMENT
 
     def integer(self, key: str, most: int = 2**31 - 1) -> int | None:
-        """A whole number of the metadata, from 0 to `most`; None where there is none.
+        """Return a whole number of the metadata, from 0 to `most`; None if absent.
 
         Raises:
             GGUFError: the value is something else.
@@ -136,7 +136,7 @@ class Header(NamedTuple):
         return value
 
     def number(self, key: str) -> float | None:
-        """A finite number of the metadata; None where there is none.
+        """Return a finite number of the metadata; None if absent.
 
         Raises:
             GGUFError: the value is something else.
@@ -147,7 +147,7 @@ class Header(NamedTuple):
         return value
 
     def text(self, key: str) -> str | None:
-        """A text of the metadata; None where there is none.
+        """Return a text of the metadata; None if absent.
 
         Raises:
             GGUFError: the value is something else.
@@ -184,14 +184,14 @@ def read_header(path: Path) -> Header:
             raise GGUFError(f"{name!r} is not a readable GGUF file; choose another file.")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _Parser(content, name).header()
-    except (struct.error, IndexError, OverflowError) as error:  # a place behind the end, however far
+    except (struct.error, IndexError, OverflowError) as error:  # an offset beyond the end, however far
         raise _cut(name) from error
     except OSError as error:
         raise GGUFError(f"The file {name!r} cannot be read ({error.strerror}); check the path.") from error
 
 
 class _Parser:
-    """Reads one value after another; `struct` raises where the file ends first."""
+    """Reads consecutive values; `struct` raises if the file ends first."""
 
     def __init__(self, content: mmap.mmap, name: str) -> None:
         self._content = content
@@ -257,7 +257,7 @@ class _Parser:
         self._strings += count
         self._check_count("strings in arrays", self._strings, _MOST_STRINGS, 0)
         content, place, length_at = self._content, self._place, _U64.unpack_from
-        for _ in range(count):  # vocabularies call this some 100,000 times
+        for _ in range(count):  # vocabularies run this some 100,000 times
             place += 8 + length_at(content, place)[0]
         self._place = place
 
@@ -287,11 +287,11 @@ class _Parser:
 def inspect_gguf(path: Path) -> Model:
     """Describe the model in a GGUF file, from its own metadata.
 
-    The answer, a refusal too, is remembered until the file changes.
+    The result, even a refusal, is cached until the file changes.
 
     Raises:
         GGUFError: it is not a GGUF file, is incomplete, or is of a kind that openvino-genai's reader does not
-        support.
+            support.
     """
     try:
         state = path.stat()
@@ -313,7 +313,7 @@ def inspect_gguf(path: Path) -> Model:
 
 _MOST_INSPECTED = 1024
 _inspected: dict[tuple[Path, int, int], Model | str] = {}
-"""What files of a size and time hold, or why they are refused; the oldest answers make room."""
+"""Models, or why they are refused, by path, size and time; the oldest entries are dropped."""
 
 
 def inspect_model(path: Path) -> Model:
@@ -338,12 +338,12 @@ LIMITS = Limits()
 def inspected_apart(
     place: Path, died: ModelError, read: Callable[[Path], Model] = inspect_model, *, limits: Limits = LIMITS
 ) -> Generator[None, None, Model]:
-    """Describe the model there in a process of its own, within limits; yields while it does.
+    """Describe the model there in a separate process, within limits; yields while it runs.
 
-    Whoever wrote it may have meant to fill the memory or the time of whoever reads it.
+    A malicious file may aim to exhaust the reader's memory or time.
 
     Raises:
-        ModelError: it cannot be used, or `died` if it takes more than it may.
+        ModelError: it cannot be used, or `died` if it exceeds the limits.
     """
     mapped = sum(file.stat().st_size for file in ([place] if place.is_file() else place.glob("*.gguf")))
     limits = limits._replace(memory=limits.memory + mapped)
@@ -351,10 +351,10 @@ def inspected_apart(
 
 
 def describe(path: Path, size: int) -> Model:
-    """The model in a file of this size, read anew.
+    """Describe the model in a file of this size, without the cache.
 
     Raises:
-        GGUFError: what `inspect_gguf` raises.
+        GGUFError: as for `inspect_gguf`.
     """
     if path.name != path.name.encode(errors="replace").decode():
         raise GGUFError(f"The name of {quoted(path.name)} is not valid text; rename the file.")
@@ -385,12 +385,12 @@ def describe(path: Path, size: int) -> Model:
 
 
 def vocabulary_of(header: Header) -> int | None:
-    """Number of tokens, by the shape of the embeddings."""
+    """Return the number of tokens, by the shape of the embeddings."""
     return next((tensor.shape[-1] for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
 
 
 def check_readable(header: Header) -> None:
-    """Check that openvino-genai's reader supports such a model.
+    """Check that openvino-genai's reader supports the file.
 
     Raises:
         GGUFError: it does not; the message names what is unsupported.

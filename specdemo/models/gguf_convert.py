@@ -1,19 +1,19 @@
-"""GGUF files to OpenVINO IR: each is converted once, by openvino-genai's own reader, into our cache.
+"""Conversion of GGUF files to OpenVINO IR: once per file, by openvino-genai's own reader, into our cache.
 
-The reader writes beside the file it reads, so it gets a link to the file, in a hidden folder of the cache. Once
-everything is written, that folder moves to its place. Where the form of the weights is to be chosen, the file is
-stored in both forms, these are measured, and the slower one goes. All of it runs in a separate process: reading can
-be interrupted, may need more memory than there is, and prints text that would corrupt JSON output.
+The reader writes beside the file it reads, so it gets a link to the file in a hidden folder of the cache, which moves
+to its place once everything is written. To choose the form of the weights, the file is stored in both forms, these
+are measured, and the slower one is deleted. All of it runs in a separate process: reading can be interrupted, may
+need more memory than there is, and prints text that would corrupt JSON output.
 
-The reader takes no F32 or BF16 matrices, so these become F16 first. It leaves no configuration behind, so that is
-written from the file's metadata. In the network that it makes, three things are put right:
+The reader accepts no F32 or BF16 matrices, so these are converted to F16 first. It writes no configuration, so that
+is derived from the file's metadata. Three things are fixed in the network that it writes:
 
 - In Q4_1 and Q4_K a group of 32 weights is stored as `scale * q + minimum`, with a 4-bit q. openvino-genai 2026.4
   converts it to `scale * (q - zero)`, with `zero` rounded to an integer. That is a different model:
   SmolLM2-135M-Instruct in Q4_1 then chose the same token as with its own weights at 66 % of 3,000 positions, and its
   perplexity was 81 instead of 63. With `zero` in half precision it chose the same at 99.6 %, for 5 % more bytes.
-- The ends of layers get the names that GenAI's own search for an EAGLE-3 head's layers expects, which the reader,
-  part of GenAI too, does not give.
+- The ends of layers get the names by which GenAI finds an EAGLE-3 head's layers, which the reader, part of GenAI too,
+  does not set.
 - Products that read the same input are joined.
 """
 
@@ -68,7 +68,7 @@ _STALE_SECONDS = 24 * 3600
 
 
 class Forms(NamedTuple):
-    """The forms in which a file is wanted: one, or whichever is faster on this device with these properties."""
+    """The wanted form of a file: a given one, or (None) whichever is faster on this device with these properties."""
 
     form: WeightsForm | None
     device: str = "CPU"
@@ -79,13 +79,13 @@ EXACT = Forms("exact")
 
 
 def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
-    """Convert what of a pair is GGUF and not ready to be loaded; yields the model under way and its seconds.
+    """Convert a pair's GGUF files that are not ready to load; yields the current model and its seconds.
 
-    Where the form of its weights is not chosen yet, it is measured on the device where the model will be loaded.
-    Stops when the caller goes away.
+    If the form of its weights is not chosen yet, it is measured on the device where the model will be loaded. Stops
+    when the caller goes away.
 
     Raises:
-        SpecdemoError: what `convert_gguf` raises.
+        SpecdemoError: as for `convert_gguf`.
     """
     runtime = pair.runtime.model_copy(update={"model_cache": False})
     for model, device in ((pair.target, runtime.device), (pair.draft, draft_device(runtime))):
@@ -96,7 +96,7 @@ def convert_pair(pair: ModelPair) -> Iterator[tuple[Model, float]]:
 
 
 def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, float]]:
-    """The same for models whose tokenizer or exact network is wanted: nothing is measured."""
+    """Convert models whose tokenizer or exact network is needed, without measuring; yields as `convert_pair`."""
     for model in models:
         if model is not None and model.path is not None and not is_converted(model):
             for seconds in convert_gguf(model.path):
@@ -106,7 +106,7 @@ def convert_models(models: Iterable[Model | None]) -> Iterator[tuple[Model, floa
 def convert_gguf(path: Path, forms: Forms = EXACT) -> Iterator[float]:
     """Convert a file that is not converted yet; yields the elapsed seconds, five times a second.
 
-    When the caller goes away the conversion ends and leaves nothing behind.
+    When the caller goes away, the conversion ends and leaves nothing behind.
 
     Raises:
         GGUFError: the file cannot be read.
@@ -145,15 +145,15 @@ def _check_disk(model: Model, growth: float) -> None:
 
 
 def _convert(path: Path, scratch: Path, forms: Forms) -> Iterator[None]:
-    """The child."""
-    os.dup2(2, 1)  # the reader's prints are not our output
+    """Run the conversion in the child process."""
+    os.dup2(2, 1)  # keep the reader's prints out of our output
     yield from convert_here(path, scratch, forms)
 
 
 def convert_here(path: Path, scratch: Path, forms: Forms = EXACT) -> Iterator[None]:
     """Convert in this process, in a scratch folder on the cache's disk, and move the results to their places.
 
-    Yields None once it is under way. The reader prints to standard output.
+    Yields None once started. The reader prints to standard output.
 
     Raises:
         GGUFError: the file cannot be read.
@@ -201,7 +201,7 @@ def _store_exact(path: Path, work: Path, folder: Path) -> None:
 
 
 def _store_int8(exact: Path, work: Path, folder: Path) -> bool:
-    """Store a conversion's weights as int8 beside it; False, and an empty change, where all have eight bits."""
+    """Store a conversion's weights as int8 beside it; return False if all had eight bits already."""
     shutil.copytree(exact, work)
     changed = rewrite(work, store_as_int8)
     _finish(work, folder)
@@ -225,7 +225,7 @@ _STEP = 2**24  # bytes converted at once
 
 
 def repair(folder: Path, file: Path, header: Header) -> None:
-    """Put a converted model right, in place, and join its products."""
+    """Fix a converted model in place, and join its products."""
 
     def put_right(model: openvino.Model) -> None:
         _name_layers(model)
@@ -236,7 +236,7 @@ def repair(folder: Path, file: Path, header: Header) -> None:
 
 
 def rewrite(folder: Path, change: Callable[[openvino.Model], Changed]) -> Changed:
-    """Change a folder's network and store it; returns what `change` does."""
+    """Change a folder's network and store it; return the result of `change`."""
     model = openvino.Core().read_model(folder / "openvino_model.xml")
     result = change(model)
     changed = folder / "changed"
@@ -249,7 +249,7 @@ def rewrite(folder: Path, change: Callable[[openvino.Model], Changed]) -> Change
 
 
 def configuration(header: Header) -> dict[str, Any]:
-    """The model's `config.json`, with Hugging Face's keys; what the file does not say is left out."""
+    """Return the model's `config.json`, with Hugging Face's keys; values missing in the file are left out."""
     family, integer = header.family, header.integer
     heads, width = integer(f"{family}.attention.head_count"), integer(f"{family}.embedding_length")
     found = {
@@ -273,7 +273,7 @@ def configuration(header: Header) -> dict[str, Any]:
 
 
 def ends(header: Header) -> dict[str, Any]:
-    """The model's `generation_config.json`: a turn can end with a different token than the text."""
+    """Return the model's `generation_config.json`: a turn can end with a different token from the text."""
     integer = header.integer
     named = (integer(f"tokenizer.ggml.{which}_token_id") for which in ("eos", "eot", "eom"))
     found = {
@@ -285,7 +285,7 @@ def ends(header: Header) -> dict[str, Any]:
 
 
 def with_halves(path: Path, header: Header, copy: Path) -> bool:
-    """Write a copy of a file whose F32 and BF16 matrices are F16, if it has any; False where there are none.
+    """Write a copy of a file with its F32 and BF16 matrices as F16; return False if there are none.
 
     The reader of openvino-genai 2026.4 supports F32 vectors but not F32 matrices, and fails on BF16.
     """
@@ -318,7 +318,7 @@ def _size(tensor: Tensor) -> int:
 
 
 def _row(tensor: Tensor, offset: int) -> bytes:
-    """The tensor's row in the table, in the file's format."""
+    """Return the tensor's row in the table, in the file's format."""
     name = tensor.name.encode()
     form = f"<Q{len(name)}sI{len(tensor.shape)}QIQ"
     kind = type_number("F16" if _halved(tensor) else tensor.type)
@@ -338,7 +338,7 @@ def _name_layers(model: openvino.Model) -> None:
 
 
 def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
-    """Replace rounded zeros by exact ones."""
+    """Replace rounded zero points by exact ones."""
     tensors = defaultdict[tuple[int, ...], list[Tensor]](list)
     for tensor in header.tensors:
         if tensor.type in _ROUNDED and len(tensor.shape) == 2:
@@ -355,7 +355,7 @@ def _restore_minima(model: openvino.Model, file: Path, header: Header) -> None:
 
 
 def _rounded(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
-    """Where 4-bit zeros are subtracted, and the scales that follow, shape (rows, groups)."""
+    """Yield the nodes that subtract 4-bit zero points, and the scales that follow, shape (rows, groups)."""
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Subtract":
             continue
@@ -366,7 +366,7 @@ def _rounded(model: openvino.Model) -> Iterator[tuple[Any, Halves]]:
 
 
 def _minima(scales: Halves, tensors: list[Tensor], data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """The minima, with the sign turned, of the tensor with these scales; its rows may be in a different order."""
+    """Return the negated minima of the tensor with these scales, whose rows may be in a different order."""
     for tensor in tensors:
         theirs, minima = _unpacked(tensor, data[tensor.offset : tensor.offset + tensor.bytes])
         if not np.array_equal(theirs[0], scales[0]):  # rows are reordered within heads: the first row stays
@@ -381,7 +381,7 @@ def _minima(scales: Halves, tensors: list[Tensor], data: np.ndarray[Any, Any]) -
 
 
 def _unpacked(tensor: Tensor, raw: np.ndarray[Any, Any]) -> tuple[Halves, np.ndarray[Any, Any]]:
-    """Scales and minima (sign turned) of each group, shape (rows, groups)."""
+    """Return the scales and negated minima of each group, shape (rows, groups)."""
     rows = tensor.shape[1]
     if tensor.type == "Q4_1":
         heads = raw.reshape(-1, 20)[:, :4].copy().view(np.float16)

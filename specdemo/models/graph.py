@@ -1,14 +1,14 @@
-"""What is read from a decoder's graph, and what is changed in it: by structure, since names differ between exporters.
+"""Reading and changing a decoder's graph, by structure, since names differ between exporters.
 
-Every layer adds what its attention and its MLP found to a residual stream. The MLP's addition is a matrix product
-whose input is an elementwise one (gate times up); GenAI looks for the layers that an EAGLE-3 head sees in that way.
+Every layer adds the outputs of its attention and its MLP to a residual stream. The MLP's addition is a matrix product
+whose input is an elementwise one (gate times up); GenAI finds the layers that an EAGLE-3 head reads in that way.
 
 A target pass must read from memory the weights that take part in it, and the cache of the text so far. Every matrix
 product reads its whole constant; an embedding reads one row of its table per token, which is negligible. Weights
 stored in f32 are converted when the model is compiled for a narrower inference precision, and are then read in that
-precision. Floats that are multiplied by floats are computed once, on loading, and read as their product.
+precision. Floats multiplied by floats are computed once, on loading, and read as their product.
 
-A small model's step is bound by the number of its operations more than by its bytes: SmolLM2-135M has 211 matrix
+A small model's step is bound by its number of operations more than by its bytes: SmolLM2-135M has 211 matrix
 products, 121 once those that read the same input are joined.
 """
 
@@ -25,18 +25,18 @@ from openvino import opset13 as opset
 from specdemo.errors import FolderError
 
 _DECOMPRESSION = {"Convert", "Subtract", "Multiply", "Reshape", "Transpose"}
-"""What stands between a constant and its product: weights are unpacked, shifted, scaled and brought into shape."""
+"""Operations between a constant and its product: weights are unpacked, shifted, scaled and reshaped."""
 _BITS = {"f32": 32, "f16": 16, "bf16": 16, "u8": 8, "i8": 8, "u4": 4, "i4": 4}
 _EIGHT_BITS = {"u8", "i8"}
 INT8_GROUPS = (64, 32)
-"""Weights that share a scale in int8; the second where the first does not divide a row."""
+"""Weights that share a scale in int8; the second if the first does not divide a row."""
 _ROWS_AT_ONCE = 4096
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def layer_ends(model: openvino.Model) -> list[openvino.Node]:
-    """Where each layer has added its part to the residual stream."""
+    """Return the additions that end each layer's residual stream."""
     ends = []
     for node in model.get_ordered_ops():
         if node.get_type_name() != "Add":
@@ -48,7 +48,7 @@ def layer_ends(model: openvino.Model) -> list[openvino.Node]:
 
 
 def seen_layers(layers: int) -> tuple[int, int, int]:
-    """The layers whose states an EAGLE-3 head sees: those that GenAI takes."""
+    """Return the layers whose states an EAGLE-3 head reads, as GenAI chooses them."""
     return 2, layers // 2, layers - 3
 
 
@@ -60,7 +60,7 @@ class PassBytes(NamedTuple):
 
 
 def pass_bytes(folder: Path, inference_precision: str, cache_precision: str) -> PassBytes:
-    """What a pass of a folder's model reads with these precisions, named as OpenVINO names them.
+    """Return the bytes read by a pass of a folder's model with these precisions, named as in OpenVINO.
 
     Raises:
         FolderError: the model cannot be read.
@@ -85,10 +85,10 @@ def pass_bytes(folder: Path, inference_precision: str, cache_precision: str) -> 
 
 
 def join_products(model: openvino.Model) -> int:
-    """Join matrix products that read the same input into one, in place; returns how many products are left out.
+    """Join matrix products that read the same input, in place; return how many products that saves.
 
-    Weights stored alike are stacked along their rows, biases too, and the product is split behind them. Every output
-    is the sum that it was, so the model's results do not change.
+    Weights stored alike are stacked along their rows, biases too, and the product is split after them. Every output
+    is the same sum as before, so the model's results do not change.
     """
     alike: dict[Any, list[_Product]] = defaultdict(list)
     for product, weights in _products(model):
@@ -107,7 +107,7 @@ def join_products(model: openvino.Model) -> int:
 
 
 class _Product(NamedTuple):
-    """A matrix product with a constant of so many rows; `bias`: the addition behind it, and its constant."""
+    """A matrix product with a constant of `rows` rows; `bias`: the addition after it, and its constant."""
 
     node: Any
     weights: Any
@@ -116,7 +116,7 @@ class _Product(NamedTuple):
 
     @property
     def end(self) -> Any:
-        """The node whose output others read."""
+        """Node whose output others read."""
         return self.bias[0] if self.bias is not None else self.node
 
 
@@ -135,7 +135,7 @@ def _join(products: Sequence[_Product]) -> None:
 
 
 def _bias_of(product: Any, rows: int) -> tuple[Any, Any] | None:
-    """The addition of a constant vector that alone reads a product."""
+    """Return the addition of a constant vector that is a product's only reader."""
     readers = list(product.output(0).get_target_inputs())
     if len(readers) != 1 or readers[0].get_node().get_type_name() != "Add":
         return None
@@ -147,7 +147,7 @@ def _bias_of(product: Any, rows: int) -> tuple[Any, Any] | None:
 
 
 def _form(node: Any, rows: int) -> Any:
-    """How weights are stored and unpacked, apart from the number of rows and their values."""
+    """Return how weights are stored and unpacked, apart from the number of rows and their values."""
     shape = node.get_output_shape(0)
     own = bool(shape) and shape[0] == rows
     values = b"" if own or node.get_type_name() != "Constant" else node.data.tobytes()
@@ -156,7 +156,7 @@ def _form(node: Any, rows: int) -> Any:
 
 
 def _stacked(nodes: Sequence[Any], rows: Sequence[int]) -> Any:
-    """The same unpacking of all their rows."""
+    """Return the same unpacking of all their rows."""
     first = nodes[0]
     kind, inputs = first.get_type_name(), [_unpacked(node) for node in nodes]
     if kind == "Constant":
@@ -172,22 +172,22 @@ def _stacked(nodes: Sequence[Any], rows: Sequence[int]) -> Any:
 
 def _stacked_constants(nodes: Sequence[Any], rows: Sequence[int]) -> Any:
     shape, kind = nodes[0].get_output_shape(0), nodes[0].get_output_element_type(0)
-    if not shape or shape[0] != rows[0]:  # a number for all rows
+    if not shape or shape[0] != rows[0]:  # one value for all rows
         return nodes[0]
     return _constant(np.concatenate([node.data.reshape(-1) for node in nodes]), [sum(rows), *shape[1:]], kind)
 
 
 def _constant(values: np.ndarray[Any, Any], shape: Sequence[int], kind: openvino.Type) -> Any:
-    """A constant with a copy of these values, as they lie in memory: two to a byte where they have four bits."""
+    """Return a constant with a copy of these values, as stored: two to a byte if they have four bits."""
     tensor = openvino.Tensor(np.ascontiguousarray(values), openvino.Shape(list(shape)), kind)
     return opset.constant(tensor, shared_memory=False)
 
 
 def store_as_int8(model: openvino.Model) -> int:
-    """Store weights of more than eight bits, and of four, as int8 in groups, in place; returns how many matrices.
+    """Store weights of four bits, or of more than eight, as int8 in groups, in place; return how many matrices.
 
-    Each group of a row has one scale, so that its largest weight is 127. Four bits become eight for the sake of
-    processors on which these are multiplied faster.
+    Each group of a row has one scale, so that its largest weight is 127. Four bits become eight for processors on
+    which these are multiplied faster.
     """
     places = {}
     for _, weights in _products(model):
@@ -205,7 +205,7 @@ def store_as_int8(model: openvino.Model) -> int:
 
 
 def _as_int8(weights: Any) -> Any:
-    """The same weights, nearly, as int8 with f16 scales; shape (rows, columns)."""
+    """Return nearly the same weights as int8 with f16 scales; shape (rows, columns)."""
     rows, columns = weights.get_output_shape(0)
     size = next((size for size in INT8_GROUPS if columns % size == 0), columns)
     steps, scales = [], []
@@ -221,7 +221,7 @@ def _as_int8(weights: Any) -> Any:
 
 
 def _values(node: Any, rows: slice = slice(None)) -> Floats:
-    """What constants unpack to, in f32; some of the rows."""
+    """Return some rows of what constants unpack to, in f32."""
     kind, inputs = node.get_type_name(), _unpacked(node)
     if kind == "Constant":
         return _constant_values(node, rows)
@@ -246,7 +246,7 @@ def _constant_values(node: Any, rows: slice) -> Floats:
 
 
 def _products(model: openvino.Model) -> Iterator[tuple[Any, Any]]:
-    """Matrix products with weights, and the node that ends their unpacking."""
+    """Yield matrix products with weights, and the node that ends their unpacking."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "MatMul":
             for index in range(node.get_input_size()):
@@ -256,24 +256,24 @@ def _products(model: openvino.Model) -> Iterator[tuple[Any, Any]]:
 
 
 def _constants(node: Any) -> list[Any]:
-    """The constants that are unpacked to a product's weights."""
+    """Return the constants that are unpacked to a product's weights."""
     if node.get_type_name() == "Constant":
         return [node]
     return [constant for each in _unpacked(node) for constant in _constants(each)]
 
 
 def _unpacked(node: Any) -> list[Any]:
-    """What a node of the unpacking unpacks; the shape that weights are brought into is not part of it."""
+    """Return the inputs that a node unpacks, without the target shape of a reshape."""
     arguments = 1 if node.get_type_name() in {"Convert", "Reshape", "Transpose"} else node.get_input_size()
     return [node.input_value(index).get_node() for index in range(arguments)]
 
 
 def _is_constant(node: Any) -> bool:
-    """Whether nothing but the unpacking of constants reaches this output."""
+    """Whether this output depends only on unpacked constants."""
     kind = node.get_type_name()
     return kind == "Constant" or (kind in _DECOMPRESSION and all(map(_is_constant, _unpacked(node))))
 
 
 def _width_of_state(shape: Any) -> int:
-    """Numbers kept for each token: the product of the static dimensions."""
+    """Return how many numbers are kept per token: the product of the static dimensions."""
     return prod(int(size.get_length()) for size in shape if size.is_static)

@@ -1,11 +1,11 @@
-"""The process that talks to the Hub for `download`: it can be ended at any moment, and downloads resume.
+"""The process that talks to the Hub for `download`; it can be ended at any time, and downloads resume.
 
 It is a separate process because a stalled connection can only be cancelled by ending the process that waits for it,
 and because `huggingface_hub` reads its environment once, when imported.
 
 `huggingface_hub` (1.21 and 2.4) deletes what an interrupted download of a file has fetched. So files are fetched
-here, with the library's own `http_get`, into a file beside its final place in the library's cache. Only once it is
-complete and its hash is right does it move there; the rest of the cache is left to the library.
+here, with the library's own `http_get`, into a file beside its final place in the library's cache, and moved there
+once complete and verified by hash; the rest of the cache is left to the library.
 """
 
 import errno
@@ -31,7 +31,7 @@ NEEDED = (
     "openvino_*.xml",
     "openvino_*.bin",
 )
-"""The files that OpenVINO GenAI reads; a repository's other weights and its pictures stay where they are."""
+"""Files that OpenVINO GenAI reads; a repository's other weights and pictures are not downloaded."""
 _SPARE = 64 * 2**20  # bytes of the disk that a download leaves free
 _CHUNK = 2**18  # the library's own 10 MiB are lost with the connection, and make a slow download look stuck
 
@@ -46,7 +46,7 @@ class RemoteFile(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a download will fetch, and where each file is while it is fetched."""
+    """The files that a download will fetch, and the folder that holds them meanwhile."""
 
     commit: str
     files: tuple[RemoteFile, ...]
@@ -54,28 +54,28 @@ class Plan(NamedTuple):
 
 
 class FileStart(NamedTuple):
-    """This file is being fetched now."""
+    """The start of a file's download."""
 
     file: RemoteFile
 
 
 def storage_of(repository: str, cache: Path) -> Path:
-    """Where the library's cache keeps a model."""
+    """Return a model's folder in the library's cache."""
     return cache / f"models--{repository.replace('/', '--')}"
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or its closest ancestor that exists."""
+    """Return the folder, or its closest existing ancestor."""
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
 def partial_of(blobs: Path, file: RemoteFile) -> Path:
-    """Where a file is kept until it is complete."""
+    """Return the path of an incomplete file."""
     return blobs / f"{file.etag}.incomplete"
 
 
 def quarantine(link: Path, reason: str) -> None:
-    """Delete a file of the cache that must not be used; why stays in its place, so that it is not fetched again."""
+    """Delete an unusable file of the cache, leaving the reason in its place, so that it is not fetched again."""
     content = link.resolve()
     refusal = _refusal_of(content)
     link.unlink(missing_ok=True)
@@ -85,19 +85,19 @@ def quarantine(link: Path, reason: str) -> None:
 
 
 def _refusal_of(content: Path) -> Path:
-    """Where it is kept why a content of the cache is refused."""
+    """Return the path of the reason why a content of the cache is refused."""
     return content.with_name(f"{content.name}.refused")
 
 
 def fetch(
     repository: str, gguf: str | None, revision: str, cache: Path, free: int
 ) -> Iterator[Plan | FileStart | Path]:
-    """A `Plan`, each file that is `Started`, then the folder, or the GGUF file if one was named.
+    """Yield a `Plan`, a `FileStart` for each file, then the folder, or the GGUF file if one was named.
 
-    No more than `free` bytes may be fetched.
+    At most `free` bytes may be fetched.
 
     Raises:
-        FetchError: whatever went wrong.
+        FetchError: the download failed.
         ModelError: it was fetched before, and refused.
     """
     try:
@@ -149,7 +149,7 @@ def _fetch(
 
 
 def _nothing(repository: str, gguf: str | None, there: list[str]) -> MissingError:
-    """What the repository holds instead of what was requested."""
+    """Return an error that names what the repository holds instead."""
     files = [name for name in there if name.lower().endswith(".gguf")]
     if gguf:
         return MissingError(
@@ -176,7 +176,7 @@ def _check_disk(plan: Plan, cache: Path, free: int) -> None:
 
 
 def _fetch_file(repository: str, commit: str, file: RemoteFile, blobs: Path) -> None:
-    """Fetch a file from where an earlier attempt ended, retrying for as long as bytes arrive."""
+    """Resume a file's download, retrying for as long as bytes arrive."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock, build_hf_headers
 
@@ -208,21 +208,21 @@ def _gather(url: str, headers: dict[str, str], file: RemoteFile, stream: BinaryI
 
 
 def _client() -> ModuleType:
-    """The library's HTTP client: `httpx` in one version and `httpx2` in the next."""
+    """Return the library's HTTP client: `httpx` in one version and `httpx2` in the next."""
     from huggingface_hub import errors
 
     return sys.modules[errors.HTTPError.__module__]
 
 
 def _hash(path: Path, file: RemoteFile) -> str:
-    """What the Hub would call this content: a large file by its SHA-256, a small one as git does."""
+    """Return the Hub's name for this content: SHA-256 for a large file, git's hash for a small one."""
     digest = hashlib.sha256() if len(file.etag) == 64 else hashlib.sha1(f"blob {file.size}\0".encode())
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: digest).hexdigest()
 
 
 def _explained(error: Exception, repository: str) -> FetchError:
-    """One sentence for whatever went wrong."""
+    """Translate an exception into a one-sentence error."""
     from huggingface_hub import constants, errors
 
     host = constants.ENDPOINT

@@ -1,7 +1,7 @@
-"""Every model on this machine by a name of its own: bundled, of the Hub's cache, the user's, and of other programs.
+"""All models on this machine, by unique names: bundled, in the Hub's cache, the user's, and of other programs.
 
 The page can choose only from these names: a name is compared with those of the library, never turned into a path.
-`origin` says where others find a model: what other software loads, and how someone on another machine gets it.
+`origin` says where others find a model: what other software loads, and how to get it on another machine.
 """
 
 import os
@@ -47,25 +47,25 @@ class Copy(Record):
 
 
 class Library(Record):
-    """What there is. Model names are unique, and files of the same content are one model."""
+    """All models, and what cannot be used. Names are unique, and files of the same content are one model."""
 
     models: tuple[Model, ...]
     unusable: tuple[Unusable, ...] = ()
     copies: tuple[Copy, ...] = ()
 
     def named(self, name: str) -> Model | None:
-        """The model of this name, or of which this is a copy; None if there is none."""
+        """Return the model of this name, or of which this is a copy; None if there is none."""
         whole = next((copy.of for copy in self.copies if copy.name == name), name)
         return next((model for model in self.models if model.name == whole), None)
 
 
 def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Library:
-    """All models on this machine; `directory` stands for the user's own models directory.
+    """Return all models on this machine; `directory` replaces the user's own models directory.
 
-    Those given `first` come first, under their names.
+    Models given as `first` come first, under their names.
 
     Raises:
-        FolderError: the directory that was named does not exist.
+        FolderError: the given directory does not exist.
     """
     offered, _ = _usable(
         (source.name, path)
@@ -83,7 +83,7 @@ def library(directory: Path | None = None, first: Sequence[Model] = ()) -> Libra
 
 
 def _places(models: Iterable[Model]) -> Iterator[Model]:
-    """The first model of each place, and the head beside it, if it is in parts."""
+    """Yield the first model at each path, and its own head if it is in parts."""
     seen = set()
     for model in models:
         if model.path is None or model.path not in seen:
@@ -94,7 +94,7 @@ def _places(models: Iterable[Model]) -> Iterator[Model]:
 
 
 def _one_of_each(models: Iterable[Model]) -> tuple[list[Model], list[Copy]]:
-    """Models without files of the same content as an earlier one, and the names of those."""
+    """Return the models without duplicates by content, and the duplicates' names."""
     kept, copies = list[Model](), list[Copy]()
     for model in models:
         same = next((other for other in kept if same_file(model, other)), None)
@@ -122,15 +122,15 @@ def _content(path: Path) -> bytes:
 
 @lru_cache(maxsize=512)
 def _content_at(path: Path, size: int, modified: int) -> bytes:
-    """An identifier of a file's content, computed again only when it changes."""
+    """Return a digest of a file's content, cached until it changes."""
     return content_digest(path)
 
 
 def resolve(name: str | Path, directory: Path | None = None) -> Model:
-    """The model that is meant: that of a file or folder, if it is one or looks like a path, else that of this name.
+    """Return the model at a path, if it exists or looks like one, else the model of this name.
 
     Raises:
-        FolderError: the folder holds no whole model, or it is another kind of file.
+        FolderError: the folder holds no complete model, or it is another kind of file.
         GGUFError: the file is not a GGUF file, or an unsupported one.
         UnknownNameError: there is neither.
     """
@@ -148,14 +148,14 @@ def resolve(name: str | Path, directory: Path | None = None) -> Model:
 
 
 def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIMITS) -> Model:
-    """Link, or else copy, a GGUF file or a folder into the user's models directory; the model as it is listed there.
+    """Link (or copy) a GGUF file or a folder into the user's models directory; return the model as listed there.
 
     It is first read within `limits`.
 
     Raises:
-        ModelError: it is no model that can be used.
+        ModelError: it is not a usable model.
         UsageError: another model has its name there.
-        SpecdemoError: nothing can be written there.
+        SpecdemoError: the directory is not writable.
     """
     path = Path(place.strip().strip("\"'")).expanduser()
     if not place.strip() or not path.is_absolute() or not path.exists():
@@ -172,10 +172,10 @@ def add_model(place: str, directory: Path | None = None, *, limits: Limits = LIM
 
 
 def keep_model(file: Path, directory: Path | None = None, *, limits: Limits = LIMITS) -> Path:
-    """Move a GGUF file that was written for this into the user's models directory, unless it is there already.
+    """Move a generated GGUF file into the user's models directory, unless it is there already.
 
     Raises:
-        ModelError: it is no model that can be used.
+        ModelError: it is not a usable model.
         UsageError: another model has its name there.
     """
     _check(file, limits)
@@ -188,10 +188,10 @@ def keep_model(file: Path, directory: Path | None = None, *, limits: Limits = LI
 
 
 def _check(place: Path, limits: Limits) -> None:
-    """Check, in a process of its own, that a file or folder is a model that can be used.
+    """Check, in a separate process, that a file or folder is a usable model.
 
     Raises:
-        ModelError: it is none.
+        ModelError: it is not.
     """
     died = ModelError(f"{quoted(place.name)} cannot be read within limits of memory and time; choose another model.")
     finished(inspected_apart(place, died, read=resolve, limits=limits))
@@ -202,11 +202,10 @@ def _another(file: Path) -> UsageError:
 
 
 def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
-    """The models in a directory, one or two levels deep (`name`, `organisation/name`), and what cannot be used.
+    """Return the models in a directory, one or two levels deep (`name`, `organisation/name`), and what is unusable.
 
-    GGUF files may lie three levels deep, as `organisation/name/file`.
-
-    Hidden folders are skipped: a conversion in progress uses one.
+    GGUF files may be three levels deep, as `organisation/name/file`. Hidden folders are skipped: a conversion in
+    progress uses one.
 
     Raises:
         FolderError: there is no such directory.
@@ -218,7 +217,7 @@ def models_in(directory: Path) -> tuple[list[Model], list[Unusable]]:
 
 
 def find_model(name: str, directory: Path | None = None) -> Model:
-    """The model of this name.
+    """Return the model of this name.
 
     Raises:
         UnknownNameError: there is none, or it cannot be used.
@@ -234,7 +233,7 @@ def find_model(name: str, directory: Path | None = None) -> Model:
 
 
 def unknown_model(name: str, models: Sequence[str]) -> UnknownNameError:
-    """What to do about a name that no model has; pairs of the catalogue may be meant, too."""
+    """Return the error for an unknown name, with advice; it may be a pair of the catalogue."""
     entries = {entry.name: entry for entry in catalogue()}
     if name in entries:
         target = entries[name].target.name or entries[name].target.repository or f"{name}/target"
@@ -249,12 +248,12 @@ def unknown_model(name: str, models: Sequence[str]) -> UnknownNameError:
 
 
 def entry_folders(entry: Entry, directory: Path | None = None) -> tuple[Path | None, ...]:
-    """Where the pair's models are, target first; None for what is not on this machine."""
+    """Return the paths of the pair's models, target first; None for each that is not on this machine."""
     return tuple(local_folder(source, directory) for source in entry.sources)
 
 
 def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
-    """Folders that hold files, by name; a folder that holds only folders is an organisation."""
+    """Yield folders that hold files, by name; a folder that holds only folders is an organisation."""
     for folder in _folders(directory):
         inside = _folders(folder)
         if inside and not any(folder.glob("openvino_*")):
@@ -264,7 +263,7 @@ def _candidates(directory: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _holds_gguf(folder: Path) -> bool:
-    """Whether a folder exists only for the GGUF files in it."""
+    """Whether a folder holds GGUF files and no OpenVINO model."""
     return not any(folder.glob("openvino_*")) and any(gguf_files(folder, depth=0))
 
 
@@ -291,7 +290,7 @@ def _named(path: Path, name: str) -> Model:
 
 
 def distinct(models: Iterable[Model]) -> Iterator[Model]:
-    """The same models, with a number added to a name that is already taken."""
+    """Yield the models, with a number added to a name that is already taken."""
     seen: dict[str, int] = {}
     for model in models:
         seen[model.name] = seen.get(model.name, 0) + 1
@@ -300,11 +299,11 @@ def distinct(models: Iterable[Model]) -> Iterator[Model]:
 
 
 Format = Literal["openvino", "gguf", "transformers"]
-"""OpenVINO's folders; GGUF files; the format in which models are published, for transformers and vLLM."""
+"""OpenVINO folders; GGUF files; the published format, for transformers and vLLM."""
 
 
 class Origin(NamedTuple):
-    """What to load: a path or a repository, and the file in it where it is a GGUF; `get`: how to get it first."""
+    """A path or repository to load, and the file in it if it is a GGUF; `get`: how to get it first."""
 
     place: str
     file: str | None = None
@@ -312,16 +311,16 @@ class Origin(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Both as one path."""
+        """Place and file as one path."""
         return self.place if self.file is None else f"{self.place}/{self.file}" if self.place != "." else self.file
 
 
 def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
-    """Where a model is found in a format; None if it does not exist in that.
+    """Return where a model is found in a format; None if it does not exist in that.
 
     With `local`, by a path on this machine; else without one, for visitors from elsewhere.
     """
-    if model.path is None:  # it was read from JSON, which has only its name
+    if model.path is None:  # read from JSON, which has only its name
         return Origin(model.name)
     source = _source(model)
     if format_ == "transformers":
@@ -343,7 +342,7 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
 
 
 def _download(model: Model, source: Source | None) -> str:
-    """How to get a model that is not bundled."""
+    """Return instructions to get a model that is not bundled."""
     if source is None or source.repository is None:
         return f"{model.name} is a model of whoever serves this page; ask them for it"
     if source.format == "convert":
@@ -355,7 +354,7 @@ def _download(model: Model, source: Source | None) -> str:
 
 
 def _source(model: Model) -> Source | None:
-    """The catalogue's source of a model, if it came from one."""
+    """Return the catalogue's source of a model, if it came from one."""
     return next((source for source in _sources() if local_folder(source) == model.path), None)
 
 

@@ -1,8 +1,8 @@
-"""This machine: its memory, and the processor's instruction sets, which decide what a pass over several tokens costs.
+"""This machine's memory and instruction sets, which determine the cost of a pass over several tokens.
 
 Two processors of one name can differ by half: VNNI and AMX multiply int8 and bf16 several times faster than AVX2, so
-that verifying more tokens costs little there. Each system has its own way to ask; where none answers, the list is
-what numpy found, which knows fewer. Windows is asked as its documentation says, untried.
+verifying more tokens costs little there. Each system is queried in its own way; if none answers, the list is what
+numpy found, which knows fewer. The query for Windows follows its documentation and is untested.
 """
 
 import ctypes
@@ -31,20 +31,20 @@ INSTRUCTION_SETS = {
     "I8MM": {"i8mm", "feat_i8mm"},
     "SVE": {"sve"},
 }
-"""What matters to decoding, by the names that Linux and macOS give it."""
+"""Instruction sets that matter to decoding, by their names on Linux and macOS."""
 _WINDOWS = {"avx2": 40, "avx512f": 41, "neon": 19, "asimddp": 43}
-"""Features that `IsProcessorFeaturePresent` knows by number; VNNI and AMX are not among them."""
+"""Feature numbers of `IsProcessorFeaturePresent`; it has none for VNNI and AMX."""
 _NUMPY = {"X86_V3": "avx2", "AVX2": "avx2", "X86_V4": "avx512f", "AVX512F": "avx512f", "AVX512_ICL": "avx512_vnni"}
 
 
 def instruction_sets() -> list[str]:
-    """Names of those in `INSTRUCTION_SETS` that this processor is seen to have."""
+    """Return the names in `INSTRUCTION_SETS` that this processor is known to have."""
     flags = _flags()
     return [name for name, words in INSTRUCTION_SETS.items() if words & flags]
 
 
 def processor() -> str:
-    """The processor's name, or its architecture where the system does not say more."""
+    """Return the processor's name, or its architecture if the system reports no more."""
     named = ""
     with suppress(OSError, subprocess.SubprocessError):
         if sys.platform == "linux":
@@ -56,7 +56,7 @@ def processor() -> str:
 
 
 def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: EngineName) -> int:
-    """Bytes of weights and KV caches, at most.
+    """Return the maximum bytes of weights and KV caches.
 
     GenAI: the plain and the speculative pipeline each hold a target and a cache, and the draft is loaded a second
     time to replay its proposals. The traced engine holds each model once; its caches grow with the text and count as
@@ -68,12 +68,12 @@ def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: En
 
 
 def memory_free() -> int:
-    """Bytes of memory available to programs now."""
+    """Return the bytes of memory available to programs now."""
     return int(psutil.virtual_memory().available)
 
 
 def in_units(amount: float) -> str:
-    """Bytes in readable form: 4.6 GB."""
+    """Format bytes, as in 4.6 GB."""
     for unit in ("bytes", "kB", "MB"):
         if amount < 1000:
             return f"{amount:.0f} {unit}"
@@ -82,7 +82,7 @@ def in_units(amount: float) -> str:
 
 
 def _flags() -> set[str]:
-    """Features of the processor in lower case, as far as this system and numpy report them."""
+    """Return the processor's features in lower case, as far as this system and numpy report them."""
     found = set[str]()
     with suppress(OSError, subprocess.SubprocessError, AttributeError):
         if sys.platform == "linux":

@@ -14,8 +14,9 @@ from specdemo.models.download import local_folder
 from specdemo.models.folder import inspect_folder, own_head
 from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
-from specdemo.records import HEADS, Model, ModelPair, Prompts
+from specdemo.records import Model, ModelPair, Prompts
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import DRAFT_KINDS
 
 BUNDLED = ASSETS / "story-pair"
 PAIR_VARIABLE = "SPECDEMO_PAIR"
@@ -23,7 +24,7 @@ _FIRST_CHOICE = "smollm2"
 
 
 def bundled_pair(**runtime: Any) -> ModelPair:
-    """The bundled pair, in f32 by default, where its outputs are identical.
+    """Return the bundled pair, in f32 by default, where its outputs are identical.
 
     Raises:
         SettingsError: a runtime setting is out of its range.
@@ -32,7 +33,7 @@ def bundled_pair(**runtime: Any) -> ModelPair:
 
 
 def bundled_models() -> tuple[Model, Model]:
-    """The bundled target and draft."""
+    """Return the bundled target and draft."""
     target, draft = (
         inspect_folder(BUNDLED / role).model_copy(update={"name": f"{BUNDLED.name}/{role}"})
         for role in ("target", "draft")
@@ -41,14 +42,14 @@ def bundled_models() -> tuple[Model, Model]:
 
 
 def initial_runtime(target: Model) -> RuntimeSettings:
-    """The default runtime settings for a target."""
+    """Return the default runtime settings for a target."""
     return default_settings(target).runtime
 
 
 def default_settings(target: Model) -> Defaults:
-    """The default settings for a target: the catalogue's, if it is one of its own, wherever it lies."""
+    """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
-        # OpenVINO Model Server alone takes the lookahead in each request
+        # only OpenVINO Model Server takes the lookahead in each request
         return Defaults(
             generation={"engine": "served", "policy": "constant" if target.server == "ovms" else "server"}
         )
@@ -59,7 +60,7 @@ def default_settings(target: Model) -> Defaults:
 
 
 def _is(path: Path, source: Source) -> bool:
-    """Whether a folder or file is the catalogue's model: by its place or, of a file, by its content."""
+    """Whether a folder or file is the catalogue's model: by its path or, for a file, by its content."""
     if source.sha256 is not None and path.is_file():
         with suppress(OSError):
             return path.stat().st_size == source.disk_bytes and file_digest(path) == source.sha256
@@ -67,7 +68,7 @@ def _is(path: Path, source: Source) -> bool:
 
 
 def initial_settings(target: Model, **chosen: Any) -> GenerationSettings:
-    """The settings that a target begins with, apart from those `chosen`.
+    """Return a target's default settings, apart from those `chosen`.
 
     Raises:
         SettingsError: one is out of its range, or they contradict each other.
@@ -81,10 +82,10 @@ def default_drafter(pair: ModelPair) -> str:
 
 
 def default_pair(**runtime: Any) -> ModelPair:
-    """The default pair: the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
+    """Return the default pair: the catalogue's pair named in SPECDEMO_PAIR, else SmolLM2's, else the bundled one.
 
-    Pairs that are not on this machine are skipped, and those that would have to be converted where nothing can be
-    written; a GGUF file may not be converted yet.
+    Skips a pair that is not on this machine, or that needs conversion while the cache is not writable; a GGUF file
+    may not be converted yet.
 
     Raises:
         UnknownNameError: the catalogue has no pair of the name in SPECDEMO_PAIR.
@@ -105,21 +106,21 @@ def default_pair(**runtime: Any) -> ModelPair:
 
 
 def _initial_pair(target: Model, draft: Model | None = None, *, runtime: dict[str, Any]) -> ModelPair:
-    """A pair with the runtime settings that its target begins with, apart from those given."""
+    """Return a pair with its target's default runtime settings, apart from those given."""
     return pair_of(target, draft, runtime=RuntimeSettings.checked(**initial_runtime(target).model_dump() | runtime))
 
 
 def bundled_prompts(kind: Prompts) -> list[str]:
-    """Example prompts of a kind."""
+    """Return example prompts of a kind."""
     prompts: dict[Prompts, list[str]] = json.loads((ASSETS / "prompts.json").read_text(encoding="utf-8"))
     return prompts[kind]
 
 
 def pair_of(target: Model, draft: Model | None = None, *, runtime: RuntimeSettings) -> ModelPair:
-    """A pair of two models, or a target alone for prompt lookup; a target in parts drafts with its own head.
+    """Return a pair of two models, or a target alone for prompt lookup; a target in parts drafts with its own head.
 
     Raises:
-        FolderError, PairError: what `check_target` raises.
+        FolderError, PairError: as for `check_target`.
     """
     check_target(target)
     if target.in_parts and (draft is None or draft.path == target.path):
@@ -140,15 +141,14 @@ def check_target(model: Model) -> None:
         PairError: it is a head.
     """
     if model.head is not None:
-        raise PairError(
-            f"{model.name!r} is {HEADS[model.head]}, which cannot generate text on its own; choose it as the draft."
-        )
+        noun = DRAFT_KINDS[model.head].noun
+        raise PairError(f"{model.name!r} is {noun}, which cannot generate text on its own; choose it as the draft.")
     if not model.detokenizer:
         raise FolderError(f"{model.name!r} has no detokenizer, so it can only be a draft; choose another target.")
 
 
 def require_draft(pair: ModelPair) -> Model:
-    """The pair's draft.
+    """Return the pair's draft.
 
     Raises:
         PairError: it has none.

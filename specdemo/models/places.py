@@ -1,18 +1,18 @@
-"""Where models are on this machine: the Hub's cache, our own, a directory of the user's, and those of other programs.
+"""Locations of models on this machine: the Hub's cache, our own, the user's directory, and other programs' folders.
 
-The environment is read at every call, not once at import. GGUF files of other programs are found under the names that
-those programs use:
+The environment is read at every call, not once at import. GGUF files of other programs are listed under the names
+that those programs use:
 
 - The Hub's cache: files of a repository's snapshots.
-- LM Studio: `models` in its home, as publisher/repository/file. The home is what `~/.lmstudio-home-pointer` names,
-  else `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
+- LM Studio: `models` in its home, as publisher/repository/file. The home is named in `~/.lmstudio-home-pointer`, else
+  `~/.lmstudio`, in older versions `~/.cache/lm-studio`; its settings can name another folder.
 - llama.cpp: files in LLAMA_CACHE, else in `llama.cpp` in the user's cache; newer versions use the Hub's cache, and
-  lay out LLAMA_CACHE the same way.
+lay
+  out LLAMA_CACHE the same way.
 - Ollama: blobs named by digest in OLLAMA_MODELS, else in `~/.ollama/models`, or in that of its Linux service; a
   manifest for each tag names the blob that is the model.
 
-The search must not take long: folders are searched to a fixed depth, within a time limit, and what cannot be read is
-skipped.
+The search must be quick: folders are searched to a fixed depth, within a time limit, and unreadable ones are skipped.
 """
 
 import os
@@ -34,7 +34,7 @@ MODELS_VARIABLE = "SPECDEMO_MODELS"
 
 
 def hub_cache() -> Path:
-    """The cache of `huggingface_hub`, by its own rules: HF_HUB_CACHE, else `hub` in HF_HOME."""
+    """Return the cache of `huggingface_hub`, by its own rules: HF_HUB_CACHE, else `hub` in HF_HOME."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if os.environ.get(name):
             return expanded(os.environ[name])
@@ -45,7 +45,7 @@ def hub_cache() -> Path:
 
 
 def models_dir(given: Path | None = None) -> Path:
-    """The user's own models: the directory given, else that of SPECDEMO_MODELS, else one in our cache."""
+    """Return the user's models directory: the one given, else SPECDEMO_MODELS, else one in our cache."""
     if given is not None:
         return given
     named = os.environ.get(MODELS_VARIABLE)
@@ -53,15 +53,15 @@ def models_dir(given: Path | None = None) -> Path:
 
 
 def own_cache() -> Path:
-    """Where this program keeps what it can get again."""
+    """Return this program's cache, for files that can be obtained again."""
     return platformdirs.user_cache_path("specdemo", appauthor=False, opinion=False)
 
 
 def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a writable folder") -> Path:
-    """The folder, made if there is none yet, to keep `what` in.
+    """Return the folder, created if necessary, checked to be writable; `what` is to be saved there.
 
     Raises:
-        SpecdemoError: nothing can be written there.
+        SpecdemoError: it is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def writable(folder: Path, what: str, advice: str = "set XDG_CACHE_HOME to a wri
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether something can be kept in a folder, which is made if there is none yet."""
+    """Whether a folder, created if necessary, is writable."""
     try:
         return writable(folder, "Files") == folder
     except SpecdemoError:
@@ -82,7 +82,7 @@ def is_writable(folder: Path) -> bool:
 
 
 def link_or_copy(source: Path, link: Path) -> None:
-    """A link to a file or folder, of whatever kind this system and these disks allow, else a copy."""
+    """Link a file or folder in whatever way this system and these disks allow, else copy it."""
     for how in (os.symlink, os.link):
         with suppress(OSError):
             how(source, link)
@@ -94,7 +94,7 @@ def link_or_copy(source: Path, link: Path) -> None:
 
 
 def expanded(path: str) -> Path:
-    """A path from the environment, or from another program's settings."""
+    """Expand a path from the environment, or from another program's settings."""
     return Path(os.path.expandvars(path)).expanduser()
 
 
@@ -107,7 +107,7 @@ _OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 
 def found_files() -> Iterator[tuple[str, Path]]:
-    """Names and paths of every GGUF file that another program keeps, each file once."""
+    """Yield the name and path of every GGUF file that another program keeps, each file once."""
     seen = set()
     for name, path in islice(_everywhere(), _MOST_FILES):
         with suppress(OSError):
@@ -118,7 +118,7 @@ def found_files() -> Iterator[tuple[str, Path]]:
 
 
 def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
-    """The GGUF files in a folder and `depth` levels below it, in order of their names."""
+    """Yield the GGUF files in a folder and `depth` levels below it, sorted by name."""
     deadline, open_ = monotonic() + _SECONDS, [(folder, depth)]
     while open_ and monotonic() < deadline:
         place, left = open_.pop(0)
@@ -133,7 +133,7 @@ def gguf_files(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def hub_files(cache: Path) -> Iterator[tuple[str, Path]]:
-    """The GGUF files of a cache that is laid out as the Hub's, as ORGANISATION/MODEL:FILE; the newest snapshot's."""
+    """Yield the GGUF files of a cache laid out like the Hub's, as ORGANISATION/MODEL:FILE, newest snapshot first."""
     for storage in listed(cache):
         if not storage.name.startswith("models--"):
             continue
@@ -187,7 +187,7 @@ def _ollama() -> Iterator[tuple[str, Path]]:
 
 
 def _ollama_digest(manifest: Path) -> str | None:
-    """Which blob is the model; None if this is not a model's manifest."""
+    """Return the digest of the model's blob; None if this is not a model's manifest."""
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         for layer in json_value(manifest.read_bytes())["layers"]:
             if layer["mediaType"] == _OLLAMA_MODEL and re.fullmatch(r"sha256:[0-9a-f]{64}", layer["digest"]):
@@ -196,7 +196,7 @@ def _ollama_digest(manifest: Path) -> str | None:
 
 
 def _files(folder: Path, depth: int) -> Iterator[Path]:
-    """The files exactly `depth` levels down."""
+    """Yield the files exactly `depth` levels down."""
     for path in listed(folder):
         if depth > 1:
             yield from _files(path, depth - 1)
@@ -205,14 +205,14 @@ def _files(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """What is in a folder, by name; nothing where that cannot be read."""
+    """Return a folder's entries, sorted; empty if it cannot be read."""
     with suppress(OSError):
         return sorted(folder.iterdir())
     return []
 
 
 def modified(path: Path) -> float:
-    """When a file or folder was last changed; 0 where that cannot be read."""
+    """Return when a file or folder was last changed; 0 if that cannot be read."""
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0

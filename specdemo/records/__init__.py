@@ -1,8 +1,7 @@
 """Immutable values that engines produce and everything else reads.
 
-A run is a prefill and then rounds. Plain decoding is the same stream of rounds with nothing proposed, so one
-token counter, one clock and one set of charts serve both sides. Rates and counts are not stored: `metrics`
-derives them.
+A run is a prefill followed by rounds. Plain decoding is the same stream of rounds with nothing proposed, so one token
+counter, one clock and one set of charts serve both sides. Rates and counts are not stored: `metrics` derives them.
 """
 
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from specdemo.records.base import MOST as MOST
 from specdemo.records.base import TICK as TICK
 from specdemo.records.base import Count, Probability, Share
 from specdemo.records.base import Record as Record
-from specdemo.records.request import HEADS as HEADS
 from specdemo.records.request import MOST_TURNS as MOST_TURNS
 from specdemo.records.request import SILENCE_SECONDS as SILENCE_SECONDS
 from specdemo.records.request import Head as Head
@@ -44,16 +42,18 @@ from specdemo.records.run import Verdict as Verdict
 from specdemo.settings import GenerationSettings
 
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "passes", "bursts"]
-"""Where the proposals of a run come from: measured as they were made; replayed afterwards by running the drafter over
-the committed text, off the clock; or only counted. From a server: the numbers of proposed and accepted tokens that it
-reported for each round; only how many tokens arrived together; or nothing, where each round is a burst of text that
-arrived at once."""
+"""Source of a run's proposals.
+
+measured: recorded as they were made; replayed: reconstructed off the clock by running the drafter over the committed
+text; counts only: only their number is known. From a server: reported: proposed and accepted counts per round;
+passes: only which tokens arrived together; bursts: nothing, each round being text that arrived at once.
+"""
 
 NOT_USED = "not used"
-"""Stands for a version of OpenVINO where a server decodes."""
+"""Stands for OpenVINO's version if a server decodes."""
 
 
-_RESOLUTION = 5e-4  # of the logarithm of a probability in f32, where kernels differ
+_RESOLUTION = 5e-4  # of a log-probability in f32, where kernels differ
 
 
 F = TypeVar("F")
@@ -61,9 +61,9 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class Progress(Generic[F]):
-    """`done` of `total` parts, and the `result` so far.
+    """Progress: `done` of `total` parts, and the `result` so far.
 
-    `seconds_left` is an estimate from the parts so far, None before there is one; `doing` names the current part.
+    `seconds_left` is an estimate from the parts so far, None at first; `doing` names the current part.
     """
 
     done: int
@@ -75,9 +75,9 @@ class Progress(Generic[F]):
 
 @dataclass(frozen=True)
 class Phase:
-    """What an engine is busy with when it is not decoding, and for how many seconds.
+    """An engine's activity while it is not decoding, with its seconds so far.
 
-    `done` of `total` parts, where there are several.
+    `done` of `total` parts, if there are several.
     """
 
     name: Literal["converting", "loading", "calibrating", "warming up", "prefilling"]
@@ -87,9 +87,9 @@ class Phase:
 
 
 class Environment(Record):
-    """What the figures were measured on. `threads` are those of inference, on CPUs only.
+    """The software and hardware measured on. `threads` are inference threads, on CPUs only.
 
-    `dynamic_quantization` is that of the target's activations: "off", or the size of a group, as in "groups of 32".
+    `dynamic_quantization` of the target's activations is "off" or the group size, as in "groups of 32".
     """
 
     specdemo: str
@@ -112,9 +112,9 @@ class Environment(Record):
 
 
 class WarmUp(Record):
-    """What preceded a side's run, off the record: `rounds` in `seconds`, prefills included.
+    """A side's warm-up before its run: `rounds` in `seconds`, prefills included.
 
-    Not `steady`: time ran out while repetitions of the same rounds were still getting faster.
+    Not `steady`: time ran out while repetitions were still getting faster.
     """
 
     rounds: Count
@@ -123,7 +123,7 @@ class WarmUp(Record):
 
 
 class Move(Record):
-    """A setting moved while a run was under way, in force from this round of the speculative side on."""
+    """A setting changed during a run, effective from this round of the speculative side on."""
 
     round: int = Field(ge=1, le=MOST)
     num_assistant_tokens: Count | None = None
@@ -132,7 +132,7 @@ class Move(Record):
 
 @dataclass(frozen=True)
 class Slice:
-    """What one side did in one slice; the first slice of a side is its prefill, a single round."""
+    """The rounds of one side in one slice; a side's first slice is its prefill, a single round."""
 
     side: Side
     rounds: tuple[Round, ...]
@@ -142,10 +142,10 @@ class Slice:
 
 
 class Divergence(Record):
-    """The first token in which greedy outputs differ: what each side wrote, with the target's probability of it.
+    """The first token in which greedy outputs differ: each side's, with the target's probability of it.
 
-    The probabilities are from one pass over the common text, off the clock. `rounding` is by how much a pass over
-    several tokens changed the logarithm of a probability against passes over one, at most, just before.
+    The probabilities are from one pass over the common text, off the clock. `rounding` is the largest difference in
+    log-probability between a pass over several tokens and passes over one, measured just before.
     """
 
     index: Count
@@ -155,22 +155,22 @@ class Divergence(Record):
 
     @property
     def gap(self) -> float:
-        """How far apart the two are, as a difference of logarithms."""
+        """Difference of the two log-probabilities, absolute."""
         least = 1e-12
         return abs(log(max(self.plain.probability, least)) - log(max(self.speculative.probability, least)))
 
     @property
     def near_tie(self) -> bool:
-        """Whether rounding explains it: each of the two may be off by as much as was measured."""
+        """Whether rounding explains the divergence: each probability may be off by as much as was measured."""
         return self.gap <= max(2 * self.rounding, _RESOLUTION)
 
 
 class Counters(Record):
-    """What GenAI itself counted when it ran the same request once more, off the clock, in one `generate()` call.
+    """GenAI's own counters when the request was repeated off the clock in one `generate()` call.
 
-    It leaves out the round in which a request ends. `processed` are the tokens that the draft computed, `draft_share`
-    its time as a share of the target's. `same`: this call wrote the same tokens as the run. `reloaded`: the models
-    were loaded again before it, since the run had accepted nothing.
+    They leave out the round in which a request ends. `processed` is the number of tokens the draft computed,
+    `draft_share` its time / the target's. `same`: the call generated the run's tokens. `reloaded`: the models were
+    reloaded first, since the run had accepted nothing.
     """
 
     proposed: Count
@@ -182,19 +182,19 @@ class Counters(Record):
 
     @property
     def accepted(self) -> int:
-        """Proposals that were accepted."""
+        """Number of accepted proposals."""
         return self.proposed - self.rejected
 
 
 class Comparison(Record):
     """Both sides of one prompt, which `history` precedes in a chat.
 
-    `draft_agreement[i]`, found off the clock after a greedy run, says whether the draft would have proposed the
-    speculative side's token i + 1 given the text before it. It is what an oracle needs to know.
+    `draft_agreement[i]`, computed off the clock after a greedy run, is whether the draft would have proposed the
+    speculative side's token i + 1 after the same text. The oracle is computed from it.
 
-    `repeats` are unwatched runs of the same request after the race; `other_load` is the share of the machine's
-    processor time that other processes took during the race, None if unknown. `failures` say why a side
-    ended too early, where its server failed.
+    `repeats` are unwatched runs of the request after the race; `other_load` is the share of the machine's processor
+    time that other processes took during the race, None if unknown. `failures` are the errors of sides whose server
+    failed.
     """
 
     pair: ModelPair
@@ -217,9 +217,9 @@ class Comparison(Record):
 
     @property
     def both(self) -> bool:
-        """Whether both sides have any token, so that they can be compared."""
+        """Whether both sides have tokens, so that they can be compared."""
         return bool(self.plain.tokens and self.speculative.tokens)
 
     def side(self, side: Side) -> Run:
-        """The run of one side."""
+        """Return the run of one side."""
         return self.plain if side == "plain" else self.speculative

@@ -1,7 +1,4 @@
-"""What an engine is asked to do, and with which models: requests, and the pairs that decode them.
-
-A pair is a target and its draft, and how they are loaded; or the servers that decode in their place.
-"""
+"""Requests, and the models that decode them: a target and its draft with their runtime settings, or servers."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,11 +12,11 @@ from specdemo.strategies import Confidence, DraftKindName, Plain, ServerKind, St
 
 _NO_TOP_K = 2**63 - 1  # in GenAI
 SILENCE_SECONDS = 60.0
-"""A server that sends nothing for so long has stopped answering."""
+"""After this long without data, a server counts as silent."""
 
 
 class Server(Record):
-    """One server: its address, the model's name there (None: the only one), and its kind (None: ask it)."""
+    """A server: its address, the model's name there (None: the only one), and its kind (None: detect it)."""
 
     url: str
     model: str | None = None
@@ -28,38 +25,28 @@ class Server(Record):
 
 
 class Servers(Record):
-    """The server of each side; only sides that have one can run."""
+    """The server of each side; a side without one cannot run."""
 
     plain: Server | None = None
     speculative: Server | None = None
 
 
 Prompts = Literal["chat", "base"]
-"""What a target is given: questions and requests, or the beginning of a text to continue."""
+"""Kind of prompts for a target: chats, or the beginning of a text."""
 
 
 Head = Literal["eagle3", "dflash", "mtp", "gemma4_mtp"]
-"""What reads the target's hidden states to draft. Gemma 4's multi-token-prediction head also reads its KV cache."""
-
-
-HEADS: dict[Head, str] = {
-    "eagle3": "an EAGLE-3 head",
-    "dflash": "a DFlash draft",
-    "mtp": "a multi-token-prediction head",
-    "gemma4_mtp": "Gemma 4's multi-token-prediction head",
-}
-"""What they are called in a sentence."""
+"""A drafter that reads the target's hidden states. Gemma 4's multi-token-prediction head also reads its KV cache."""
 
 
 class Model(Record):
-    """A model folder. `parameters` counts weights; `weights` is their stored precision, `weight_bytes` their size.
+    """A model folder or file. `parameters` counts weights; `weights` is their precision, `weight_bytes` their size.
 
-    `vocabulary` is the number of tokens; `chat_template`: whether there is one. Without a `detokenizer` a model can
-    propose but not write; `head`: it is a head, which drafts from the target's hidden states, is not a
-    model in its own right, and may lack some of the target's tokens. `server`: what serves it, if it is not loaded
-    here. `linear_attention`: some layers keep a state in place of a KV cache. `in_parts`: its network takes
-    embeddings, which another one makes of tokens, and its own multi-token-prediction head lies beside it. `form`: in
-    which form the weights of a GGUF file are loaded. None means unknown when the record was written.
+    `vocabulary` is the number of tokens. Without a `detokenizer` a model can propose but not generate text. A `head`
+    drafts from the target's hidden states, is not a model in its own right, and may lack some of the target's tokens.
+    `server`: its server's kind, if not loaded here. `linear_attention`: some layers keep a state instead of a KV
+    cache. `in_parts`: its network takes embeddings, computed by another, and its own multi-token-prediction head is
+    in the folder. `form`: how a GGUF file's weights are loaded. None means unknown when the record was written.
     """
 
     name: str
@@ -81,27 +68,25 @@ class Model(Record):
     @model_validator(mode="before")
     @classmethod
     def _read_earlier(cls, data: Any) -> Any:
-        """Records of earlier versions know one kind of head."""
+        """Accept records of earlier versions, which knew one kind of head."""
         if isinstance(data, dict) and data.get("eagle3") and "head" not in data:
             return data | {"head": "eagle3"}
         return data
 
     @property
     def eagle3(self) -> bool:
-        """Whether it is an EAGLE-3 head."""
         return self.head == "eagle3"
 
     @property
     def prompts(self) -> Prompts:
-        """The prompts that suit it."""
         return "chat" if self.chat_template else "base"
 
 
 class ModelPair(Record):
-    """A target, its draft (None: prompt lookup only), and how they are loaded.
+    """A target, its draft (None: prompt lookup only), and their runtime settings.
 
-    `translated`: their tokenizers differ, so the draft's proposals are re-encoded for the target. `servers`: where
-    both sides are served, if they are not loaded here.
+    `translated`: their tokenizers differ, so proposals are re-encoded for the target. `servers` decode both sides, if
+    they are not loaded here.
     """
 
     name: str
@@ -113,17 +98,16 @@ class ModelPair(Record):
 
     @property
     def eagle3(self) -> bool:
-        """Whether the draft is an EAGLE-3 head."""
         return self.draft_kind == "eagle3"
 
     @property
     def head(self) -> Head | None:
-        """What kind of head the draft is, if it is one."""
+        """Kind of head, if the draft is one."""
         return self.draft.head if self.draft is not None else None
 
     @property
     def draft_kind(self) -> DraftKindName | None:
-        """What kind of draft there is; None for a target alone."""
+        """Kind of draft; None for a target alone."""
         if self.draft is None:
             return None
         if self.target.server is not None:
@@ -134,11 +118,11 @@ class ModelPair(Record):
 
 
 MOST_TURNS = 256
-"""Turns of a chat before its prompt, at most."""
+"""Maximum turns of a chat before its prompt."""
 
 
 class Turn(Record):
-    """An earlier turn of a chat: what the user said, and what the target answered."""
+    """An earlier turn of a chat: the user's prompt and the target's answer."""
 
     prompt: str
     answer: str
@@ -146,7 +130,7 @@ class Turn(Record):
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt, the strategy to decode it, and when to stop. `history` holds the chat's turns before the prompt."""
+    """A prompt, the strategy to decode it with, and when to stop. `history` holds the chat's earlier turns."""
 
     prompt: str
     strategy: Strategy
@@ -162,7 +146,7 @@ class Request:
 
     @classmethod
     def of(cls, prompt: str, settings: GenerationSettings, history: tuple[Turn, ...] = ()) -> Self:
-        """The request that settings describe."""
+        """Create the request that settings describe."""
         return cls(
             prompt=prompt,
             strategy=settings.strategy,
@@ -179,11 +163,11 @@ class Request:
 
     @property
     def plain(self) -> Self:
-        """The same for the target alone."""
+        """The same request for the target alone."""
         return replace(self, strategy=Plain())
 
-    # The fields of software that decodes, which the engines send and the lines to copy contain. Every field is given,
-    # even where a value seems to be the default: a model's own generation config may say otherwise.
+    # Fields of other software, sent by engines and shown as code to copy. Every field is given, even defaults, since
+    # a model's own generation config may differ.
 
     @property
     def reports_probabilities(self) -> bool:
@@ -196,7 +180,7 @@ class Request:
         return isinstance(self.strategy, Confidence) and not self.sampling.do_sample
 
     def genai(self) -> dict[str, Any]:
-        """The fields of OpenVINO GenAI's `GenerationConfig`: those of transformers and a few more."""
+        """Return the fields of OpenVINO GenAI's `GenerationConfig`: those of transformers and a few more."""
         sampling = self.sampling
         fields = self.transformers() | {"ignore_eos": self.ignore_eos}
         if sampling.do_sample:
@@ -206,7 +190,7 @@ class Request:
         return fields | (self.strategy.genai() or {})
 
     def openai(self, *, beyond: bool = True) -> dict[str, Any]:
-        """The fields of OpenAI's protocol; `beyond`: with those that vLLM, SGLang and OpenVINO Model Server add."""
+        """Return the fields of OpenAI's protocol; `beyond` adds those of vLLM, SGLang and OpenVINO Model Server."""
         sampling = self.sampling
         fields: dict[str, Any] = {
             "max_tokens": self.max_new_tokens,
@@ -220,9 +204,9 @@ class Request:
         return fields
 
     def llama_cpp(self, window: int) -> dict[str, Any]:
-        """The fields of llama.cpp's server, except how many tokens it is to write.
+        """Return the fields of llama.cpp's server, except the number of tokens.
 
-        `window`: how many of the last tokens a repetition penalty is for. It has no value for "all of them".
+        `window`: how many of the last tokens a repetition penalty covers. There is no value for all of them.
         """
         sampling = self.sampling
         return {
@@ -237,7 +221,7 @@ class Request:
         }
 
     def transformers(self) -> dict[str, Any]:
-        """The arguments of transformers' `generate()`, except those of assisted decoding. It has no `ignore_eos`."""
+        """Return the arguments of transformers' `generate()`, without assisted decoding's. It has no `ignore_eos`."""
         sampling = self.sampling
         fields: dict[str, Any] = {
             "max_new_tokens": self.max_new_tokens,

@@ -1,4 +1,4 @@
-"""What is measured: runs, each a prefill and rounds of proposed and committed tokens; trials; and what steps cost.
+"""Measurements: runs (a prefill, then rounds of proposed and committed tokens), trials, load, and step costs.
 
 A trial is one speculative run between two plain ones; a block is a part of a load run. Percentiles, rates and
 speedups are not stored: `analysis` and `experiments` derive them.
@@ -14,14 +14,14 @@ from specdemo.records.base import MOST, TICK, Count, Probability, Record, Second
 from specdemo.strategies import Source
 
 FinishReason = Literal["stop", "length", "cancelled", "failed", "absent"]
-"""End-of-text token, token limit, the user's Stop, an error, or a side that has no server."""
+"""End-of-text token, token limit, the user's Stop, an error, or a side without a server."""
 
 Side = Literal["plain", "speculative"]
 SIDES: tuple[Side, Side] = ("plain", "speculative")
 
 
 class Verdict(StrEnum):
-    """What became of a proposed token."""
+    """Outcome of a proposed token."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
 
 class Alternative(Record):
-    """A token that the target might have chosen, and the probability it gave that token."""
+    """A token that the target might have chosen, with the target's probability."""
 
     id: Count
     text: str
@@ -39,9 +39,8 @@ class Alternative(Record):
 class Token(Record):
     """A committed token. `probability` is the target's, if the engine reports it.
 
-    `id` is None where a server does not report it.
-    `entropy` is that of the target's distribution here, in bits; `alternatives` are its likeliest tokens,
-    likeliest first, if requested.
+    `id` is None if a server does not report it. `entropy` is that of the target's distribution here, in bits;
+    `alternatives` are its likeliest tokens, in order, if requested.
     """
 
     id: Count | None
@@ -52,7 +51,7 @@ class Token(Record):
 
 
 class DraftToken(Record):
-    """A proposed token. `id` is None where only the number of proposals was reported."""
+    """A proposed token. `id` is None if only the number of proposals was reported."""
 
     id: Count | None
     text: str
@@ -64,8 +63,8 @@ class DraftToken(Record):
 class Round(Record):
     """One cycle: the draft proposes, the target verifies in one pass, tokens are committed.
 
-    `proposed` is None where not even the number of proposals was reported. Seconds are of the side's own clock.
-    `source`: what proposed, where the decoding strategy has two sources.
+    `proposed` is None if not even the number of proposals was reported. Seconds are on the side's own clock. `source`
+    is the proposals' source, if the strategy has several.
     """
 
     committed: tuple[Token, ...] = Field(max_length=MOST)
@@ -77,12 +76,12 @@ class Round(Record):
 
     @property
     def ids(self) -> list[int]:
-        """Ids of the committed tokens, without those that were not reported."""
+        """Ids of the committed tokens, without unreported ones."""
         return [token.id for token in self.committed if token.id is not None]
 
     @property
     def accepted(self) -> int:
-        """Drafts that were accepted. Without a trace: all committed tokens but the correction or bonus token."""
+        """Number of accepted proposals; if unreported, all committed tokens but the correction or bonus token."""
         if self.proposed is None:
             return max(len(self.committed) - 1, 0)
         return sum(token.verdict is Verdict.ACCEPTED for token in self.proposed)
@@ -92,7 +91,7 @@ class Run(Record):
     """One side of a comparison. `prefill` commits the first token; its seconds are the time to first token.
 
     Not `passes_known`: a server did not report which tokens came from one pass, so a round is what arrived together.
-    A side without any token has no such seconds: see `Run.without`.
+    A side without tokens has no such seconds: see `Run.without`.
     """
 
     prefill: Round
@@ -102,7 +101,7 @@ class Run(Record):
 
     @classmethod
     def without(cls, reason: Literal["failed", "absent"]) -> Self:
-        """The run of a side that has no token, for this reason."""
+        """Return the run of a side without tokens, for this reason."""
         return cls(prefill=Round(committed=(), seconds=TICK), finish_reason=reason)
 
     @property
@@ -112,21 +111,20 @@ class Run(Record):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Ids of the committed tokens: of every one, unless a server did not report them all."""
+        """Ids of the committed tokens, without unreported ones."""
         return (*self.prefill.ids, *(id_ for step in self.rounds for id_ in step.ids))
 
     @property
     def text(self) -> str:
-        """The generated text."""
         return "".join(token.text for token in self.tokens)
 
 
 TIMED_LOOKAHEAD = 4
-"""Proposals per round in the rounds whose mean draft step counts as the draft's step cost."""
+"""Proposals per round when timing the draft step."""
 
 
 class Spread(Record):
-    """Lower quartile, median and upper quartile of something measured several times."""
+    """Lower quartile, median and upper quartile of repeated measurements."""
 
     low: Share
     middle: Seconds
@@ -134,9 +132,9 @@ class Spread(Record):
 
 
 class DraftRound(Record):
-    """What the draft did in a round: its seconds and, where the engine reports it, how confident it was.
+    """The draft's seconds in a round and, if reported, its confidence.
 
-    `probabilities` are the draft's, of every proposal, or empty; `accepted` is how many proposals were.
+    `probabilities` are the draft's, one per proposal, or empty; `accepted` is the number of accepted proposals.
     """
 
     seconds: Share
@@ -145,12 +143,11 @@ class DraftRound(Record):
 
 
 class StepCosts(Record):
-    """Seconds of steps after a text of `context` tokens.
+    """Step costs in seconds, after a text of `context` tokens.
 
-    `passes[i]` is of a target pass over `i + 1` tokens; `draft` of one draft step, the mean of a round with four, and
-    `first_draft` of a round with a single one. Both are None where the pair has no draft. `rounds` are
-    those with four. `length_change`: how much longer a pass takes if the one before had a different length; None
-    where the engine does not report it.
+    `passes[i]` is a target pass over `i + 1` tokens; `draft` is a draft step, the mean of a round with four, and
+    `first_draft` that of a round with one. Both are None without a draft. `rounds` are those with four.
+    `length_change` is the extra time of a pass if the previous one had a different length; None if not reported.
     """
 
     context: Count
@@ -164,11 +161,10 @@ class StepCosts(Record):
 class Costs(Record):
     """Step costs of a pair, measured apart from any run.
 
-    `plain_step` and `draft_step` are median seconds; `verify[i]` is the median of a target pass over
-    `i + 1` tokens, so `verify[0]` equals `plain_step`. None where the pair has no draft. A round's first draft step
-    takes longer than the others, since the target's pass has just evicted the draft from the processor's caches: that
-    is `first_draft_step`, where it was measured. All are those of the first of `contexts`, which holds what was
-    measured after texts of several lengths, with the spread of each figure.
+    `plain_step` and `draft_step` (None without a draft) are median seconds; `verify[i]` is the median of a target
+    pass over `i + 1` tokens, so `verify[0]` equals `plain_step`. `first_draft_step`, if measured, is a round's first
+    draft step, which takes longer since the target's pass has just evicted the draft from the processor's caches. All
+    are those of the first of `contexts`, which holds the measurements after texts of several lengths, with spreads.
     """
 
     plain_step: Seconds
@@ -179,25 +175,25 @@ class Costs(Record):
 
     @property
     def later_draft_step(self) -> float | None:
-        """Seconds of a round's draft steps after the first; None where the pair has no draft."""
+        """Seconds of a round's draft steps after the first; None without a draft."""
         if self.draft_step is None or self.first_draft_step is None:
             return self.draft_step
         later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
-        return max(later, 0.1 * self.draft_step)  # the difference of two medians, so noise can make it too small
+        return max(later, 0.1 * self.draft_step)  # noise can make the difference of two medians too small
 
     @property
     def length_change(self) -> float | None:
-        """Extra seconds of a target pass if the one before had a different length; None if unknown."""
+        """Extra seconds of a target pass after one of a different length; None if unknown."""
         return self.contexts[0].length_change if self.contexts else None
 
     @property
     def drafted(self) -> tuple[DraftRound, ...]:
-        """Rounds with verdicts."""
+        """Timed rounds that have verdicts."""
         return tuple(step for context in self.contexts[:1] for step in context.rounds if step.probabilities)
 
     @classmethod
     def of(cls, contexts: Sequence[StepCosts]) -> Self:
-        """The costs that were measured after texts of these lengths, at least one."""
+        """Create from the costs after one or more texts."""
         passes, draft, first = contexts[0].passes, contexts[0].draft, contexts[0].first_draft
         return cls(
             plain_step=passes[0].middle,
@@ -212,12 +208,11 @@ class Trial(Record):
     """One speculative run and its plain neighbours.
 
     `seconds` and `plain_seconds`, the mean of both neighbours, are for the same number of new `tokens`, prefill
-    excluded. `draft_seconds` and `verify_seconds` are None where the engine does not report them; `accepted`
-    and `proposed` where it does not report proposals; `rounds` where it reports none. `other_load` is the share
-    of the machine's processor time that other processes took meanwhile, None if unknown. `plain_steps` are
-    the seconds of every plain step, of the run before and of the one after; `round_steps` tokens committed, tokens
-    proposed (-1 if unknown) and seconds of every speculative round. Both are empty in older files. `thinking` are the
-    speculative run's tokens up to the end of what the model thinks, the prefill's included.
+    excluded. Values that the engine does not report are None. `other_load` is the share of the machine's processor
+    time that other processes took. `plain_steps` are the seconds of every plain step of the run before and the run
+    after; `round_steps` are tokens committed, tokens proposed (-1 if unknown) and seconds of every speculative round.
+    Both are empty in older files. `thinking` counts the speculative run's tokens up to the end of thinking, including
+    the prefill's.
     """
 
     tokens: Count
@@ -248,9 +243,9 @@ MOST_IN_FLIGHT = 256
 
 
 class ServedRequest(Record):
-    """A request that was served: which prompt, how many tokens, and when, in seconds since it was submitted.
+    """A served request: its prompt, number of tokens, and times of the first and last, in seconds since submission.
 
-    `output` is a digest of its tokens' ids, or of its text where ids are not reported.
+    `output` is a digest of its token ids, or of its text if ids are not reported.
     """
 
     prompt: str
@@ -261,18 +256,17 @@ class ServedRequest(Record):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """What its user sees after the first token; None if that was the only one, or all came at once."""
+        """Rate after the first token, as its user sees it; None if there was only one, or all came at once."""
         return (self.tokens - 1) / (self.last - self.first) if self.last > self.first else None
 
 
 class Block(Record):
-    """One side with so many requests in flight, from the first submission until the last of `served` ended.
+    """One side at a concurrency of `level`, from the first submission until the last of `served` ended.
 
-    Whenever one ends, another begins, so that as many are in flight at the end as at the beginning; what has not
-    ended by then counts for `tokens` but is not `served`. `accepted[k]` is how many rounds accepted exactly k
-    proposals, None where rounds cannot be seen; `judged`: accepted and proposed tokens, over the rounds whose
-    proposals were counted. `batch` is the mean number of requests that a target pass advanced, `cache_bytes` the most
-    that the target's KV cache held; None where the engine does not report it. `other_load` is the share of the
+    Whenever a request ends, another starts; those unfinished at the end count for `tokens` but are not `served`.
+    `accepted[k]` is the number of rounds that accepted exactly k proposals; `judged` are accepted and proposed
+    tokens, over rounds with counted proposals. `batch` is the mean number of requests advanced per target pass,
+    `cache_bytes` the peak of the target's KV cache. All are None if not reported. `other_load` is the share of the
     machine's processor time that other processes took.
     """
 

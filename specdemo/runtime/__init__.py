@@ -1,3 +1,3 @@
-"""What runs a model: tokenizers, sequences with a KV cache, EAGLE-3 heads."""
+"""Running models: tokenizers, sequences with a KV cache, EAGLE-3 heads."""
 
 import specdemo.telemetry  # noqa: F401 (before `openvino`)

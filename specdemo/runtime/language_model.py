@@ -1,19 +1,18 @@
 """A decoder-only model run directly on `openvino`, with or without a KV cache, and an EAGLE-3 head for one.
 
 Token ids go in, logits come out. One compiled model serves any number of sequences, each with its own cache. A
-sequence is asked for the
-logits of a whole text; it feeds only what its cache lacks, after rolling back what the text no longer contains.
-Rolling back copies nothing:
+sequence returns logits for a whole text, but feeds only what its cache lacks, after rolling back what the text no
+longer contains. Rolling back copies nothing:
 
-- paged attention on CPU, as in GenAI: the cache is in blocks that we own, and the model is given how many of their
-  positions count. Rejected ones are simply overwritten. The transformation that gives a model these inputs is
-  OpenVINO's own but not public, so a model for which it fails runs the other way:
-- stateful, the public way: the cache is inside the model. Rejected positions stay in it, their entries in the
+- Paged attention on CPU, as in GenAI: the cache is in blocks that we own, and the model is given how many positions
+  are valid. Rejected ones are simply overwritten. OpenVINO's transformation that adds these inputs is not public; if
+  it fails for a model, the model runs statefully:
+- Stateful, through the public API: the cache is inside the model. Rejected positions stay in it, their entries in the
   attention mask become 0, and position ids continue from the accepted length.
 
-A head proposes a token from the last token and the target's hidden states a token before: its residual stream after
-three layers, which the product `fc` joins into one state. Of a token that the target has not read yet there are no
-such states; the head's own residual stream stands for them. So a head is cut in two, at the output of `fc`.
+An EAGLE-3 head proposes a token from the last token and the target's hidden states at the token before: its residual
+stream after three layers, combined by the product `fc` into one state. For a token that the target has not read yet,
+the head's own residual stream takes their place. So a head is cut in two, at the output of `fc`.
 """
 
 import math
@@ -35,27 +34,27 @@ from specdemo.models.graph import layer_ends, seen_layers
 from specdemo.runtime.sequences import Cached, Paged, Stateful, States, Uncached
 from specdemo.settings import Sampling
 
-_READ, _FED, _CYCLES = 16, 5, 8  # of the trial that decides how to feed: context tokens, tokens fed, repetitions
+_READ, _FED, _CYCLES = 16, 5, 8  # of the trial behind `feeds_singly`: context tokens, tokens fed, repetitions
 
 
 class ModelSequence(Protocol):
-    """One text and its cache."""
+    """A text and its cache."""
 
     def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
-        """Logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call.
+        """Return logits after each of the last tokens of a text, shape (last, vocabulary); valid until the next call.
 
-        A pass may be padded to `width` tokens, the length of the one before, where a change of length costs time.
+        The pass may be padded to `width` tokens, the previous pass's length, where a shape change costs time.
         """
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
-        """Prefill most of a long text, yielding how many of its tokens have been read."""
+        """Prefill most of a long text, yielding the number of tokens read so far."""
 
     def shared(self, ids: Sequence[int]) -> int:
-        """How many of a text's first tokens are in the cache."""
+        """Return how many leading tokens of a text are in the cache."""
 
 
 Adapt = Callable[[openvino.Model], None]
-"""Changes a model before it is compiled."""
+"""Modifies a model before it is compiled."""
 
 
 class LanguageModel:
@@ -96,18 +95,18 @@ class LanguageModel:
         return core.compile_model(model, device, properties)
 
     def sequence(self, capacity: int, *, kv_cache: bool = True) -> ModelSequence:
-        """A new, empty sequence with room for `capacity` tokens; it grows if that is not enough."""
+        """Return a new, empty sequence with room for `capacity` tokens; it grows if needed."""
         return self.cached(capacity) if kv_cache else Uncached(self.cached(capacity))
 
     def cached(self, capacity: int) -> Cached:
-        """Such a sequence with a cache."""
+        """Return a new sequence with a cache."""
         return Paged(self._compiled, capacity) if self.paged else Stateful(self._compiled)
 
     @cached_property
     def feeds_singly(self) -> bool:
-        """Whether two tokens amid single ones take longer in one pass than in two; measured at first use.
+        """Whether two tokens between single ones are faster in two passes than in one; measured at first use.
 
-        They can, since every operation is prepared anew when the length changes.
+        One pass can be slower, since every operation is prepared anew when the length changes.
         """
         if not self.paged:
             return False
@@ -128,15 +127,15 @@ class LanguageModel:
         return int(self._compiled.outputs[0].get_partial_shape()[-1].get_length())
 
 
-_CHUNK = 256  # tokens whose logits are computed together, which bounds their memory
+_CHUNK = 256  # tokens whose logits are computed together, which bounds memory
 
 
 def draft_agreement(
     draft: ModelSequence, text: Sequence[int], first: int, sampling: Sampling, vocabulary: int | None = None
 ) -> tuple[bool, ...]:
-    """For each token of a text from index `first` on, whether the draft's greedy choice is the same.
+    """Return, for each token of a text from index `first` on, whether the draft's greedy choice is the same.
 
-    `vocabulary` is the number of tokens to choose among, if it is not the draft's own number of logits.
+    `vocabulary` is the number of tokens to choose among, if not the draft's own number of logits.
     """
     agreement: list[bool] = []
     for start in range(first, len(text), _CHUNK):
@@ -149,13 +148,13 @@ def draft_agreement(
     return tuple(agreement)
 
 
-_LEAST = 1e-12  # probability, whose logarithm is still finite
+_LEAST = 1e-12  # least probability, to keep logarithms finite
 
 
 def log_probabilities(
     target: ModelSequence, start: Sequence[int], tokens: Sequence[int], sampling: Sampling, *, apart: bool
 ) -> list[float]:
-    """Of each of these tokens after `start`: from one pass over all, or `apart`, from a pass over one each."""
+    """Return the log-probability of each token after `start`, from one pass or, if `apart`, one pass per token."""
     text = [*start, *tokens]
     ends = range(len(start), len(text))
     rows = (target.logits(text[:end])[0] for end in ends) if apart else target.logits(text[:-1], len(tokens))
@@ -165,15 +164,15 @@ def log_probabilities(
     ]
 
 
-_LEAST_LAYERS = 10  # of a target: GenAI refuses fewer
-_NEVER = np.float32(-2e4)  # the logit of tokens that a head does not know
+_LEAST_LAYERS = 10  # of a target; GenAI refuses fewer
+_NEVER = np.float32(-2e4)  # logit of tokens that a head lacks
 
 
 def show_states(model: openvino.Model) -> None:
-    """Give a target a second output: the states that a head reads, [..., 3 * hidden].
+    """Add a second output to a target: the hidden states that a head reads, shape [..., 3 * hidden].
 
     Raises:
-        PairError: it has too few layers for a head.
+        PairError: the target has too few layers for a head.
     """
     ends = layer_ends(model)
     if len(ends) < _LEAST_LAYERS:
@@ -184,10 +183,10 @@ def show_states(model: openvino.Model) -> None:
 
 
 class HeadModel:
-    """A compiled head, cut in two."""
+    """A compiled EAGLE-3 head, cut in two at the output of `fc`."""
 
     def __init__(self, folder: Path, device: str, properties: dict[str, str], vocabulary: int) -> None:
-        """Load a head for a target with so many tokens.
+        """Load a head for a target with this vocabulary size.
 
         Raises:
             PairError: its structure is not recognised.
@@ -198,12 +197,12 @@ class HeadModel:
         self._joined = openvino.Core().compile_model(self._fc, device, properties)
 
     def sequence(self, target: ModelSequence, capacity: int, *, kv_cache: bool = True) -> "HeadSequence":
-        """A new, empty sequence beside the target's."""
+        """Return a new, empty sequence attached to the target's."""
         assert isinstance(target, Cached | Uncached), "only these keep states"
         return HeadSequence(self._model.cached(capacity), self._joined, target, kv_cache=kv_cache)
 
     def _cut(self, model: openvino.Model) -> None:
-        """Cut `fc` off, take ids and give logits of the target's vocabulary, and give the residual stream as well."""
+        """Cut off `fc`, map logits to the target's vocabulary, and add the residual stream as an output."""
         given = next((one for one in model.get_parameters() if one.output(0).get_names() == {"hidden_states"}), None)
         ends = layer_ends(model)
         if given is None or not ends:
@@ -222,7 +221,7 @@ class HeadModel:
         _add_output(model, ends[-1])
 
     def _translate(self, model: openvino.Model) -> None:
-        """Give logits of the target's tokens: `d2t` holds a token's id there less its id here."""
+        """Map logits to the target's tokens; `d2t` holds each token's target id minus its own id."""
         logits, map_ = (model.output(name).get_node().input_value(0) for name in ("logits", "d2t"))
         differences = np.array(map_.get_node().data)
         model.remove_result(model.output("d2t").get_node())
@@ -230,7 +229,7 @@ class HeadModel:
             return
         places = np.full(self._vocabulary, len(differences))
         own = np.arange(len(differences))
-        places[(own + differences)[::-1]] = own[::-1]  # of several for one token the first counts
+        places[(own + differences)[::-1]] = own[::-1]  # if several map to one token, the first counts
         padded = ops.pad(logits, [0, 0, 0], [0, 0, 1], "constant", ops.constant(_NEVER))
         whole = ops.gather(padded, ops.constant(places), ops.constant(-1))
         logits.set_names(set())
@@ -239,11 +238,11 @@ class HeadModel:
 
 
 class HeadSequence:
-    """A text as a head reads it, and the head's cache.
+    """A text as the head reads it, and the head's cache.
 
-    Its entry i is the token i + 1, read with the state of token i: `fc` of what the target thought, where the target
-    has read that token, else the head's residual stream after the entry before. Entries of the latter kind are read
-    anew once the target knows more.
+    Entry i is token i + 1, read with the state of token i: `fc` of the target's hidden states, if the target has read
+    that token, else the head's residual stream after the previous entry. Entries of the latter kind are read again
+    once the target's states exist.
     """
 
     def __init__(
@@ -251,18 +250,18 @@ class HeadSequence:
     ) -> None:
         self._own, self._target, self._kv_cache = own, target, kv_cache
         self._join = joined.create_infer_request()
-        self._true = 0  # entries in the cache that were read with the target's states
+        self._true = 0  # cached entries read with the target's states
         own.reads = self._states
 
     def logits(self, ids: Sequence[int], last: int = 1, width: int = 0) -> Logits:
-        """Logits after each of the last tokens of a text; after more than one only if the target has read them."""
+        """Return logits after each of the last tokens; more than one only if the target has read them."""
         entries, known = list(ids[1:]), min(self._target.cached.shared(ids), len(ids) - 1)
         kept = max(0, min(self._own.shared(entries), len(entries) - last)) if self._kv_cache else 0
         self._true = min(self._true, kept)
         if known > self._true:
             kept = self._true
         self._own.keep(kept)
-        found: Logits = np.zeros((0, 0), np.float32)  # of a text of one token, in which there is nothing to read yet
+        found: Logits = np.zeros((0, 0), np.float32)  # for a one-token text, in which there is nothing to read yet
         if known > kept:
             self._true = known
             found = self._own.logits(entries[:known], min(last, known))
@@ -271,11 +270,11 @@ class HeadSequence:
         return found
 
     def read(self, ids: Sequence[int]) -> Iterator[int]:
-        """A head is fast: it reads everything at once, when asked for logits."""
+        """Yield nothing: a head is fast enough to read everything when asked for logits."""
         return iter(())
 
     def shared(self, ids: Sequence[int]) -> int:
-        """How many of a text's first tokens are in the cache."""
+        """Return how many leading tokens of a text are in the cache."""
         return self._own.shared(ids[1:]) + 1
 
     def _states(self, first: int, last: int) -> States:

@@ -1,4 +1,4 @@
-"""Texts and their caches on one compiled model: finding what a cache holds, feeding the rest, rolling back."""
+"""Sequences on a compiled model: find what the cache holds, feed the rest, roll back."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -11,8 +11,8 @@ import openvino
 
 from specdemo.decoding.verification import Logits
 
-_CHUNK = 256  # tokens fed in one pass, which bounds the memory of a long prompt's logits
-_BLOCK = 32  # positions in a block of OpenVINO's paged attention on CPU
+_CHUNK = 256  # tokens fed per pass, which bounds the memory of a long prompt's logits
+_BLOCK = 32  # positions per block of OpenVINO's paged attention on CPU
 
 
 States = npt.NDArray[np.float32]
@@ -20,10 +20,10 @@ States = npt.NDArray[np.float32]
 
 
 class Cached(ABC):
-    """Finds how much of a text is in the cache already. Subclasses feed the rest.
+    """Base of sequences with a cache; it finds what is cached, and subclasses feed the rest.
 
-    A model may give hidden states besides logits, as its second output, and read some as `hidden_states`: then
-    `reads` gives those of the positions from the first to before the last.
+    A model may output hidden states besides logits, and read some as `hidden_states`: `reads(first, last)` then
+    returns those of positions `first` to before `last`.
     """
 
     reads: Callable[[int, int], States]
@@ -37,15 +37,15 @@ class Cached(ABC):
 
     @property
     def cached(self) -> "Cached":
-        """What knows the cache."""
+        """This sequence."""
         return self
 
     def states(self, first: int, last: int) -> States:
-        """The hidden states that the model gave at these positions."""
+        """Return the model's hidden states at positions `first` to before `last`."""
         return self._states[first:last]
 
     def _note(self, past: int, count: int) -> None:
-        """Keep the states of the last pass."""
+        """Keep the hidden states of the last pass."""
         if not self._shows:
             return
         found = self._request.get_output_tensor(1).data
@@ -58,7 +58,7 @@ class Cached(ABC):
         self._states[past : past + count] = found
 
     def logits(self, ids: Ids[int], last: int = 1, width: int = 0) -> Logits:
-        """Logits after each of the last tokens of a text."""
+        """Return logits after each of the last tokens of a text."""
         for _ in self.read(ids, last):
             pass
         kept = len(self._fed)
@@ -79,7 +79,7 @@ class Cached(ABC):
             yield kept
 
     def shared(self, ids: Ids[int]) -> int:
-        """How many of a text's first tokens are in the cache."""
+        """Return how many leading tokens of a text are in the cache."""
         kept = min(len(self._fed), len(ids))
         while self._fed[:kept] != ids[:kept]:
             kept -= 1
@@ -96,7 +96,7 @@ class Cached(ABC):
 
     @abstractmethod
     def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
-        """Append to the past tokens; logits after each, shape (len(ids), vocabulary)."""
+        """Append to the past tokens; return logits after each, shape (len(ids), vocabulary)."""
 
 
 class Uncached:
@@ -106,31 +106,28 @@ class Uncached:
         self._sequence = sequence
 
     def logits(self, ids: Ids[int], last: int = 1, width: int = 0) -> Logits:
-        """Logits after each of the last tokens of a text."""
         self._sequence.keep(0)
         return self._sequence.logits(ids, last)
 
     @property
     def cached(self) -> Cached:
-        """What knows the cache, until the text is fed anew."""
+        """The cached sequence beneath, valid until the text is fed again."""
         return self._sequence
 
     def read(self, ids: Ids[int]) -> Iterator[int]:
-        """Nothing is kept."""
         return iter(())
 
     def shared(self, ids: Ids[int]) -> int:
-        """Nothing is."""
         return 0
 
 
 class Stateful(Cached):
-    """The cache is the model's state."""
+    """A sequence whose cache is the model's state."""
 
     def __init__(self, compiled: openvino.CompiledModel) -> None:
         super().__init__(compiled)
         self._mask = np.zeros(0, np.int64)
-        self._live = np.zeros(0, np.int64)  # the cache position of each token that counts
+        self._live = np.zeros(0, np.int64)  # cache positions of the valid tokens
 
     def _rollback(self, kept: int) -> None:
         if kept:
@@ -159,11 +156,11 @@ class Stateful(Cached):
 
 
 class Paged(Cached):
-    """The cache is in blocks that belong to this sequence.
+    """A sequence that owns its cache blocks.
 
-    Inputs are set once and share memory with arrays that are written before each pass: setting a tensor takes
-    longer than writing a number, and a draft step is short. OpenVINO does not own that memory, so every such array
-    is an attribute.
+    Inputs are set once and share memory with arrays written before each pass: setting a tensor takes longer than
+    writing a number, and draft steps are short. OpenVINO does not own that memory, so every such array is an
+    attribute.
     """
 
     def __init__(self, compiled: openvino.CompiledModel, capacity: int) -> None:
@@ -172,16 +169,16 @@ class Paged(Cached):
         self._past = self._share("past_lens", [0], np.int32)
         self._end = self._share("subsequence_begins", [0, 0], np.int32)
         self._context = self._share("max_context_len", 0, np.int32)
-        self._inputs: dict[int, tuple[_Shared, _Shared]] = {}  # by number of tokens: ids and positions
+        self._inputs: dict[int, tuple[_Shared, _Shared]] = {}  # ids and positions, by number of tokens
         self._hidden = "hidden_states" in self._names
         self._length = self._capacity = 0
         self._reserve(capacity)
 
     def _rollback(self, kept: int) -> None:
-        """Nothing to do: everything past the kept positions is overwritten."""
+        """Do nothing: positions beyond those kept are overwritten."""
 
     def _reserve(self, capacity: int) -> None:
-        """Make room for `capacity` tokens, keeping what is cached."""
+        """Make room for `capacity` tokens, keeping the cache."""
         cached, blocks = self._capacity // _BLOCK, -(-capacity // _BLOCK)
         self._capacity = blocks * _BLOCK
         for port in self._ports:
@@ -196,7 +193,7 @@ class Paged(Cached):
         self._block_ends = self._share("block_indices_begins", [0, blocks], np.int32)
 
     def _feed(self, ids: Ids[int], past: int, width: int = 0) -> Logits:
-        """Padding fed beyond the text is overwritten by what comes next."""
+        """Feed tokens; any padding is overwritten by later ones."""
         count = max(len(ids), width)
         if past + count > self._capacity:
             self._reserve(2 * (past + count))

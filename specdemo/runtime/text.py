@@ -1,11 +1,11 @@
-"""Text and tokens: a model's own tokenizer and detokenizer, and the text of tokens as they arrive.
+"""Tokenizers, and the text of tokens as they arrive.
 
-A byte-level token can end in the middle of a character. Its bytes are held back, and the whole character is
-credited to the token that completes it, so that the texts of all tokens always join to the text of the run.
+A byte-level token can end in the middle of a character. Its bytes are held back, and the whole character is credited
+to the token that completes it, so that the texts of all tokens join to the text of the run.
 
-Special tokens that somebody typed are text, as in chat applications: `<|im_start|>system` in a prompt begins no
-message. OpenVINO's tokenizers make control tokens of them wherever they stand, so a text is cut within each, and the
-parts are encoded one after the other. A text without any is encoded in one piece, so nothing changes for it.
+Special tokens typed by a user are text, as in chat applications: `<|im_start|>system` in a prompt starts no message.
+OpenVINO's tokenizers would turn them into control tokens anywhere, so a text is cut within each and the parts are
+encoded separately. A text without any is encoded in one piece, as usual.
 """
 
 import re
@@ -32,13 +32,13 @@ class IncrementalText:
     """Detokenises one token at a time, decoding only a short window."""
 
     def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
-        """`context` is what comes before, usually the prompt; its text is not returned."""
+        """Start after `context`, usually the prompt; its text is not returned."""
         self._decode = decode
         self._window = list(context[-_CONTEXT:])
         self._before = decode(self._window)
 
     def push(self, token: int) -> str:
-        """Text that this token completes; empty while a character is incomplete."""
+        """Add a token and return the text it completes; empty while a character is incomplete."""
         self._window.append(token)
         text = self._decode(self._window)
         if text[len(self._before) :].endswith(UNDECODED):
@@ -46,15 +46,15 @@ class IncrementalText:
         return self._show(text)
 
     def flush(self) -> str:
-        """Whatever is still held back, undecodable bytes shown as U+FFFD."""
+        """Return the text still held back, with undecodable bytes as U+FFFD."""
         return self._show(self._decode(self._window))
 
     def held(self) -> str:
-        """What is held back, as U+FFFD; empty if nothing is."""
+        """Return the held-back text as U+FFFD, or an empty string."""
         return self._decode(self._window)[len(self._before) :]
 
     def _show(self, text: str) -> str:
-        """What is new in the window's text; a window that has grown is cut off at its beginning."""
+        """Return what is new in the window's text, and shorten the window if it has grown long."""
         new, self._before = text[len(self._before) :], text
         if len(self._window) > 2 * _CONTEXT:
             del self._window[:-_CONTEXT]
@@ -63,13 +63,13 @@ class IncrementalText:
 
 
 def texts(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
-    """Text of each token if it followed `context`; part of a character is U+FFFD, a special token empty."""
+    """Return each token's text after `context`; partial characters become U+FFFD, special tokens are empty."""
     text = IncrementalText(decode, context)
     return [text.push(token) or text.held() for token in tokens]
 
 
 def messages(request: Request) -> list[dict[str, str]]:
-    """The prompt as the last message of a chat, as chat templates and servers take it."""
+    """Return the history and prompt as chat messages, as chat templates and servers take them."""
     turns = [(("user", turn.prompt), ("assistant", turn.answer)) for turn in request.history]
     said = [part for turn in turns for part in turn] + [("user", request.prompt)]
     return [{"role": role, "content": text} for role, text in said]
@@ -79,7 +79,7 @@ def check_prompt(request: Request) -> None:
     """Check that there is a prompt, and that it and the turns before it are text.
 
     Raises:
-        PromptError: it is empty, something cannot be encoded, or there are too many turns.
+        PromptError: the prompt is empty, a text cannot be encoded, or there are too many turns.
     """
     if not request.prompt.strip():
         raise PromptError("The prompt is empty; enter the beginning of a text.")
@@ -89,17 +89,17 @@ def check_prompt(request: Request) -> None:
         raise PromptError("The prompt is not text: it holds characters that are not valid Unicode; enter it again.")
 
 
-_MARK = "\ue000"  # where a text is cut, while a template is applied to it
+_MARK = "\ue000"  # marks cuts while a chat template is applied
 
 
 class Tokenizer:
-    """Text to ids and back."""
+    """A model's tokenizer and detokenizer."""
 
     def __init__(self, model: Model) -> None:
         """Load the tokenizer of a model's folder.
 
         Raises:
-            LoadError: OpenVINO refused it.
+            LoadError: OpenVINO cannot load it.
         """
         self._model = model
         try:
@@ -108,12 +108,12 @@ class Tokenizer:
             raise LoadError(f"OpenVINO cannot load the tokenizer of {model.name!r}; export it again.") from error
 
     def encode_prompt(self, request: Request) -> list[int]:
-        """Ids of a request's prompt, checked to leave room for its new tokens.
+        """Return the ids of a request's prompt, after checking that its new tokens fit the context.
 
         With a chat template, the prompt is a message after those of earlier turns.
 
         Raises:
-            PromptError: it is empty, no text, or too long.
+            PromptError: the prompt is empty, not text, or too long.
         """
         check_prompt(request)
         chat = request.apply_chat_template and bool(self._tokenizer.chat_template)
@@ -131,16 +131,16 @@ class Tokenizer:
         return ids
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, with the special tokens the model expects before it."""
+        """Return the ids of a text, preceded by the special tokens that the model expects."""
         return [int(token) for token in self._tokenizer.encode(text).input_ids.data[0]]
 
     def _encode_typed(self, text: str) -> list[int]:
-        """Ids of a text in which special tokens are text, with those the model expects before it."""
+        """Return the ids of a text, with typed special tokens as text, preceded by those the model expects."""
         first, *others = self._cut(text)
         return self.encode(first) + [token for part in others for token in self._encode_part(part)]
 
     def _encode_chat(self, request: Request) -> list[int]:
-        """Ids of a chat, whose template makes special tokens, and its messages none."""
+        """Return the ids of a chat; special tokens come from the template only, not from messages."""
         chat = messages(request)
         mark = _MARK * (1 + max(len(run) for run in _runs_of(_MARK, chat)))
         for message in chat:
@@ -153,11 +153,11 @@ class Tokenizer:
         return [token for part in text.split(mark) for token in self._encode_part(part)]
 
     def _encode_part(self, text: str) -> list[int]:
-        """Ids of a text without anything before it."""
+        """Return the ids of a text without leading special tokens."""
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=False).input_ids.data[0]]
 
     def _cut(self, text: str) -> list[str]:
-        """The text in parts that hold no special token."""
+        """Split a text into parts that hold no special token."""
         special = self._special
         if special is None:
             return [text]
@@ -172,7 +172,7 @@ class Tokenizer:
 
     @cached_property
     def _special(self) -> re.Pattern[str] | None:
-        """All special tokens, as the tokenizer itself finds them in a text."""
+        """All special tokens, as the tokenizer itself finds them."""
         patterns = special_patterns(folder_of(self._model))
         try:
             return re.compile("|".join(patterns)) if patterns else None
@@ -180,14 +180,14 @@ class Tokenizer:
             return None
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; bytes that form no character become U+FFFD."""
+        """Return the text of ids; bytes that form no character become U+FFFD."""
         return str(self._tokenizer.decode(list(ids))) if ids else ""
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The text of these ids, special tokens included, for software that takes texts only.
+        """Return the text of ids, special tokens included, for software that takes texts only.
 
         Raises:
-            PromptError: the text means other ids: a special token was typed, or the ids form no text.
+            PromptError: the text has other ids: a special token was typed, or the ids form no text.
         """
         text = str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
         if self.encode(text) != list(ids):
@@ -198,7 +198,7 @@ class Tokenizer:
         return text
 
     def check_fits(self, draft: "Tokenizer") -> None:
-        """Check that the proposals of a draft with that tokenizer mean the same here.
+        """Check that a draft's tokenizer gives tokens the same meaning.
 
         Raises:
             PairError: it does not.
@@ -206,7 +206,7 @@ class Tokenizer:
         check_tokenizers(self._tokenizer, draft._tokenizer)
 
     def ends(self) -> frozenset[int]:
-        """Ids that end a text, by the model's generation settings, else by its tokenizer."""
+        """Return the end-of-text ids from the model's generation config, else from its tokenizer."""
         settings = folder_of(self._model) / "generation_config.json"
         config = openvino_genai.GenerationConfig(settings) if settings.is_file() else None
         ids = {config.eos_token_id, *config.stop_token_ids} if config is not None else set()
@@ -214,7 +214,7 @@ class Tokenizer:
 
 
 def special_patterns(folder: Path) -> list[str]:
-    """The expressions by which the tokenizer in a folder splits special tokens off."""
+    """Return the expressions with which the tokenizer in a folder splits off special tokens."""
     root = ElementTree.parse(folder / "openvino_tokenizer.xml").getroot()
     layers = {layer.get("id"): layer for layer in root.iter("layer")}
     splits = {number for number, layer in layers.items() if layer.get("type") == "SpecialTokensSplit"}
@@ -225,7 +225,7 @@ def special_patterns(folder: Path) -> list[str]:
 
 
 def _runs_of(mark: str, chat: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Whatever runs of a character there are in a chat, and an empty one."""
+    """Yield all runs of a character in a chat, and an empty one."""
     yield ""
     for message in chat:
         yield from re.findall(f"{mark}+", message["content"])

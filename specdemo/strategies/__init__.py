@@ -1,7 +1,7 @@
-"""Decoding strategies, engines and kinds of draft, each declared in one place.
+"""Decoding strategies, engines and kinds of draft.
 
-To add a strategy, write its class in `draft.py` or `text.py` (or a module of its own, imported here), with
-`@register`, and its proposer in `specdemo/decoding/`.
+To add a strategy, write its class in `draft.py` or `text.py` (or in a module of its own, imported here), decorate it
+with `@register`, and add its proposer to `specdemo/decoding/`.
 """
 
 from specdemo.strategies.base import (
@@ -48,7 +48,7 @@ from specdemo.strategies.text import TOKENS_PER_MATCHED, Both, BothAuto, Lookup,
 
 
 class Parameters(TextParameters, DraftParameters):
-    """The settings of all strategies. A module of strategies adds its own to the bases."""
+    """Settings of all strategies. A new module of strategies adds its own to the bases."""
 
 
 __all__ = [

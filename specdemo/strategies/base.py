@@ -1,9 +1,9 @@
-"""What engines, kinds of draft and servers declare, and strategies; the registry of strategies settings can name.
+"""Declarations of engines, kinds of draft, servers and strategies, and the registry of strategies.
 
-A strategy is a frozen value whose fields are flat settings, so that `--num-assistant-tokens 4` is the field
-`num_assistant_tokens` of `Constant`. Its class says everything else about it: who proposes, where it runs, why it is
-refused, and its form in other software. Page, terminal, sweep, benchmark and copied code read it from here.
-Controls, checks, the wording of results and the docs' tables follow from these declarations.
+A strategy is a frozen value whose fields are flat settings: `--num-assistant-tokens 4` is the field
+`num_assistant_tokens` of `Constant`. Its class declares everything else: its drafter, where it runs, why it is
+refused, and its form in other software. The page, terminal, sweep, benchmark, copied code and the docs' tables all
+derive from these declarations.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 EngineName = Literal["genai", "traced", "served"]
 DraftKindName = Literal["model", "translated", "eagle3", "dflash", "mtp", "gemma4_mtp", "server", "request"]
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
-"""Servers whose answers are understood; "openai" is any other that speaks OpenAI's protocol."""
+"""Supported servers; "openai" is any other with OpenAI's protocol."""
 
 SERVERS: dict[ServerKind, str] = {
     "llama.cpp": "llama.cpp",
@@ -22,15 +22,15 @@ SERVERS: dict[ServerKind, str] = {
     "sglang": "SGLang",
     "openai": "an OpenAI-compatible server",
 }
-"""Their names in a sentence."""
+"""Names for use in a sentence."""
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """An engine: what it is called, and what it cannot do.
+    """An engine, its names and its limits.
 
-    `label` names it among choices, `words` in a sentence. `lacks`: the settings that have no meaning there.
-    `concurrent`: it serves several requests at once. `local`: models are loaded on this machine.
+    `label` is its name among choices, `words` in a sentence. `lacks`: settings it does not support. `concurrent`: it
+    serves several requests at once. `local`: models are loaded on this machine.
     """
 
     name: EngineName
@@ -70,32 +70,32 @@ ENGINES: dict[EngineName, EngineInfo] = {
         ),
     )
 }
-"""All engines, in the order in which they are offered."""
+"""All engines, in display order."""
 
 LOCAL: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.local)
 CONCURRENT: tuple[EngineName, ...] = tuple(name for name, engine in ENGINES.items() if engine.concurrent)
 
 
 def supports(engine: EngineName, setting: str) -> bool:
-    """Whether a setting has a meaning on an engine."""
+    """Whether an engine supports a setting."""
     return setting not in ENGINES[engine].lacks
 
 
 def engines_with(setting: str) -> tuple[EngineName, ...]:
-    """The engines on which a setting has a meaning."""
+    """Return the engines that support a setting."""
     return tuple(engine for engine in ENGINES if supports(engine, setting))
 
 
 PARTIAL = frozenset[str]().union(*(engine.lacks for engine in ENGINES.values()))
-"""Settings that have no meaning on some engine."""
+"""Settings that some engine does not support."""
 
 
 @dataclass(frozen=True)
 class DraftKind:
-    """A kind of draft: which engines can load it, and what it is.
+    """A kind of draft, with a description and the engines that load it.
 
-    `greedy`: why it cannot propose for a target that samples, in a sentence; None if it can. `copies`: whether its
-    pair can copy from text in its place.
+    `greedy`: why it requires greedy decoding, as a sentence; None if it can sample. `copies`: whether its pair also
+    supports copying from text. `constant`: it proposes the same number of tokens in every round.
     """
 
     name: DraftKindName
@@ -103,6 +103,12 @@ class DraftKind:
     engines: tuple[EngineName, ...]
     greedy: str | None = None
     copies: bool = True
+    constant: bool = False
+
+    @property
+    def noun(self) -> str:
+        """Its name in a sentence, with the article."""
+        return self.what.partition(",")[0]
 
 
 DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
@@ -121,12 +127,14 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             "a DFlash draft, which proposes a whole round in one pass from the target's hidden states",
             ("genai",),
             greedy="A DFlash draft works in greedy decoding only; switch sampling off.",
+            constant=True,
         ),
         DraftKind(
             "mtp",
             "a multi-token-prediction head, one layer that continues the target's own hidden states",
             ("genai",),
             greedy="A multi-token-prediction head works in greedy decoding only; switch sampling off.",
+            constant=True,
             copies=False,  # its target is exported in parts, for which GenAI has no prompt lookup
         ),
         DraftKind("gemma4_mtp", "Gemma 4's multi-token-prediction head, which no engine here can load", ()),
@@ -138,14 +146,14 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
 
 
 Source = Literal["model", "lookup", "suffix", "table"]
-"""Where a proposal comes from: a draft model, a text's n-grams, its suffix tree, a table of the target's answers."""
+"""Source of proposals: draft model, prompt lookup, suffix tree, or table of the target's answers."""
 SOURCES: dict[Source, str] = {
     "model": "the draft",
     "lookup": "prompt lookup",
     "suffix": "the suffix tree",
     "table": "the target's table",
 }
-"""Their names in a sentence."""
+"""Names for use in a sentence."""
 
 Fields = dict[str, Any]
 """Settings of other software, by their names there."""
@@ -153,7 +161,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True)
 class Policy:
-    """When proposing stops: the value of the setting `policy`, and its label among choices."""
+    """A stopping rule: value of the setting `policy`, and its label among choices."""
 
     name: str
     label: str
@@ -161,9 +169,9 @@ class Policy:
 
 @dataclass(frozen=True)
 class Drafter:
-    """Who proposes: the value of the setting `drafter`, its label among choices, and its name in a sentence.
+    """A proposer: value of the setting `drafter`, its label among choices, and its name in a sentence.
 
-    `sources`: what its proposals come from; `proposals`: what they are called.
+    `sources`: where its proposals come from; `proposals`: what to call them.
     """
 
     name: str
@@ -180,18 +188,18 @@ class Drafter:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Who proposes tokens, and when it stops. The first line of a class's docstring is its explanation for users.
+    """A drafter and when it stops. The first line of a subclass's docstring is its explanation for users.
 
     Class attributes:
-        name: its short name, such as "both auto".
-        what: what messages call it: the setting that distinguishes it from others, unless it says otherwise.
-        drafter, policy: the values of the two settings that choose it.
-        switch: a third setting that chooses it where it is above 0, if any.
-        engines: those that can decode this way, the preferred one first.
-        drafts: the kinds of draft that can propose this way; `heads`: the engines where an EAGLE-3 head can.
+        name: short name, such as "both auto".
+        what: name in messages; by default, the setting that distinguishes it from others.
+        drafter, policy: values of the two settings that select it.
+        switch: a third setting that selects it if above 0, if any.
+        engines: those that support it, the preferred one first.
+        drafts: kinds of draft that support it; `heads`: engines where an EAGLE-3 head does.
         samples: whether the target may sample.
-        needs_costs: whether step costs are required, which exist only with a KV cache.
-        live: the engines that follow its settings while they decode.
+        needs_costs: whether it needs step costs, which require a KV cache.
+        live: engines that apply changed settings while decoding.
     """
 
     name: ClassVar[str]
@@ -207,33 +215,33 @@ class Strategy:
     live: ClassVar[tuple[EngineName, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        """Derive what follows from the drafter and the policy."""
+        """Derive `what` from the drafter and the policy."""
         if "what" not in vars(cls) and hasattr(cls, "policy"):
             cls.what = f"policy {cls.policy.name}" if cls.drafter is DRAFT_MODEL else f"drafter {cls.drafter.name}"
 
     @property
     def words(self) -> str:
-        """How many tokens it proposes, in a few words: "lookahead 4"."""
+        """Short description of the lookahead, such as "lookahead 4"."""
         raise NotImplementedError
 
     @property
     def fixed_lookahead(self) -> int | None:
-        """Tokens proposed in every round, if it is the same number; a text may have fewer to copy."""
+        """Tokens proposed in every round, if constant; a text may have fewer to copy."""
         return getattr(self, "num_assistant_tokens", None)
 
     @classmethod
     def explanation(cls) -> str:
-        """What it does, in one sentence."""
+        """Return a one-sentence explanation for users."""
         return (cls.__doc__ or "").partition("\n")[0]
 
     @classmethod
     def parameters(cls) -> tuple[str, ...]:
-        """The flat settings that shape it."""
+        """Return the names of its settings."""
         return tuple(field.name for field in fields(cls))
 
     @classmethod
     def proposes(cls, draft: DraftKindName | None, engine: EngineName) -> bool:
-        """Whether a pair with such a draft can be decoded this way on an engine that knows the strategy."""
+        """Whether an engine that knows the strategy supports it for pairs with this kind of draft."""
         if not cls.drafter.model:
             return draft is None or DRAFT_KINDS[draft].copies
         if draft not in cls.drafts or engine not in DRAFT_KINDS[draft].engines:
@@ -241,31 +249,31 @@ class Strategy:
         return draft != "eagle3" or engine in cls.heads
 
     def contradiction(self) -> str | None:
-        """Why its settings contradict each other; None if they do not."""
+        """Return why its settings contradict each other, or None."""
         return None
 
     def unfit(self, draft: DraftKindName) -> str | None:
-        """Why such a draft cannot propose this way, in a sentence; None if nothing but the engine could forbid it."""
+        """Return why this kind of draft cannot propose this way on any engine, as a sentence, or None."""
         return None
 
     def genai(self) -> Fields | None:
-        """As fields of OpenVINO GenAI's `GenerationConfig`; None: it cannot."""
+        """Return fields for OpenVINO GenAI's `GenerationConfig`; None if unsupported."""
         return None
 
     def ovms(self) -> Fields | None:
-        """As fields of a request to OpenVINO Model Server; None: it cannot."""
+        """Return fields for a request to OpenVINO Model Server; None if unsupported."""
         return self.genai()
 
     def vllm(self) -> Fields | None:
-        """As vLLM's `--speculative-config`, without the draft model; None: it cannot."""
+        """Return vLLM's `--speculative-config`, without the draft model; None if unsupported."""
         return None
 
     def llama_cpp(self) -> list[str] | None:
-        """As options of llama.cpp's server, without the draft model; None: it cannot."""
+        """Return options for llama.cpp's server, without the draft model; None if unsupported."""
         return None
 
     def transformers(self) -> Fields | None:
-        """As arguments of transformers' `generate()`, or of its assistant's generation config; None: it cannot."""
+        """Return arguments of transformers' `generate()` or its assistant's config; None if unsupported."""
         return None
 
 
@@ -280,29 +288,29 @@ CONFIDENCE = Policy("confidence", "Confidence threshold")
 AUTOMATIC = Policy("auto", "Automatic")
 
 STRATEGIES: dict[str, type[Strategy]] = {}
-"""Every strategy that settings can name, by its short name, in the order in which they are offered."""
+"""Strategies that settings can name, by short name, in display order."""
 
 Registered = TypeVar("Registered", bound=type[Strategy])
 
 
 def register(strategy: Registered) -> Registered:
-    """Let settings name a strategy; a class decorator."""
+    """Add a strategy to the registry; a class decorator."""
     STRATEGIES[strategy.name] = strategy
     return strategy
 
 
 def drafters() -> dict[str, Drafter]:
-    """All drafters by name."""
+    """Return all drafters by name."""
     return {strategy.drafter.name: strategy.drafter for strategy in STRATEGIES.values()}
 
 
 def policies() -> dict[str, Policy]:
-    """All policies by name."""
+    """Return all policies by name."""
     return {strategy.policy.name: strategy.policy for strategy in STRATEGIES.values()}
 
 
 def strategy_of(drafter: str, policy: str, switched: Collection[type[Strategy]]) -> type[Strategy] | None:
-    """The strategy that flat settings name; `switched` are those whose switch is on. None if there is none."""
+    """Return the strategy named by flat settings, or None. `switched`: strategies whose switch is on."""
     for strategy in STRATEGIES.values():
         chosen = [strategy] if strategy.switch is not None else []
         if (strategy.drafter.name, strategy.policy.name) == (drafter, policy) and chosen == [*switched]:
@@ -313,7 +321,7 @@ def strategy_of(drafter: str, policy: str, switched: Collection[type[Strategy]])
 def strategies(
     engine: EngineName, draft: DraftKindName | None, drafter: str | None = None, policy: str | None = None
 ) -> Iterator[type[Strategy]]:
-    """Those that an engine supports with such a draft (None: target alone) and that these settings can name."""
+    """Yield the strategies an engine supports with this kind of draft (None: target alone) and these settings."""
     for strategy in STRATEGIES.values():
         named = drafter in (None, strategy.drafter.name) and policy in (None, strategy.policy.name)
         if named and engine in strategy.engines and strategy.proposes(draft, engine):
@@ -321,18 +329,18 @@ def strategies(
 
 
 def shaping() -> frozenset[str]:
-    """Settings that shape some strategies and have no effect in others."""
+    """Return the settings that only affect some strategies."""
     return frozenset(name for strategy in STRATEGIES.values() for name in strategy.parameters())
 
 
 def effective(strategy: type[Strategy], engine: EngineName) -> frozenset[str]:
-    """The settings that shape a strategy on an engine."""
+    """Return the settings that affect a strategy on an engine."""
     return frozenset(name for name in strategy.parameters() if supports(engine, name))
 
 
 def refusal(strategy: Strategy, engine: EngineName, *, sampling: bool = False, kv_cache: bool = True) -> str | None:
-    """Why no pair can be decoded this way, in terms of the settings that name it; None if some pair can."""
-    if type(strategy) not in STRATEGIES.values():  # plain decoding, and strategies for experiments
+    """Return why no pair can be decoded this way, naming the settings, or None."""
+    if type(strategy) not in STRATEGIES.values():  # plain decoding and experimental strategies
         return None
     what = strategy.what if strategy.switch is None else f"{strategy.what} ({strategy.switch} above 0)"
     if strategy.needs_costs and not kv_cache:
@@ -344,9 +352,6 @@ def refusal(strategy: Strategy, engine: EngineName, *, sampling: bool = False, k
     return strategy.contradiction()
 
 
-_CONSTANT_ONLY: dict[DraftKindName, str] = {"dflash": "A DFlash draft", "mtp": "A multi-token-prediction head"}
-
-
 def pair_refusal(
     strategy: Strategy,
     draft: DraftKindName | None,
@@ -355,10 +360,11 @@ def pair_refusal(
     sampling: bool = False,
     penalty: bool = False,
 ) -> str | None:
-    """Why a pair with such a draft cannot be decoded this way; None if it can. `penalty`: on tokens a head may lack.
+    """Return why a pair with this draft cannot be decoded this way, or None.
 
-    With an EAGLE-3 head, GenAI 2026.4 refuses a confidence threshold in `generate()` and silently ignores it
-    when stepped. It ignores a repetition penalty in trees; in chains it fails on prompt tokens that the head lacks.
+    `penalty`: a repetition penalty applies to tokens that a head may lack. With an EAGLE-3 head, GenAI 2026.4 refuses
+    a confidence threshold in `generate()` and silently ignores it when stepped. It ignores a repetition penalty in
+    trees; in chains it fails on prompt tokens that the head lacks.
     """
     if type(strategy) not in STRATEGIES.values() or draft is None:
         return None
@@ -371,9 +377,9 @@ def pair_refusal(
         return greedy
     if (unfit := strategy.unfit(draft)) is not None:
         return unfit
-    if draft in _CONSTANT_ONLY and not strategy.proposes(draft, engine):
-        what = _CONSTANT_ONLY[draft]
-        return f"{what} proposes a constant number of tokens in the genai engine; choose policy constant."
+    if DRAFT_KINDS[draft].constant and not strategy.proposes(draft, engine):
+        noun = DRAFT_KINDS[draft].noun[1:]
+        return f"A{noun} proposes a constant number of tokens in the genai engine; choose policy constant."
     if not strategy.proposes(draft, engine):
         return (
             f"With an EAGLE-3 head the {engine} engine does not support a confidence threshold; "

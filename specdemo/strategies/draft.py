@@ -1,4 +1,4 @@
-"""Strategies in which a draft model proposes: they differ in when it stops."""
+"""Strategies with a draft model, which differ in when it stops."""
 
 from dataclasses import dataclass
 
@@ -20,14 +20,14 @@ from specdemo.strategies.base import (
 
 _ANY: tuple[DraftKindName, ...] = ("model", "translated", "eagle3", "request")
 _CONSTANT = (*_ANY, "dflash", "mtp")
-_NEVER_BELOW = 1e-30  # GenAI takes a threshold of 0 for "no threshold set"
-_ASSISTANT_TOKENS = 20  # where transformers' assistant stops, if nothing else says so
+_NEVER_BELOW = 1e-30  # GenAI reads a threshold of 0 as unset
+_ASSISTANT_TOKENS = 20  # transformers' default limit for its assistant
 _HEURISTIC = Policy("heuristic", "Heuristic")
 _SERVER = Policy("server", "As the server was started")
 
 
 class DraftParameters(BaseModel):
-    """The settings of these strategies."""
+    """Settings of strategies with a draft model."""
 
     num_assistant_tokens: int = Field(4, ge=1, le=16, title="Lookahead", description="tokens proposed per round")
     assistant_confidence_threshold: float = Field(
@@ -64,7 +64,6 @@ class Plain(Strategy):
 
     @property
     def words(self) -> str:
-        """Nothing is looked ahead."""
         return "plain"
 
 
@@ -78,7 +77,6 @@ class Planned(Strategy):
 
     @property
     def words(self) -> str:
-        """The experiment that plans it names it."""
         return "planned lookahead"
 
 
@@ -99,23 +97,20 @@ class Constant(Strategy):
 
     @property
     def words(self) -> str:
-        """The lookahead."""
         return f"lookahead {self.num_assistant_tokens}"
 
     def genai(self) -> Fields:
-        """By its own name."""
         return {"num_assistant_tokens": self.num_assistant_tokens}
 
     def vllm(self) -> Fields:
-        """vLLM proposes a constant number."""
         return {"num_speculative_tokens": self.num_assistant_tokens}
 
     def llama_cpp(self) -> list[str]:
-        """At most that many; llama.cpp stops earlier only below a threshold, which is 0 unless given."""
+        """Return a cap only; llama.cpp's threshold is 0 unless given."""
         return ["--spec-draft-n-max", str(self.num_assistant_tokens)]
 
     def transformers(self) -> Fields:
-        """Without the threshold that its assistant has by default."""
+        """Return a constant schedule, without the assistant's default threshold."""
         return {
             "num_assistant_tokens": self.num_assistant_tokens,
             "num_assistant_tokens_schedule": "constant",
@@ -144,25 +139,23 @@ class Tree(Strategy):
 
     @property
     def words(self) -> str:
-        """Depth, branching, and the cap."""
         return (
             f"tree of depth {self.tree_depth}, branching {self.branching_factor}, {self.num_assistant_tokens} tokens"
         )
 
     def contradiction(self) -> str | None:
-        """A tree holds at least one path."""
+        """Check that the tree holds at least one path."""
         if self.num_assistant_tokens >= self.tree_depth:
             return None
         return "a tree needs a lookahead of at least its depth; raise num_assistant_tokens"
 
     def unfit(self, draft: DraftKindName) -> str | None:
-        """Models propose chains."""
+        """Refuse draft models, which propose chains."""
         if draft in self.drafts:
             return None
         return "Only an EAGLE-3 head can propose trees; set tree_depth to 0, or choose such a draft."
 
     def genai(self) -> Fields:
-        """By their own names."""
         return {
             "num_assistant_tokens": self.num_assistant_tokens,
             "tree_depth": self.tree_depth,
@@ -170,7 +163,7 @@ class Tree(Strategy):
         }
 
     def ovms(self) -> None:
-        """It has no fields for them."""
+        """Return None: its requests have no such fields."""
 
 
 @register
@@ -185,11 +178,9 @@ class Heuristic(Strategy):
 
     @property
     def words(self) -> str:
-        """It varies."""
         return "heuristic lookahead"
 
     def transformers(self) -> Fields:
-        """Where it comes from."""
         return {"num_assistant_tokens_schedule": "heuristic", "assistant_confidence_threshold": 0.0}
 
 
@@ -210,21 +201,20 @@ class Confidence(Strategy):
 
     @property
     def words(self) -> str:
-        """The threshold."""
         return f"confidence threshold {self.assistant_confidence_threshold:g}"
 
     def genai(self) -> Fields:
-        """GenAI has no cap."""
+        """Return the threshold alone: GenAI has no cap."""
         return {"assistant_confidence_threshold": self.assistant_confidence_threshold or _NEVER_BELOW}
 
     def llama_cpp(self) -> list[str]:
-        """With a cap, since it has one."""
+        """Return the threshold with the cap, or with its default."""
         most = DraftParameters.model_fields["max_assistant_tokens"].default
         cap = most if self.max_assistant_tokens is None else self.max_assistant_tokens
         return ["--spec-draft-n-max", str(cap), "--spec-draft-p-min", f"{self.assistant_confidence_threshold:g}"]
 
     def transformers(self) -> Fields:
-        """With a cap, since its default grows."""
+        """Return the threshold with a fixed cap, since the default schedule grows."""
         return {
             "num_assistant_tokens": self.max_assistant_tokens or _ASSISTANT_TOKENS,
             "num_assistant_tokens_schedule": "constant",
@@ -247,7 +237,6 @@ class Auto(Strategy):
 
     @property
     def words(self) -> str:
-        """It varies."""
         return "automatic lookahead"
 
 
@@ -264,11 +253,10 @@ class ServerDefault(Strategy):
 
     @property
     def words(self) -> str:
-        """Its lookahead is unknown here."""
         return "the server's own lookahead"
 
     def unfit(self, draft: DraftKindName) -> str | None:
-        """Other drafts wait for instructions."""
+        """Refuse other drafts, which need a lookahead in each request."""
         if draft in self.drafts:
             return None
         return "Policy server is for servers that take no lookahead in a request; choose policy constant."

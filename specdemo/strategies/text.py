@@ -1,4 +1,4 @@
-"""Strategies that copy from text: from what was read and written so far, alone or beside a draft model."""
+"""Strategies that copy from the text so far, alone or beside a draft model."""
 
 from dataclasses import dataclass, replace
 
@@ -19,11 +19,11 @@ from specdemo.strategies.base import (
 
 SUFFIX_TREE = Drafter("suffix", "Suffix tree", "suffix tree", "the suffix tree's proposals", ("suffix",))
 TOKENS_PER_MATCHED = 2
-"""Tokens that a suffix tree proposes per token that matched, at most."""
+"""Maximum tokens a suffix tree proposes per matched token."""
 
 
 class TextParameters(BaseModel):
-    """The settings of these strategies."""
+    """Settings of strategies that copy from text."""
 
     max_ngram_size: int = Field(
         3,
@@ -53,15 +53,13 @@ class Lookup(Strategy):
 
     @property
     def words(self) -> str:
-        """How much is copied, after how much was found."""
         return f"lookahead {self.num_assistant_tokens}, n-grams of up to {self.max_ngram_size}"
 
     def genai(self) -> Fields:
-        """By their own names."""
         return {"num_assistant_tokens": self.num_assistant_tokens, "max_ngram_size": self.max_ngram_size}
 
     def vllm(self) -> Fields:
-        """Its n-gram method."""
+        """Return vLLM's n-gram method."""
         return {
             "method": "ngram",
             "prompt_lookup_min": 1,
@@ -70,12 +68,12 @@ class Lookup(Strategy):
         }
 
     def llama_cpp(self) -> list[str]:
-        """Its simplest n-gram method, whose n-grams have exactly this size."""
+        """Return llama.cpp's simplest n-gram method, whose n-grams have exactly this size."""
         flags = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(self.max_ngram_size)]
         return [*flags, "--spec-ngram-simple-size-m", str(self.num_assistant_tokens)]
 
     def transformers(self) -> Fields:
-        """Its prompt lookup decoding."""
+        """Return prompt lookup decoding's arguments."""
         return {
             "prompt_lookup_num_tokens": self.num_assistant_tokens,
             "max_matching_ngram_size": self.max_ngram_size,
@@ -100,12 +98,11 @@ class Suffix(Strategy):
 
     @property
     def words(self) -> str:
-        """The threshold, and whose text is counted."""
         memory = ", remembering earlier answers" if self.remember else ""
         return f"confidence threshold {self.assistant_confidence_threshold:g}{memory}"
 
     def vllm(self) -> Fields:
-        """Its suffix decoding, which remembers up to 10,000 answers unless it is forbidden to."""
+        """Return vLLM's suffix decoding, which by default caches up to 10,000 answers."""
         return {
             "method": "suffix",
             "num_speculative_tokens": self.max_assistant_tokens,
@@ -115,7 +112,7 @@ class Suffix(Strategy):
         }
 
     def llama_cpp(self) -> list[str]:
-        """Its n-gram cache, which counts, too, with thresholds of its own."""
+        """Return llama.cpp's n-gram cache, which also counts, but has its own thresholds."""
         return ["--spec-type", "ngram-cache", "--spec-draft-n-max", str(self.max_assistant_tokens)]
 
 
@@ -127,7 +124,7 @@ class _Both(Strategy):
     needs_costs = True
 
     def unfit(self, draft: DraftKindName) -> str | None:
-        """Translated drafts and heads are not cheap to catch up."""
+        """Refuse translated drafts and heads, which are slow to catch up."""
         if draft in self.drafts:
             return None
         return "Both sources need a draft with the target's tokenizer; choose drafter model or lookup."
@@ -147,7 +144,6 @@ class Both(_Both):
 
     @property
     def words(self) -> str:
-        """The draft's lookahead, and how much must be found."""
         return f"lookahead {self.num_assistant_tokens}, n-grams of up to {self.max_ngram_size}"
 
 
@@ -165,5 +161,4 @@ class BothAuto(_Both):
 
     @property
     def words(self) -> str:
-        """How much must be found."""
         return f"automatic lookahead, matches of up to {self.max_ngram_size}"

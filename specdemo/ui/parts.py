@@ -18,8 +18,8 @@ from specdemo.models.pairs import bundled_prompts
 from specdemo.presentation.code import command
 from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html
-from specdemo.records import HEADS, Model, ModelPair, Phase, Progress
-from specdemo.strategies import SERVERS
+from specdemo.records import Model, ModelPair, Phase, Progress
+from specdemo.strategies import DRAFT_KINDS, SERVERS
 
 PHASES = {
     "converting": "Converting the GGUF file, once",
@@ -197,7 +197,7 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
     elif complete:
         found.append(_BADGE.format(kind="yes", text="on this machine"))
     if entry.kind != "model":
-        found.append(_BADGE.format(kind="", text=HEADS[entry.kind].partition(" ")[2]))
+        found.append(_BADGE.format(kind="", text=DRAFT_KINDS[entry.kind].noun.partition(" ")[2]))
     found.append(_BADGE.format(kind="", text=entry.prompts))
     return found
 

@@ -1,4 +1,4 @@
-"""The engine on `openvino_genai`: fast, and shows what GenAI reports of a round or what can be replayed."""
+"""The engine on `openvino_genai`: fast, and limited to what GenAI reports or a replay can reconstruct."""
 
 from specdemo.engines.genai.engine import GenAIEngine
 

@@ -1,11 +1,11 @@
-"""Requests on one `openvino_genai` pipeline, stepped one round at a time: one request alone, or several in a batch.
+"""Requests on one `openvino_genai` pipeline, stepped one round at a time, alone or in a batch.
 
 Facts about openvino-genai 2026.4 that shape this module, each covered by a test:
 
-- After a failed step every later request on that pipeline fails too. It is dropped, and rebuilt when needed.
+- After a failed step, every later request on the pipeline fails too, so it is discarded and rebuilt when needed.
 - A request that does not fit the KV cache raises nothing; its status becomes IGNORED.
-- One step advances every request of a batch by one round, whatever its strategy; a new one is prefilled in the same
-  step (continuous batching).
+- One step advances every request of a batch by one round, whatever its strategy, and prefills new ones
+  (continuous batching).
 - The pipeline drops cancelled requests in its next step.
 """
 
@@ -29,7 +29,7 @@ request_ids = count(1)
 
 
 class GenAIDecoder:
-    """A `Decoder` on the pipeline that decodes in the request's strategy."""
+    """A `Decoder` on the pipeline for the request's strategy."""
 
     def __init__(self, pipelines: Pipelines, request: Request) -> None:
         self._pipelines = pipelines
@@ -44,19 +44,19 @@ class GenAIDecoder:
 
     @property
     def speculates(self) -> bool:
-        """Whether rounds of this decoder hold proposals."""
+        """Whether this decoder's rounds hold proposals."""
         return self._kind != "plain"
 
     @property
     def trace_source(self) -> TraceSource:
-        """Plain rounds propose nothing, which counts as measured; sampling and heads cannot be replayed."""
+        """Source of proposals. Plain rounds count as measured; sampling and heads cannot be replayed."""
         if not self.speculates:
             return "measured"
         unseen = self._request.sampling.do_sample or self._pipelines.pair.head is not None
         return "counts only" if self._kind == "model" and unseen else "replayed"
 
     def rounds(self) -> Generator[Prefilling | Round]:
-        """Tokenise, prefill, in parts if the prompt is long, and decode."""
+        """Tokenise, prefill (in chunks if the prompt is long), and decode."""
         self._prompt = self._pipelines.tokenizer.encode_prompt(self._request)
         if self._kind == "model" and self._pipelines.pair.head in ("eagle3", "mtp") and len(self._prompt) < 2:
             raise PromptError("Such a head needs a prompt of at least two tokens; enter a longer one.")
@@ -104,21 +104,21 @@ class GenAIDecoder:
         )
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """Find out what was proposed in the request's next rounds, by replay where that is possible."""
+        """Return the rounds with their proposals, replayed where possible."""
         if self.trace_source != "replayed":
             return list(rounds)
         return [self._traced(step, ended=self.finish_reason == "stop" and step is rounds[-1]) for step in rounds]
 
     def finalized(self, run: Run) -> Run:
-        """Nothing is found out at the end."""
+        """Return the run unchanged."""
         return run
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """A request keeps the configuration it was added with."""
+        """Return False: a request keeps the configuration it was added with."""
         return False
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """Whether the draft would have proposed each traced token."""
+        """Return whether the draft would have proposed each traced token."""
         return self._tracer.draft_agreement() if self._tracer is not None else None
 
     def _free(self) -> None:
@@ -141,7 +141,7 @@ class GenAIDecoder:
         ]
 
     def _proposed(self, tokens: Sequence[Token], wanted: int) -> tuple[DraftToken, ...] | None:
-        """A round's proposals before any replay: with a constant lookahead, their number.
+        """Return a round's proposals before any replay: with a constant lookahead, their number.
 
         Verdicts describe a chain: of a tree, one path is accepted, and the others are not reported. After an
         end-of-text token it is unknown whether the draft proposed it, so the counts are unknown, too.
@@ -174,7 +174,7 @@ class GenAIDecoder:
 
 
 class GenAIBatch:
-    """A `Batch` on the pipeline that decodes this way."""
+    """A `Batch` on the pipeline for a strategy."""
 
     in_passes = True
 
@@ -185,7 +185,6 @@ class GenAIBatch:
         self._flying: dict[int, _Flight] = {}
 
     def now(self) -> float:
-        """Seconds of this process's clock."""
         return perf_counter()
 
     def submit(self, number: int, request: Request) -> None:
@@ -199,7 +198,7 @@ class GenAIBatch:
         self._flying[number] = _Flight(handle, request)
 
     def receive(self) -> Sequence[Arrival]:
-        """One step: a round of every request in flight, and the prefill of new ones."""
+        """Run one step: a round of every request in flight, and the prefill of new ones."""
         try:
             self._pipeline.step()
         except RuntimeError as error:
@@ -216,12 +215,11 @@ class GenAIBatch:
         return arrived
 
     def cache_bytes(self) -> int | None:
-        """Bytes of the target's cache blocks that requests hold."""
+        """Return the bytes of the target's cache blocks in use."""
         metrics = self._pipeline.get_metrics()
         return int(metrics.cache_usage / 100 * metrics.cache_size_in_bytes)
 
     def close(self) -> None:
-        """Cancel what is in flight."""
         flying, self._flying = self._flying, {}
         for flight in flying.values():
             flight.handle.cancel()
@@ -248,7 +246,7 @@ class _Flight:
         self._committed = 0
 
     def rounds(self, tokens: int, finish_reason: FinishReason | None) -> tuple[RoundCounts, ...]:
-        """The round that committed so many tokens; none for the prefill, which commits the first."""
+        """Return the counts of the round that committed these tokens; none for the prefill."""
         wanted, first = self._most - self._committed, self._committed == 0
         self._committed += tokens
         if first:

@@ -1,7 +1,7 @@
 """A pair decoded by `openvino_genai`.
 
-Speed is bound by reading weights from memory, which is why a target pass over several tokens costs little
-more than a pass over one, and why speculation can pay off at all.
+Decoding is bound by reading weights from memory. A target pass over several tokens therefore costs little more than
+one over a single token, which is why speculation can pay off.
 """
 
 from collections.abc import Generator, Sequence
@@ -27,13 +27,13 @@ from specdemo.runtime.language_model import log_probabilities
 from specdemo.settings import Sampling
 from specdemo.strategies import Constant, Lookup, Plain, Strategy
 
-_MOST_TOKENS = 200  # tokens per series of passes: enough for eleven over seventeen tokens
+_MOST_TOKENS = 200  # per series of passes: enough for eleven passes over seventeen tokens
 _DRAFTED_TOKENS = 64  # while draft steps are timed
 _NGRAM = 3
 
 
 class GenAIEngine:
-    """A loaded pair and its decoders."""
+    """A pair loaded in GenAI pipelines."""
 
     remote = False
     sides = SIDES
@@ -42,7 +42,7 @@ class GenAIEngine:
         """Check that the pair can be used; load its target, unless `lazy`.
 
         Raises:
-            SpecdemoError: what `Pipelines` raises.
+            SpecdemoError: as for `Pipelines`.
         """
         self.pair = pair
         self.thoroughness = thoroughness
@@ -50,28 +50,28 @@ class GenAIEngine:
         self.environment = describe_environment(pair)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """A decoder of the request; step costs are not used here.
+        """Return a decoder for the request; step costs are not used.
 
         Raises:
-            PairError, SettingsError: the pair cannot be decoded in the request's strategy.
+            PairError, SettingsError: the pair cannot be decoded with the request's strategy.
         """
         check_request(self.pair, "genai", request)
         return GenAIDecoder(self.pipelines, request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        """Several requests at once, decoded this way.
+        """Return a batch for requests decoded with this strategy.
 
         Raises:
-            PairError, SettingsError: the pair cannot be decoded in this way.
+            PairError, SettingsError: the pair cannot be decoded with this strategy.
         """
         check_concurrent(self.pair, "genai", strategy, Sampling())
         return GenAIBatch(self.pipelines, strategy)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of plain steps, or of rounds of prompt lookup.
+        """Yield the seconds of plain steps, or of prompt lookup rounds.
 
-        Those need no draft, and GenAI pads short proposals, so that each passes exactly `lookahead + 1` tokens
-        through the target. Their number cannot change within a request. A target in parts has no prompt lookup.
+        Prompt lookup needs no draft, and GenAI pads short proposals, so each round passes exactly `lookahead + 1`
+        tokens through the target. The length is fixed within a request. A target in parts has no prompt lookup.
         """
         if len(tokens) > 1 or self.pair.target.in_parts:
             return
@@ -87,11 +87,11 @@ class GenAIEngine:
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
     ) -> list[float] | None:
-        """From the logarithms of an echoed prompt, or of plain decoding, which must write these tokens.
+        """Return the log-probabilities of an echoed prompt, or of plain decoding if it generates the same tokens.
 
-        With a repetition penalty, which echoed tokens do not have, from the target's network outside GenAI.
+        Echoed tokens have no repetition penalty; if one is set, the target runs outside GenAI.
         """
-        if self.pair.target.in_parts:  # it takes a prompt's text, which ids alone do not give back
+        if self.pair.target.in_parts:  # takes text only, and ids alone do not determine it
             return None
         if request.sampling.repetition_penalty != 1:
             start = [*self.pipelines.tokenizer.encode_prompt(request), *before]
@@ -117,11 +117,10 @@ class GenAIEngine:
         return list(output.logarithms[judged]) if output.ids[judged] == tuple(tokens) else None
 
     def count_tokens(self, text: str) -> int:
-        """Number of the target's tokens in a text."""
         return len(self.pipelines.tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Rounds with this lookahead, timed by the counters of `generate()`, without verdicts."""
+        """Return rounds with this lookahead, timed by the counters of `generate()`, without verdicts."""
         if self.pair.draft is None:
             return []
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
@@ -137,7 +136,7 @@ class GenAIEngine:
         return [DraftRound(seconds=sum(batch) / 1e6) for batch in rounds]
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """From `generate()`, since stepping has no counters; None for plain decoding, and for prompt lookup's."""
+        """Return the counters of `generate()`, since stepping has none; None for plain decoding and prompt lookup."""
         kind = kind_of(request.strategy)
         if kind != "model":
             return None
@@ -150,7 +149,7 @@ class GenAIEngine:
             raise EngineError() from error
         counted = result.extended_perf_metrics
         processed = counted.get_num_draft_processed_tokens()
-        if self.pair.head == "dflash":  # GenAI counts neither proposals nor rejections; it proposes what it computes
+        if self.pair.head == "dflash":  # GenAI counts neither proposals nor rejections; it proposes all it computes
             proposed, rejected = processed, processed - counted.get_num_accepted_tokens()
         else:
             proposed, rejected = counted.get_num_draft_tokens(), counted.get_num_rejected_tokens()
@@ -166,5 +165,4 @@ class GenAIEngine:
         )
 
     def close(self) -> None:
-        """Free all models."""
         self.pipelines.clear()

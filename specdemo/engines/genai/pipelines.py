@@ -1,7 +1,7 @@
-"""The pair in `openvino_genai`'s continuous-batching pipelines, each built when first needed.
+"""A pair's continuous-batching pipelines in `openvino_genai`, each built when first needed.
 
-Plain, draft model and prompt lookup need a pipeline each: a speculative pipeline cannot decode plainly. Of the
-speculative ones only the last used stays loaded, so at most two copies of the target are in memory.
+Plain decoding, draft model and prompt lookup need a pipeline each, since a speculative pipeline cannot decode
+plainly. Only the last speculative one stays loaded, so at most two copies of the target are in memory.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from specdemo.runtime.text import Tokenizer
 from specdemo.strategies import Plain, Strategy
 
 Kind = Literal["plain", "model", "lookup"]
-"""What a pipeline decodes with: the target alone, a draft model, or prompt lookup."""
+"""A pipeline's mode: the target alone, a draft model, or prompt lookup."""
 
 
 def kind_of(strategy: Strategy) -> Kind:
-    """The pipeline that decodes this way."""
+    """Return the kind of pipeline for a strategy."""
     if isinstance(strategy, Plain):
         return "plain"
     return "model" if strategy.drafter.model else "lookup"
@@ -35,24 +35,24 @@ def kind_of(strategy: Strategy) -> Kind:
 def generation_config(
     pipeline: openvino_genai.ContinuousBatchingPipeline, request: Request
 ) -> openvino_genai.GenerationConfig:
-    """The request for the pipeline of its kind; end-of-text tokens are the model's own."""
+    """Return the request's generation config; end-of-text tokens are the model's own."""
     config = pipeline.get_config()
     for name, value in request.genai().items():
         setattr(config, name, value)
-    config.apply_chat_template = False  # the prompt has it already; GenAI applies it to texts only
+    config.apply_chat_template = False  # already applied to the prompt; GenAI applies it to texts only
     return config
 
 
 class Pipelines:
-    """What is loaded of a pair."""
+    """The pipelines of one pair."""
 
     def __init__(self, pair: ModelPair, *, lazy: bool = False) -> None:
-        """Check that the pair can be used; load its target, unless `lazy`, which loads nothing until it is needed.
+        """Check that the pair can be used; load its target, unless `lazy`.
 
         Raises:
             DeviceError: this machine has no such device, or it cannot be used.
             PairError: the tokenizers of target and draft differ.
-            LoadError: OpenVINO refused to load a model.
+            LoadError: OpenVINO cannot load a model.
             CacheError: the KV cache does not fit into memory.
         """
         self.pair = pair
@@ -64,13 +64,13 @@ class Pipelines:
         self._draft_model: LanguageModel | None = None
         self._target_model: LanguageModel | None = None
         self.tokenizer = Tokenizer(pair.target)
-        if pair.draft is not None and pair.head is None:  # a head has no tokenizer, or one to be ignored
+        if pair.draft is not None and pair.head is None:  # a head's tokenizer is missing or unused
             self.tokenizer.check_fits(Tokenizer(pair.draft))
         if not lazy:
             self.get("plain")
 
     def get(self, kind: Kind) -> openvino_genai.ContinuousBatchingPipeline:
-        """The pipeline of this kind, built if necessary."""
+        """Return the pipeline of this kind, built if necessary."""
         self._target_model = None
         if kind not in self._loaded:
             for other in self._loaded.keys() - {"plain"}:
@@ -79,7 +79,7 @@ class Pipelines:
         return self._loaded[kind]
 
     def prompt(self, ids: Sequence[int]) -> openvino.Tensor | str:
-        """A prompt as this target's pipelines take it: its ids, or, where they take embeddings, its text.
+        """Return a prompt as the target's pipelines take it: its ids, or its text where they take embeddings.
 
         Raises:
             PromptError: GenAI would read the text differently.
@@ -87,7 +87,7 @@ class Pipelines:
         return self.tokenizer.text_of(ids) if self.pair.target.in_parts else as_tensor(ids)
 
     def generate(self, kind: Kind, request: Request) -> tuple[Any, str | None]:
-        """GenAI's result of the whole answer at once, which has counters; and its text, where it has no ids.
+        """Generate a whole answer at once, with counters. Also return its text if it has no ids.
 
         Raises:
             PromptError: the prompt cannot be used.
@@ -99,25 +99,24 @@ class Pipelines:
         return result, result.m_generation_ids[0] if isinstance(prompt, str) else None
 
     def discard(self, kind: Kind) -> None:
-        """Drop a pipeline that failed; it is rebuilt when next needed."""
+        """Drop a failed pipeline; it is rebuilt when next needed."""
         self._loaded.pop(kind, None)
 
     def draft_model(self) -> LanguageModel:
-        """The draft outside GenAI, to replay what it proposed."""
+        """Return the draft outside GenAI, for replaying its proposals."""
         if self._draft_model is None:
             path, device = folder_of(require_draft(self.pair)), self._draft_device
             self._draft_model = LanguageModel(path, device, properties(draft_runtime(self.pair.runtime), device))
         return self._draft_model
 
     def target_model(self) -> LanguageModel:
-        """The target outside GenAI, whose logits GenAI does not report; kept until the next request is decoded."""
+        """Return the target outside GenAI, which does not report logits; kept until the next request."""
         if self._target_model is None:
             runtime, device = properties(self.pair.runtime, self._device), self._device
             self._target_model = LanguageModel(folder_of(self.pair.target), device, runtime)
         return self._target_model
 
     def clear(self) -> None:
-        """Free all models."""
         self._loaded.clear()
         self._draft_model = self._target_model = None
 
@@ -171,7 +170,7 @@ _REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {
 
 
 class Output(NamedTuple):
-    """New tokens, their log-probabilities, and why the request ended, once it has."""
+    """New tokens, their log-probabilities, and the finish reason once the request has ended."""
 
     ids: tuple[int, ...]
     logarithms: tuple[float, ...]
@@ -179,7 +178,7 @@ class Output(NamedTuple):
 
 
 def read(handle: "openvino_genai.GenerationHandle") -> Output:
-    """What a request has committed since this was last called."""
+    """Return what a request has committed since the last call."""
     ids: list[int] = []
     logarithms: list[float] = []
     finish_reason = None
@@ -192,10 +191,10 @@ def read(handle: "openvino_genai.GenerationHandle") -> Output:
 
 
 def check_fits(handle: "openvino_genai.GenerationHandle", cache_size: int) -> None:
-    """Check that a request fits into the KV cache, of which GenAI says nothing but a status.
+    """Check that a request fits into the KV cache; GenAI only reports a status.
 
     Raises:
-        CacheError: it does not.
+        CacheError: it does not fit.
     """
     if handle.get_status() == openvino_genai.GenerationStatus.IGNORED:
         raise CacheError(
@@ -205,5 +204,5 @@ def check_fits(handle: "openvino_genai.GenerationHandle", cache_size: int) -> No
 
 
 def as_tensor(ids: Sequence[int]) -> openvino.Tensor:
-    """Token ids as GenAI takes them, shape (1, tokens)."""
+    """Return token ids as a tensor, shape (1, tokens)."""
     return openvino.Tensor(np.array([ids], np.int64))

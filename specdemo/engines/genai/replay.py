@@ -1,8 +1,8 @@
-"""What the drafter of a GenAI round proposed, and what became of it, reconstructed off the clock.
+"""Reconstructs the proposals of GenAI rounds and their verdicts, off the clock.
 
 GenAI's pipelines do not report rejected proposals. Two drafters can be replayed over the committed text, because
-their proposals are a function of it: the draft model in greedy decoding, and prompt lookup always. Each replayed
-round is checked against what was committed, and kept only if it could have led there.
+their proposals are a function of it: the draft model in greedy decoding, and prompt lookup always. A replayed round
+is kept only if it is consistent with what was committed.
 
 The rules below are those of openvino-genai 2026.4 and are tested against its counters.
 """
@@ -22,17 +22,17 @@ from specdemo.runtime.text import texts
 from specdemo.strategies import Lookup
 
 Replayed = tuple[int, float | None]
-"""A proposed token's id and the draft's probability of it, if it has one."""
+"""A proposed token's id and the draft's probability of it, if any."""
 
 
 class Replay(Protocol):
-    """A drafter that is given the committed text and returns what it must have proposed."""
+    """Recomputes a drafter's proposals from the committed text."""
 
     def propose(self, limit: int) -> list[Replayed]:
-        """The next round's proposals, at most `limit`."""
+        """Return the next round's proposals, at most `limit`."""
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Learn what that round committed."""
+        """Append the tokens committed by the round."""
 
 
 class LookupReplay:
@@ -43,20 +43,18 @@ class LookupReplay:
         self._strategy = strategy
 
     def propose(self, limit: int) -> list[Replayed]:
-        """The next round's proposals, at most `limit`."""
         limit = min(limit, self._strategy.num_assistant_tokens)
         return [(token, None) for token in look_up(self._history, self._strategy.max_ngram_size, limit)]
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Learn what that round committed."""
         self._history += tokens
 
 
 class DraftReplay:
     """The draft model, greedy.
 
-    Besides the text so far, GenAI penalises every token the draft ever proposed in this request, even rejected
-    ones; the repetition penalty here does the same.
+    GenAI applies the repetition penalty to the text so far and to every token the draft ever proposed in this
+    request, even rejected ones; so does this replay.
     """
 
     def __init__(self, draft: ModelSequence, prompt: Sequence[int], request: Request) -> None:
@@ -65,10 +63,9 @@ class DraftReplay:
         self._policy = policy_for(request.strategy)
         self._text = list(prompt)
         self._seen = set(prompt)
-        self._choose(self._text)  # a prefill proposes one token, which is never verified, but penalised
+        self._choose(self._text)  # the prefill proposes one token, which is penalised but never verified
 
     def propose(self, limit: int) -> list[Replayed]:
-        """The next round's proposals, at most `limit`."""
 
         def choose(before: Sequence[Replayed]) -> Replayed:
             return self._choose([*self._text, *(token for token, _ in before)])
@@ -76,7 +73,6 @@ class DraftReplay:
         return propose(self._policy, limit, choose, _confidence)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Learn what that round committed."""
         self._text += tokens
         self._seen.update(tokens)
 
@@ -88,14 +84,14 @@ class DraftReplay:
 
 
 def _confidence(proposal: Replayed) -> float:
-    """The draft's probability; GenAI reads a log-probability of exactly 0 as "unknown", below any threshold."""
+    """Return the draft's probability; GenAI reads a log-probability of exactly 0 as unknown, below any threshold."""
     _, probability = proposal
     assert probability is not None, "a draft model knows its probabilities"
     return -1.0 if np.float32(np.log(probability)) == 0 else probability
 
 
 class Tracer:
-    """Follows one request, round by round, off the clock."""
+    """Replays one request round by round."""
 
     def __init__(self, pipelines: Pipelines, prompt: Sequence[int], request: Request) -> None:
         self._decode = pipelines.tokenizer.decode
@@ -112,14 +108,13 @@ class Tracer:
             self._replay = DraftReplay(self._draft, prompt, request)
 
     def prefill(self, step: Round) -> Round:
-        """The request's first round, which proposes nothing."""
+        """Follow the request's first round, which has no proposals."""
         return self._follow(step)
 
     def round(self, step: Round, *, ended: bool) -> Round:
-        """The request's next round with its proposals. `ended`: whether the text ended in it.
+        """Return the request's next round with its proposals. `ended`: whether the text ended in it.
 
-        A replay that cannot have led to what was committed is wrong; the round is then returned with only what is
-        certain.
+        If the replay is inconsistent with what was committed, the round is returned as given.
         """
         proposals = self._replay.propose(self._wanted - 1)
         committed = step.ids
@@ -129,7 +124,7 @@ class Tracer:
         return self._follow(step)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """Whether the draft would have proposed each token followed so far, except the first."""
+        """Return whether the draft would have proposed each token so far, except the first."""
         if self._draft is None:
             return None
         return draft_agreement(self._draft, self._context, self._prompt_length + 1, self._sampling)

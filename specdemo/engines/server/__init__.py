@@ -1,4 +1,4 @@
-"""Servers that decode elsewhere: `ServedEngine` sends them requests, and reads what they report of their rounds."""
+"""Remote servers: `ServedEngine` sends them requests and reads what they report of their rounds."""
 
 from specdemo.engines.server.engine import ServedEngine as ServedEngine
 from specdemo.engines.server.engine import served_pair as served_pair

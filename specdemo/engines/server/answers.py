@@ -1,8 +1,8 @@
-"""Answers of servers that stream text: each event with text is a round, and further fields make it more exact.
+"""Answers of servers that stream text: each event with text is a round, made more exact by further fields.
 
-An event that carries token ids or a running total says how many tokens it holds. Otherwise only the total at the end
-is reported, and tokens are divided among events by the length of their text. Proposals are reported at the end, if at
-all: for each round, or in total, from which those of each round follow if all rounds proposed equally many.
+Token ids or a running total tell how many tokens an event holds. If only the final total is reported, tokens are
+divided among events by text length. Proposals are reported at the end, if at all: per round, or as a total, from
+which each round's follow if all rounds proposed equally many.
 """
 
 from abc import ABC, abstractmethod
@@ -24,17 +24,17 @@ class Reader(Protocol):
     trace_source: TraceSource
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
-        """The rounds that this event completes."""
+        """Yield the rounds completed by this event."""
 
     def end(self) -> Iterator[Round]:
-        """The rounds that remain once the answer has ended; sets the finish reason."""
+        """Set the finish reason and yield the remaining rounds."""
 
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """The rounds, prefill first, with what the server reported only at the end."""
+        """Return the rounds, prefill first, with what the server reported only at the end."""
 
 
 class HttpRequest(NamedTuple):
-    """A request to send. `reader` makes the reader of its answer, from the time of sending by `perf_counter`."""
+    """A request to send. `reader` creates the answer's reader, given the time of sending by `perf_counter`."""
 
     path: str
     body: dict[str, Any]
@@ -42,31 +42,31 @@ class HttpRequest(NamedTuple):
 
 
 class Dialect(Protocol):
-    """The protocol of one server."""
+    """The protocol of one kind of server."""
 
     def describe(self) -> Model:
-        """The model that is served.
+        """Return the model being served.
 
         Raises:
             ServerError: the server has no such model.
         """
 
     def version(self) -> str:
-        """The server's name and version, as far as it reports them."""
+        """Return the server's name and version, as far as reported."""
 
     def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
-        """The HTTP request for a request. May have the server apply its chat template first.
+        """Return the HTTP request for a request. May have the server apply its chat template first.
 
-        Not `alone`: others run at the same time, so the server's counters say nothing about it.
+        Unless `alone`, other requests run at the same time, so the server's counters say nothing about this one.
         """
 
     def count_tokens(self, text: str) -> int:
-        """Number of the model's tokens in a text."""
+        """Return the number of the model's tokens in a text."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The content of an event: text, ids or the number of tokens so far if reported, and why the answer ended."""
+    """The content of an event: text, token ids or running total if reported, and the finish reason."""
 
     text: str = ""
     ids: Sequence[int] = ()
@@ -76,7 +76,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposals as a server reports them: for each round, or in total over so many rounds."""
+    """Proposals as a server reports them: per round, or in total over a number of rounds."""
 
     rounds: int
     proposed: int
@@ -87,7 +87,7 @@ class Proposals:
 
 @dataclass
 class TextReader(ABC):
-    """Reads one answer. Subclasses say what an event means."""
+    """Base of readers of one answer; subclasses parse the events."""
 
     began: float
     finish_reason: FinishReason | None = None
@@ -102,10 +102,10 @@ class TextReader(ABC):
 
     @abstractmethod
     def part(self, data: dict[str, Any]) -> Part:
-        """The content of an event; sets `total` and `proposals` once they are reported."""
+        """Return the content of an event; sets `total` and `proposals` once they are reported."""
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
-        """The round that an event with text is."""
+        """Yield the event as a round if it holds text."""
         part = self.part(event.data)
         self.finish_reason = part.finish_reason or self.finish_reason
         count = len(part.ids) or (part.tokens - self._tokens if part.tokens is not None else 0)
@@ -121,12 +121,12 @@ class TextReader(ABC):
         self._at = event.at
 
     def end(self) -> Iterator[Round]:
-        """No round remains: each arrived with its event."""
+        """Set the finish reason; no rounds remain, since each arrived with its event."""
         self.finish_reason = self.finish_reason or "stop"
         yield from ()
 
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """The rounds with as many tokens as the server counted, and with its proposals."""
+        """Return the rounds with the server's token count and proposals."""
         if self.trace_source == "bursts" and self.total is not None:
             rounds = apportion(rounds, self.total)
         if self.proposals is None or self.trace_source == "bursts":
@@ -139,13 +139,13 @@ class TextReader(ABC):
 
 
 def split_evenly(text: str, count: int) -> list[str]:
-    """A text in so many parts of nearly the same length."""
+    """Split a text into `count` parts of nearly equal length."""
     ends = [len(text) * index // count for index in range(count + 1)]
     return [text[start:end] for start, end in pairwise(ends)]
 
 
 def apportion(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
-    """The rounds with `total` tokens, at least one each, in proportion to the length of their text."""
+    """Divide `total` tokens among the rounds by text length, at least one each."""
     lengths = [sum(len(token.text) for token in step.committed) for step in rounds]
     spare, length, done, given = max(total - len(rounds), 0), sum(lengths) or 1, 0, 0
     found = []
@@ -160,7 +160,7 @@ def apportion(rounds: Sequence[Round], total: int) -> tuple[Round, ...]:
 
 
 def with_proposals(rounds: Sequence[Round], proposals: Proposals) -> tuple[Round, ...] | None:
-    """The rounds, prefill first, with their proposals; None if the reported numbers do not fit them."""
+    """Return the rounds, prefill first, with their proposals; None if the reported numbers do not fit."""
     prefill, *rest = rounds
     each = list(proposals.each)
     if not each:
@@ -184,7 +184,7 @@ def with_proposals(rounds: Sequence[Round], proposals: Proposals) -> tuple[Round
 
 
 def _parts(step: Round, own: Sequence[tuple[int, int]]) -> Iterator[Round]:
-    """A round as the several ones that arrived together, which share its time."""
+    """Split an event that held several rounds, dividing its time equally."""
     tokens = list(step.committed)
     for proposed, accepted in own:
         committed, tokens = tokens[: accepted + 1], tokens[accepted + 1 :]

@@ -1,11 +1,11 @@
-"""HTTP to one server: requests and streamed answers, and what can go wrong, as a sentence.
+"""HTTP requests and streamed answers of one server, with its failures as messages.
 
-All of it runs on one event loop in a thread of its own. So an answer's events carry the time at which they arrived,
-whatever whoever reads them does meanwhile; several answers can be under way; and closing one breaks it off at once.
+Everything runs on one event loop in its own thread. So events carry their true arrival times however busy their
+reader is, several answers can be in progress, and closing one cancels it at once.
 
-Nothing that a server sends is trusted to end. Answers, errors and lines have budgets of bytes, and are asked for
-uncompressed, since a compressed one can be any size. A whole answer has one deadline and each event of a stream has
-one, so that a server which drips bytes is as silent as one that sends none.
+No server is trusted to stop sending. Answers, errors and lines have byte limits, and are requested uncompressed,
+since a compressed one can expand to any size. A whole answer has a deadline, and so has each event of a stream: a
+server that drips bytes counts as silent.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ _CONNECT_SECONDS = 5.0
 _DATA = "data:"
 _DONE = "[DONE]"
 OBJECT_BYTES = 8 * 2**20
-"""An answer that is read whole, such as a list of models, at most."""
+"""Limit for an answer read whole, such as a list of models."""
 STREAM_BYTES = 32 * 2**20
-"""A streamed answer at most; llama.cpp takes 1.5 kB for an event."""
+"""Limit for a streamed answer; llama.cpp takes 1.5 kB per event."""
 STREAM_EVENTS = 50_000
 LINE_BYTES = 2**20
-_ERROR_BYTES = 2**16  # read of an answer that is an error
+_ERROR_BYTES = 2**16  # read of an error response
 STREAM_SECONDS = 3600.0
-"""A streamed answer at most."""
-_QUOTED = 300  # characters of what a server says of an error
-_READ = 2000  # characters of it, in which addresses are looked for
+"""Limit for a streamed answer."""
+_QUOTED = 300  # characters quoted of a server's error
+_READ = 2000  # characters of it searched for addresses
 _ADDRESSES = r"\w+://[^\s\"'<>,;]+|\b\d+(?:\.\d+){3}(?::\d+)?\b"
 _SENTENCES = {
     401: "requires a valid API key; set {variable} (401).",
@@ -50,11 +50,11 @@ _SENTENCES = {
     429: "has too many requests; run again later, or raise its limit (429).",
     503: "is not ready, perhaps still loading; run again later (503).",
 }
-"""Some errors by their status."""
+"""Messages by HTTP status."""
 
 
 class Key(NamedTuple):
-    """An API key, and the environment variable that it comes from, or would."""
+    """An API key and the environment variable it comes from, or would come from."""
 
     variable: str
     value: str = ""
@@ -68,17 +68,15 @@ class Answer(NamedTuple):
 
     @property
     def is_success(self) -> bool:
-        """Whether the server did what it was asked."""
         return 200 <= self.status_code < 300
 
     @property
     def is_error(self) -> bool:
-        """Whether it did not."""
         return self.status_code >= 400
 
 
 class Peer:
-    """One server, and the sentences for what is wrong with it."""
+    """A server's identity in error messages."""
 
     def __init__(self, server: Server, side: Side, key: Key) -> None:
         self._side = side
@@ -87,10 +85,10 @@ class Peer:
         self._variable = key.variable
 
     def check(self, response: Answer) -> None:
-        """Check that an answer is none of an error.
+        """Check that an answer is not an error.
 
         Raises:
-            ServerError: it is.
+            ServerError: it is one.
         """
         if not response.is_error:
             return
@@ -99,19 +97,19 @@ class Peer:
         raise self.error(sentence, status=status, variable=self._variable, said=_said(response.text, self._url))
 
     def check_event(self, event: dict[str, Any]) -> None:
-        """Check that a part of an answer is none of an error.
+        """Check that an event is not an error.
 
         Raises:
-            ServerError: it is.
+            ServerError: it is one.
         """
         if "error" in event:
             raise self.error("failed in the middle of its answer: {said}", said=_said(json.dumps(event), self._url))
 
     def object(self, text: str) -> dict[str, Any]:
-        """The JSON object that a text holds.
+        """Parse a JSON object.
 
         Raises:
-            ServerError: it holds none.
+            ServerError: the text is not one.
         """
         found = parsed(text)
         if found is None:
@@ -123,7 +121,7 @@ class Peer:
         return found
 
     def failed(self, error: httpx.RequestError) -> ServerError:
-        """What a failed request means."""
+        """Return the error for a failed request."""
         match error:
             case httpx.TimeoutException():
                 return self.silent()
@@ -135,39 +133,39 @@ class Peer:
                 return self.unreadable()
 
     def silent(self) -> ServerError:
-        """That nothing of an answer has come for too long."""
+        """Return the error for a timeout."""
         return self.error(
             "has sent nothing for {seconds:g} s; check whether it is still working, or raise --server-timeout.",
             seconds=self._silence,
         )
 
     def too_long(self) -> ServerError:
-        """That more comes than any answer has."""
+        """Return the error for an answer over a limit."""
         return self.error("sends more than any answer takes; see its log, and check its address.")
 
     def broken(self) -> ServerError:
-        """That an answer has no end."""
+        """Return the error for an answer that broke off."""
         return self.error("broke its answer off; see its log, and run again.")
 
     def unreadable(self) -> ServerError:
-        """That what came cannot even be decoded."""
+        """Return the error for an answer that cannot be decoded."""
         return self.error("sent something that cannot be read; see its log.")
 
     def understood(self, news: Iterator[T]) -> Iterator[T]:
-        """What is read of an event.
+        """Yield the items, translating parsing errors.
 
         Raises:
-            ServerError: it is not what such a server should send.
+            ServerError: the server sent something unexpected.
         """
         with self.understanding():
             yield from news
 
     @contextmanager
     def understanding(self) -> Iterator[None]:
-        """While something that the server sent is read.
+        """Translate parsing errors in the block.
 
         Raises:
-            ServerError: it is not what such a server should send.
+            ServerError: the server sent something unexpected.
         """
         try:
             yield
@@ -175,12 +173,12 @@ class Peer:
             raise self.error("answered in an unknown format; name its kind with --server.") from error
 
     def error(self, text: str, **values: Any) -> ServerError:
-        """An error of this server, as a sentence about it, without the address, which visitors must not see."""
+        """Return an error about this server, without its address, which visitors must not see."""
         return ServerError(f"The {self._side} server " + text.format(**values))
 
 
 def parsed(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text holds, if it does."""
+    """Parse a JSON object; None if the text is not one."""
     try:
         found = json_value(text)
     except ValueError:
@@ -189,7 +187,7 @@ def parsed(text: str) -> dict[str, Any] | None:
 
 
 def _said(text: str, url: str) -> str:
-    """What the server at this address says of an error, in as few words as it can be found."""
+    """Return the message in a server's error response, as short as can be found."""
     try:
         found = json_value(text)
     except ValueError:
@@ -200,14 +198,14 @@ def _said(text: str, url: str) -> str:
 
 
 def _short(text: str, url: str) -> str:
-    """The beginning of a text from the server at this address, on one line and without addresses."""
+    """Return the beginning of a server's text, on one line and without addresses."""
     beginning = " ".join(text[:_READ].split())
     line = re.sub(f"{_ADDRESSES}|{re.escape(urlsplit(url).netloc or url)}", "…", beginning)
     return line if len(line) <= _QUOTED else line[:_QUOTED] + " …"
 
 
 class Event(NamedTuple):
-    """A part of an answer, and when it arrived, by `perf_counter`."""
+    """A part of an answer, with its arrival time by `perf_counter`."""
 
     at: float
     data: dict[str, Any]
@@ -217,22 +215,22 @@ OnEvent = Callable[[Event | ServerError | None], object]
 
 
 class Sending(NamedTuple):
-    """A request that was sent `at` this time, by `perf_counter`, and how to break it off."""
+    """A request sent at time `at` by `perf_counter`, and a function that cancels it."""
 
     at: float
     cancel: Callable[[], object]
 
 
 class Client(Peer):
-    """One server, as one side of a comparison uses it."""
+    """HTTP client of one side's server."""
 
     def __init__(self, server: Server, side: Side, key: Key) -> None:
-        """A client that has not connected yet; an empty key is not sent.
+        """Create the client without connecting; an empty key is not sent.
 
         Raises:
-            UsageError: no key or no address can be like this.
+            UsageError: the key or the address is malformed.
         """
-        value = key.value.strip()  # files with Windows' line ends leave a \r
+        value = key.value.strip()  # Windows line endings leave a \r
         if not (value.isascii() and value.isprintable()):
             raise UsageError(f"The API key contains an invalid character; set {key.variable} again.")
         super().__init__(server, side, key)
@@ -241,21 +239,21 @@ class Client(Peer):
                 base_url=_root(server.url),
                 timeout=httpx.Timeout(self._silence, connect=min(_CONNECT_SECONDS, self._silence)),
                 headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {value}"} if value else {}),
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),  # a load sets its own
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),  # a load test sets its own
             )
         except httpx.InvalidURL:
             raise UsageError(f"Invalid URL of the {side} server; write it like http://127.0.0.1:8080.") from None
 
     def get(self, path: str) -> Answer:
-        """Whatever the server answers, errors included.
+        """Return the server's answer, errors included.
 
         Raises:
-            ServerError: it does not answer, or not within its limits.
+            ServerError: it does not answer within its limits.
         """
         return _wait(self._whole("GET", path))
 
     def probe(self, path: str) -> dict[str, Any] | None:
-        """The object that a server answers with; None if it does not know the path.
+        """Return the object that a server answers with; None if it does not know the path.
 
         Raises:
             ServerError: it does not answer, or requires an API key.
@@ -266,7 +264,7 @@ class Client(Peer):
         return parsed(response.text) if response.is_success else None
 
     def read(self, path: str) -> dict[str, Any]:
-        """The object that a server answers with.
+        """Return the object that a server answers with.
 
         Raises:
             ServerError: it does not answer, refuses, or answers with something else.
@@ -274,7 +272,7 @@ class Client(Peer):
         return self._object(self.get(path))
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The object that a server answers with.
+        """Return the object that a server answers with.
 
         Raises:
             ServerError: it does not answer, refuses, or answers with something else.
@@ -286,9 +284,9 @@ class Client(Peer):
         return self.object(answer.text)
 
     def stream(self, path: str, body: dict[str, Any]) -> Generator[Event]:
-        """Ask at once, on the first `next`, which yields an event without data; then each event of the answer.
+        """Send the request on the first `next`, which yields an empty event; then yield each event of the answer.
 
-        Closing the generator breaks the answer off.
+        Closing the generator cancels the request.
 
         Raises:
             ServerError: as for `post`, or the answer broke off.
@@ -305,11 +303,10 @@ class Client(Peer):
             sending.cancel()
 
     def send(self, path: str, body: dict[str, Any], on_event: OnEvent) -> "Sending":
-        """Ask at once; `on_event` gets each event as it arrives, in another thread, then None, or an error."""
+        """Send the request at once. `on_event` gets each event in another thread, then None or an error."""
         return Sending(perf_counter(), _start(self._read(path, body, on_event)).cancel)
 
     def close(self) -> None:
-        """Close all connections."""
         _wait(self._client.aclose())
 
     async def _read(self, path: str, body: dict[str, Any], on_event: OnEvent) -> None:
@@ -322,11 +319,11 @@ class Client(Peer):
                 raise self.broken()
         except ServerError as error:
             on_event(error)
-        except Exception:  # reported to whoever waits, whatever it is
+        except Exception:  # reported to the caller, whatever it is
             on_event(self.unreadable())
 
     async def _events(self, path: str, body: dict[str, Any]) -> AsyncIterator[Event | None]:
-        """The events of an answer, and None at its proper end."""
+        """Yield the events of an answer, then None at its proper end."""
         now = asyncio.get_running_loop().time
         last = now() + STREAM_SECONDS
         with self._failures():
@@ -341,7 +338,7 @@ class Client(Peer):
                 async for line in self._lines(response):
                     text = line.removeprefix(_DATA).strip()
                     if not line.startswith(_DATA):
-                        continue  # comments that keep the connection open, names of events
+                        continue  # keep-alive comments, event names
                     if text == _DONE:
                         yield None
                         return
@@ -352,12 +349,12 @@ class Client(Peer):
                     deadline.reschedule(min(now() + self._silence, last))
                     self.check_event(event.data)
                     yield event
-                    if event.data.get("stop") is True:  # llama.cpp's own protocol says so in its last event
+                    if event.data.get("stop") is True:  # marks the last event of llama.cpp's own protocol
                         yield None
                         return
 
     async def _lines(self, response: httpx.Response) -> AsyncIterator[str]:
-        """The lines of an answer, as they arrive."""
+        """Yield an answer's lines as they arrive."""
         total, rest = 0, b""
         async for part in response.aiter_raw():
             total += len(part)
@@ -369,7 +366,7 @@ class Client(Peer):
         yield rest.decode(errors="replace")
 
     async def _whole(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
-        """An answer, read whole."""
+        """Return an answer, read whole."""
         with self._failures():
             async with (
                 asyncio.timeout(self._silence),
@@ -380,7 +377,7 @@ class Client(Peer):
                 return Answer(response.status_code, await self._text(response, most, cut=response.is_error))
 
     async def _text(self, response: httpx.Response, most: int, *, cut: bool) -> str:
-        """The text of an answer; what is beyond `most` bytes is cut off, or refused."""
+        """Return the text of an answer, cut off after `most` bytes, or refused unless `cut`."""
         data = bytearray()
         async for part in response.aiter_raw():
             data += part
@@ -396,7 +393,7 @@ class Client(Peer):
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Whatever can go wrong with a request, as a sentence."""
+        """Translate transport errors and timeouts."""
         try:
             yield
         except httpx.RequestError as error:
@@ -406,13 +403,13 @@ class Client(Peer):
 
 
 def _root(url: str) -> str:
-    """An address without the protocol's version, with which many people write it."""
+    """Return a URL without the protocol version that is often included."""
     return re.sub(r"/(v\d+/?)?$", "", url)
 
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all clients."""
+    """Return the event loop shared by all clients."""
     loop = asyncio.new_event_loop()
     Thread(target=loop.run_forever, name="specdemo servers", daemon=True).start()
     return loop

@@ -1,12 +1,11 @@
-"""Requests to one server, alone or several in a batch: it decodes without being stepped, and what arrives is read.
+"""Requests to one server, alone or in a batch. The server decodes freely; this module reads what arrives.
 
-A round lasts from the arrival of the previous round's first token to the arrival of its own, for every kind of server
-alike, so it contains the network's delays but not this program's.
+A round lasts from the arrival of the previous round's first token to that of its own, for every kind of server, so it
+includes network delays but none of this program's.
 
-A server batches several requests as it likes: only what arrives for each is seen. Where it reports the number of
-tokens only when a request has ended, what has arrived of it before is counted by the length of its text, at the
-tokens per character of the requests that have ended. One token for each event would count fewer, the more tokens a
-round commits, and so fewer on the speculative side only.
+A server batches requests as it likes. Where it reports token counts only at a request's end, tokens are estimated
+until then from text length, at the tokens per character of finished requests. Counting one token per event would
+undercount rounds that commit several, and so the speculative side only.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -26,7 +25,7 @@ from specdemo.strategies import Strategy
 
 
 class ServedDecoder:
-    """One request."""
+    """Decoder of one request."""
 
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
         self._client = client
@@ -37,27 +36,25 @@ class ServedDecoder:
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """Why the request ended, or None while it goes on."""
         return self._reader.finish_reason if self._reader is not None and self._ended else None
 
     @property
     def trace_source(self) -> TraceSource:
-        """Where the proposals come from."""
         return self._reader.trace_source if self._reader is not None else "reported"
 
     def rounds(self) -> Generator[Prefilling | Round]:
         """Send the request, then yield what arrives.
 
         Raises:
-            PromptError: the prompt is empty, or no text.
-            ServerError: the server refused the request, or broke its answer off.
+            PromptError: the prompt is empty, or not text.
+            ServerError: the server refused the request, or its answer broke off.
         """
         check_prompt(self._request)
         path, body, reader = self._dialect.ask(self._request)
         with closing(self._client.stream(path, body)) as events:
             self._reader = reader(next(events).at)
             yield Prefilling(0, 0)  # the request is under way
-            held: Round | None = None  # so that the finish reason is set before the last round is yielded
+            held: Round | None = None  # the finish reason must be set before the last round is yielded
             try:
                 for news in self._news(self._reader, events):
                     if isinstance(news, Prefilling):
@@ -86,30 +83,29 @@ class ServedDecoder:
         yield from self._client.understood(reader.end())
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """The rounds as they are: a server reports proposals with them, or at the end."""
+        """Return the rounds unchanged: a server reports proposals with them, or at the end."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
-        """The whole run, with what the server reported at its end."""
+        """Return the run with what the server reported at its end."""
         if self._reader is None or not run.tokens:
             return run
         rounds = run.prefill, *run.rounds
-        if run.finish_reason != "failed":  # else its server may not answer once more
+        if run.finish_reason != "failed":  # otherwise its server may not answer again
             with self._client.understanding():
                 rounds = self._reader.settle(rounds)
         passes_known = self._reader.trace_source != "bursts"
         return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": passes_known})
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """A request that was sent cannot be changed."""
+        """Return False: a sent request cannot be changed."""
         return False
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """None: no server reports it."""
         return None
 
 
-_PATIENCE = 0.1  # seconds without any news
+_PATIENCE = 0.1  # seconds to wait for an event
 
 
 class _News(NamedTuple):
@@ -137,21 +133,20 @@ class ServedBatch:
         self._dialect = dialect
         self._news = SimpleQueue[_News]()
         self._flying: dict[int, _Flight] = {}
-        self._tokens = self._letters = 0  # of the requests that have ended
+        self._tokens = self._letters = 0  # of finished requests
 
     def now(self) -> float:
-        """Seconds of this process's clock, by which arrivals are timed, too."""
+        """Return seconds on this process's clock, which times arrivals, too."""
         return perf_counter()
 
     def submit(self, number: int, request: Request) -> None:
-        """Send another request."""
         check_prompt(request)
         asked = self._dialect.ask(request, alone=False)
         sending = self._client.send(asked.path, asked.body, lambda event: self._news.put(_News(number, event)))
         self._flying[number] = _Flight(asked.reader(sending.at), sending, sending.at)
 
     def receive(self) -> list[Arrival]:
-        """What arrived next, if anything does within a tenth of a second."""
+        """Return the next arrivals, or nothing after a tenth of a second."""
         try:
             news = self._news.get(timeout=_PATIENCE)
         except Empty:
@@ -164,11 +159,9 @@ class ServedBatch:
         return self._arrived(news.number, flight, flight.reader.on_event(news.event))
 
     def cache_bytes(self) -> int | None:
-        """None: no server reports it."""
         return None
 
     def close(self) -> None:
-        """Break off what is still in flight."""
         for flight in self._flying.values():
             flight.sending.cancel()
         self._flying = {}
@@ -187,14 +180,14 @@ class ServedBatch:
         return found
 
     def _more(self, flight: _Flight, seen: int) -> int:
-        """How many tokens arrived with a round that seems to hold `seen`; the first one holds at least one."""
+        """Return how many tokens arrived with a round that seems to hold `seen`; at least one with the first."""
         if flight.reader.trace_source != "bursts" or not self._letters:
             return seen
         by_length = round(flight.letters * self._tokens / self._letters) - flight.tokens
         return max(by_length, 0 if flight.tokens else 1)
 
     def _ended(self, number: int, flight: _Flight) -> Arrival:
-        """The last arrival: the rounds, and tokens that were not counted as they came."""
+        """Return the last arrival, with the rounds and any correction to the token count."""
         del self._flying[number]
         with self._client.understanding():
             finalized = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()

@@ -1,4 +1,4 @@
-"""A pair that servers decode: one plainly, one speculatively, since none of them does both at a request's wish."""
+"""A pair decoded by two servers, one plain and one speculative, since no server switches per request."""
 
 import os
 import platform
@@ -37,12 +37,12 @@ PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
 
 
 class ServedEngine:
-    """Clients of a pair's servers."""
+    """Decodes a pair on its servers."""
 
     remote = True
 
     def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
-        """Ask the servers what they are.
+        """Connect to the servers and identify them.
 
         Raises:
             ServerError: one does not answer.
@@ -56,19 +56,19 @@ class ServedEngine:
         self.environment = _environment([dialect for _, dialect in self._connections.values()])
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """A decoder of the request, by the server of the side that it belongs to.
+        """Return a decoder on the server of the request's side.
 
         Raises:
-            PairError, SettingsError: the server cannot be asked to decode in the request's strategy.
+            PairError, SettingsError: the server cannot decode with the request's strategy.
         """
         check_request(self.pair, "served", request)
         return ServedDecoder(*self._of(request.strategy), request)
 
     def batch(self, strategy: Strategy) -> Batch:
-        """Several requests to the server that decodes this way.
+        """Return a batch on the server that decodes with this strategy.
 
         Raises:
-            PairError, SettingsError: it cannot be asked to.
+            PairError, SettingsError: it cannot decode with it.
         """
         check_strategy(self.pair, "served", strategy, Sampling())
         return ServedBatch(*self._of(strategy))
@@ -80,40 +80,39 @@ class ServedEngine:
         return self._connections[side]
 
     def count_tokens(self, text: str) -> int:
-        """Number of tokens, as a server counts them."""
+        """Return the number of tokens, as counted by a server."""
         _, dialect = next(iter(self._connections.values()))
         return dialect.count_tokens(text)
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """No server can be asked for a pass of a certain length."""
+        """Yield nothing: no server can be asked for a pass of a given length."""
         yield from ()
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """None: no server reports what its draft takes."""
+        """Return nothing: no server reports its draft's costs."""
         return []
 
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
     ) -> list[float] | None:
-        """Servers do not say."""
+        """Return None: servers do not report them."""
         return None
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """What a server counts is in its answers."""
+        """Return None: a server's counts are part of its answers."""
         return None
 
     def close(self) -> None:
-        """Close all connections."""
         for client, _ in self._connections.values():
             client.close()
 
 
 def served_pair(servers: Servers) -> ModelPair:
-    """The pair that servers decode, after asking them.
+    """Query the servers and return the pair they decode.
 
     Raises:
         ServerError: one does not answer.
-        UsageError: there is no address at all, or an address or an API key is malformed.
+        UsageError: no address is given, or an address or an API key is malformed.
     """
     talks = _connections(servers)
     if not talks:
@@ -136,12 +135,12 @@ def _connections(servers: Servers) -> dict[Side, tuple[Client, Dialect]]:
             if server is not None:
                 client = opened.enter_context(closing(Client(server, side, _key(servers, side))))
                 found[side] = client, dialect(client, server)
-        opened.pop_all()  # all of them answer
+        opened.pop_all()  # all of them answered
     return found
 
 
 def _key(servers: Servers, side: Side) -> Key:
-    """The API key of a side. What was given for one host and port is not sent to another."""
+    """Return a side's API key. A key given for one host and port is never sent to another."""
     common = Key(KEY_VARIABLE, os.environ.get(KEY_VARIABLE, ""))
     if side == "speculative" or servers.plain is None:
         return common
@@ -175,13 +174,13 @@ _TELLING: dict[ServerKind, tuple[str, str | None]] = {
     "llama.cpp": ("/props", "default_generation_settings"),
     "sglang": ("/get_model_info", "model_path"),
     "vllm": ("/version", "version"),
-    "ovms": ("/v1/config", None),  # the keys are names of models
+    "ovms": ("/v1/config", None),  # the keys are model names
 }
-"""A path that only this kind answers, and a key of the object that it answers with."""
+"""A path only this kind answers, and a key in its answer."""
 
 
 def dialect(client: Client, server: Server) -> Dialect:
-    """How to talk to a server.
+    """Return the protocol to use with a server.
 
     Raises:
         ServerError: it does not answer.
@@ -195,10 +194,10 @@ def dialect(client: Client, server: Server) -> Dialect:
 
 
 def kind_of(client: Client) -> ServerKind:
-    """The kind of a server; "openai" if it is not recognised.
+    """Detect the kind of a server; "openai" if unknown.
 
     Raises:
-        ServerError: it does not answer, or wants an API key.
+        ServerError: it does not answer, or requires an API key.
     """
     for kind, (path, key) in _TELLING.items():
         found = client.probe(path)

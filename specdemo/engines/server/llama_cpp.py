@@ -1,11 +1,11 @@
-"""llama.cpp's server, in its own protocol, which reports token ids and, with each event, what was drafted so far.
+"""llama.cpp's server in its own protocol, which reports token ids and, with each event, the running draft counts.
 
-`timings.predicted_ms` changes with each pass of the target, so events with the same value belong to one round.
-`draft_n` and `draft_n_accepted` are cumulative; the differences between two passes are the proposals of a round and
-how many were accepted. A round commits those and a correction or bonus token.
+`timings.predicted_ms` changes with each target pass, so events with the same value belong to one round. `draft_n` and
+`draft_n_accepted` are cumulative; their differences between two passes are a round's proposed and accepted tokens. A
+round commits the accepted tokens and a correction or bonus token.
 
-Tokens that end within a character send no event; the character's last one does, with the number of tokens by then.
-Those before it have neither an id nor a text. If whole passes remain hidden in that way, only sums are reported.
+Tokens that end within a character send no event. The character's last token does, with the count by then; those
+before it have neither id nor text. If whole passes stay hidden that way, only their sums are known.
 """
 
 from collections import deque
@@ -33,7 +33,6 @@ class LlamaCpp:
             self._context: int | None = (self._props.get("default_generation_settings") or {}).get("n_ctx")
 
     def describe(self) -> Model:
-        """The model that is served."""
         found = self._client.read("/v1/models")
         with self._client.understanding():
             return self._listed(found.get("data") or [{}])
@@ -56,11 +55,10 @@ class LlamaCpp:
         )
 
     def version(self) -> str:
-        """The server's build."""
         return f"llama.cpp {self._props.get('build_info', '')}".strip()
 
     def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
-        """A completion of the prompt, to which the server's own chat template is applied first."""
+        """Return a completion request; the server applies its own chat template first."""
         prompt = request.prompt
         if request.apply_chat_template and self._props.get("chat_template"):
             chat = {
@@ -73,7 +71,7 @@ class LlamaCpp:
             **({"model": self._name} if self._name is not None else {}),
             "n_predict": request.max_new_tokens,
             **request.llama_cpp(self._context or 64),
-            "cache_prompt": False,  # else a prefill would not be one
+            "cache_prompt": False,  # otherwise prefill would be skipped
             "stream": True,
             "return_tokens": True,
             "return_progress": True,
@@ -82,13 +80,13 @@ class LlamaCpp:
         return HttpRequest("/completion", body, LlamaCppReader)
 
     def count_tokens(self, text: str) -> int:
-        """Number of tokens, as the server counts them."""
+        """Return the number of tokens, as counted by the server."""
         return len(self._client.post("/tokenize", {"content": text}).get("tokens") or ())
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """A pass of the target: how many tokens it commits, and how many were proposed, None if unknown."""
+    """A target pass; `proposed` is None if unknown."""
 
     commits: int
     proposed: int | None
@@ -101,12 +99,12 @@ class LlamaCppReader:
     def __init__(self, began: float) -> None:
         self.finish_reason: FinishReason | None = None
         self.trace_source: TraceSource = "reported"
-        self._tokens: deque[Token] = deque()  # reported, and not in a round yet
-        self._passes = -1  # in rounds so far, the prefill not counted
-        self._open: list[_Counts] = [_Counts(at=began)]  # counts at the end of the last round, and of each pass since
+        self._tokens: deque[Token] = deque()  # reported, but not in a round yet
+        self._passes = -1  # in rounds so far, without the prefill
+        self._open: list[_Counts] = [_Counts(at=began)]  # counts at the end of the last round and of each pass since
 
     def on_event(self, event: Event) -> Iterator[Prefilling | Round]:
-        """The rounds that are complete, which shows when the next one begins."""
+        """Yield completed rounds; a round is complete once the next one begins."""
         data = event.data
         if (progress := data.get("prompt_progress")) is not None:
             yield Prefilling(progress["processed"], progress["total"])
@@ -114,7 +112,7 @@ class LlamaCppReader:
         now, before = _Counts.of(data, event.at), self._open[-1]
         if now.tokens > before.tokens:
             if now.milliseconds != before.milliseconds:
-                if now.tokens == before.tokens + 1:  # nothing is hidden, so what came before is a whole pass
+                if now.tokens == before.tokens + 1:  # nothing is hidden, so the previous pass is complete
                     yield from self._close()
                 self._open.append(now)
             else:
@@ -126,16 +124,16 @@ class LlamaCppReader:
             self.finish_reason = "length" if data.get("stop_type") == "limit" else "stop"
 
     def end(self) -> Iterator[Round]:
-        """A last round that the limit, or the end of the text, cut short."""
+        """Yield a last round cut short by the token limit or the end of text."""
         self.finish_reason = self.finish_reason or "stop"
         yield from self._close()
 
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """The rounds as they are: everything was reported with them."""
+        """Return the rounds unchanged: everything was reported with them."""
         return rounds
 
     def _close(self) -> Iterator[Round]:
-        """The rounds of all passes since the last ones."""
+        """Yield the rounds of all passes since the last close."""
         first, last = self._open[0], self._open[-1]
         number = len(self._open) - 1
         if not number:
@@ -158,13 +156,13 @@ class LlamaCppReader:
 
 
 def _between(before: "_Counts", after: "_Counts") -> _Pass:
-    """The one pass between two counts."""
+    """Return the single pass between two counts."""
     accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
     return _Pass(accepted + 1, proposed, max(after.at - before.at, TICK))
 
 
 def _shared(before: "_Counts", after: "_Counts", passes: int, *, prefill: bool) -> Iterator[_Pass]:
-    """Several passes, of which only the sums were reported; the first one takes all the time if it is the prefill."""
+    """Divide reported sums among several passes; if the first is the prefill, it takes all the time."""
     accepted, proposed = after.accepted - before.accepted, after.drafted - before.drafted
     alike = accepted == 0 and proposed % passes == 0
     seconds = max(after.at - before.at, TICK)
@@ -176,7 +174,7 @@ def _shared(before: "_Counts", after: "_Counts", passes: int, *, prefill: bool) 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Cumulative counts by the time `at`."""
+    """Cumulative counts at time `at`."""
 
     at: float
     tokens: int = 0
@@ -197,6 +195,6 @@ class _Counts:
 
 
 def _drafted(committed: list[Token], index: int, verdict: Verdict) -> DraftToken:
-    """A proposal: an accepted one is what was committed; of the others only the number was reported."""
+    """Return a proposal: the committed token if accepted, else an empty one, since only the number is reported."""
     token = committed[index] if verdict is Verdict.ACCEPTED and index < len(committed) else Token(id=None, text="")
     return DraftToken(id=token.id, text=token.text, verdict=verdict)

@@ -1,7 +1,7 @@
 """Servers that speak OpenAI's protocol: vLLM, OpenVINO Model Server, SGLang, and any other.
 
-What each adds to it is a few fields of the request and of the events; see `Extras`. SGLang has a protocol of its own
-for prompts that are not messages, whose events report what was verified so far.
+Each adds a few fields to requests and events; see `Extras`. SGLang has its own protocol for prompts that are not
+messages, whose events report the verification counts.
 """
 
 import re
@@ -17,21 +17,21 @@ from specdemo.records import FinishReason, Model, Request, Round
 from specdemo.runtime.text import messages
 from specdemo.strategies import ServerKind
 
-_LETTERS_PER_TOKEN = 4  # where a server counts no tokens; only how long texts are depends on it
+_LETTERS_PER_TOKEN = 4  # estimate for servers that count no tokens; only affects text lengths
 _REASONS: dict[str, FinishReason] = {"length": "length"}
 
 
 class Extras(NamedTuple):
-    """What a kind of server has beyond the protocol."""
+    """Features of a kind of server beyond the protocol."""
 
     name: str
     prefix: str = "/v1"
     version: str = ""  # path of the version
-    running_totals: bool = False  # every event can carry the number of tokens so far
+    running_totals: bool = False  # events can carry the number of tokens so far
     sampling: bool = True  # top-k, repetition penalty, ignored end of text
-    template: bool = False  # options of the chat template
-    salted: bool = False  # a request can be kept out of the prefix cache
-    counters: str = ""  # how its metrics of proposals begin
+    template: bool = False  # chat template options
+    salted: bool = False  # a request can bypass the prefix cache
+    counters: str = ""  # prefix of its speculation metrics
 
 
 EXTRAS: dict[ServerKind, Extras] = {
@@ -50,7 +50,7 @@ EXTRAS: dict[ServerKind, Extras] = {
 
 
 class OpenAI:
-    """One server of this kind."""
+    """One OpenAI-compatible server."""
 
     def __init__(self, kind: ServerKind, client: Client, model: str | None) -> None:
         self._kind = kind
@@ -59,7 +59,6 @@ class OpenAI:
         self._name = model
 
     def describe(self) -> Model:
-        """The model that is served."""
         found = self._client.probe(f"{self._extras.prefix}/models") or {}
         with self._client.understanding():
             return self._listed(found.get("data") or [])
@@ -85,12 +84,11 @@ class OpenAI:
         )
 
     def version(self) -> str:
-        """The server's name and version."""
         reported = self._client.probe(self._extras.version) if self._extras.version else None
         return f"{self._extras.name} {(reported or {}).get('version', '')}".strip()
 
     def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
-        """A chat completion, or a completion of the prompt as it is."""
+        """Return a request for a chat completion, or for a completion of the unmodified prompt."""
         if self._name is None:
             self.describe()
         body: dict[str, Any] = {
@@ -116,14 +114,14 @@ class OpenAI:
         return HttpRequest(self._extras.prefix + path, body, partial(OpenAIReader, counted=counted))
 
     def _since(self, before: Proposals | None) -> Proposals | None:
-        """The server's counts since then, over all its requests; None if it reports none."""
+        """Return the server's counts since `before`, over all its requests; None if it reports none."""
         now = self._counted() if before is not None else None
         if now is None or before is None:
             return None
         return Proposals(now.rounds - before.rounds, now.proposed - before.proposed, now.accepted - before.accepted)
 
     def count_tokens(self, text: str) -> int:
-        """Number of tokens, roughly: not every server can be asked."""
+        """Return a rough number of tokens: not every server can be asked."""
         return max(len(text) // _LETTERS_PER_TOKEN, 1)
 
     def _counted(self) -> Proposals | None:
@@ -144,7 +142,6 @@ class OpenAIReader(TextReader):
     counted: Callable[[], Proposals | None] = field(kw_only=True)
 
     def part(self, data: dict[str, Any]) -> Part:
-        """The content of an event."""
         usage = data.get("usage") or {}
         self.total = usage.get("completion_tokens", self.total)
         metrics = (data.get("metrics") or {}).get("speculative_decoding")
@@ -164,14 +161,14 @@ class OpenAIReader(TextReader):
         )
 
     def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
-        """The rounds with the proposals that the server reported with the answer, or counted."""
+        """Return the rounds with the proposals that the server reported or counted."""
         if self.proposals is None:
             self.proposals = self.counted()
         return super().settle(rounds)
 
 
 def _proposals(metrics: dict[str, Any]) -> Proposals:
-    """Proposals from vLLM's metrics of a request."""
+    """Return the proposals from vLLM's metrics of a request."""
     each = zip(metrics.get("per_step_drafted") or (), metrics.get("per_step_accepted") or (), strict=False)
     return Proposals(
         metrics.get("num_spec_steps", 0),
@@ -182,19 +179,19 @@ def _proposals(metrics: dict[str, Any]) -> Proposals:
 
 
 def _total(text: str, name: str) -> float | None:
-    """The sum of a counter over all its labels, in Prometheus' format; None if there is no such counter."""
+    """Return the sum of a Prometheus counter over all labels; None if there is no such counter."""
     values = re.findall(rf"^{re.escape(name)}(?:_total)?(?:{{.*}})? (\S+)$", text, re.MULTILINE)
     return sum(map(float, values)) if values else None
 
 
 class SGLang(OpenAI):
-    """One SGLang server. Chats go through OpenAI's protocol, since only there its chat template is applied."""
+    """One SGLang server. Chats use OpenAI's protocol, since only there its chat template is applied."""
 
     def __init__(self, client: Client, model: str | None) -> None:
         super().__init__("sglang", client, model)
 
     def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
-        """A completion by its own protocol, or a chat completion."""
+        """Return a request in its own protocol, or for a chat completion."""
         if request.apply_chat_template:
             return super().ask(request, alone=alone)
         sampling = request.sampling
@@ -213,12 +210,11 @@ class SGLang(OpenAI):
 
 @dataclass
 class SGLangReader(TextReader):
-    """Reads one answer. Its events repeat all text so far, or hold only what is new, as the server was started."""
+    """Reads one answer. Its events hold the whole text so far or only new text, depending on the server's options."""
 
     _text: str = ""
 
     def part(self, data: dict[str, Any]) -> Part:
-        """The content of an event."""
         meta, text = data.get("meta_info") or {}, data.get("text", "")
         new = text.removeprefix(self._text)
         self._text = text if text.startswith(self._text) else self._text + text

@@ -1,4 +1,4 @@
-"""The engine on `openvino` alone: our own draft/verify loop, which sees every proposal and every probability."""
+"""The engine on `openvino` alone: our own draft/verify loop, in which every proposal and probability is visible."""
 
 from specdemo.engines.traced.engine import TracedEngine
 

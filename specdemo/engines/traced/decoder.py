@@ -1,7 +1,7 @@
-"""One request at a time in our own loop: draft, verify, commit.
+"""One request in our own loop: draft, verify, commit.
 
-A round's clock covers what any implementation must do: drafting, the target's pass, the choice of tokens. What is
-computed only for display (probabilities in greedy decoding, entropies, text) is off the clock.
+A round's clock covers what any implementation must do: drafting, the target pass, choosing tokens. Values for display
+only (probabilities in greedy decoding, entropies, text) are computed off the clock.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -33,15 +33,15 @@ from specdemo.runtime.text import IncrementalText, Tokenizer, texts
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
-"""Makes a sequence of the target for a text and its capacity, in tokens."""
+"""Creates a target sequence for a text, with a capacity in tokens."""
 OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
-"""Makes a drafter for a text, its capacity in tokens, the request's random numbers, and the target's sequence."""
+"""Creates a drafter for a text, a capacity in tokens, the request's random numbers, and the target's sequence."""
 Follow = Callable[[Strategy], bool]
-"""Changes the strategy of a request under way; see `Decoder.update_strategy`."""
+"""Changes the strategy of a running request; see `Decoder.update_strategy`."""
 
 
 class TracedDecoder:
-    """A `Decoder` on a target and, unless it decodes plainly, a drafter."""
+    """A `Decoder` on a target and, unless plain, a drafter."""
 
     trace_source: TraceSource = "measured"
 
@@ -55,9 +55,9 @@ class TracedDecoder:
         reset: Callable[[], None] = lambda: None,
         follow: Follow = lambda strategy: False,
     ) -> None:
-        """With step costs, passes get the lengths that cost least.
+        """Create a decoder; step costs, if given, determine padded query lengths.
 
-        `reset` is called after a failure: the caches can no longer be relied on. `follow` changes the strategy.
+        `reset` is called after a failure, when the caches can no longer be trusted. `follow` changes the strategy.
         """
         self._request = request
         self._sampling = request.sampling
@@ -76,7 +76,7 @@ class TracedDecoder:
         self.finish_reason: FinishReason | None = None
 
     def rounds(self) -> Generator[Prefilling | Round]:
-        """Tokenise, prefill on both models, and decode."""
+        """Tokenise, prefill both models, and decode."""
         self._text = self._tokenizer.encode_prompt(self._request)
         self._prompt_length = len(self._text)
         self._words = IncrementalText(self._tokenizer.decode, self._text)
@@ -91,7 +91,7 @@ class TracedDecoder:
                     began = perf_counter()
                     yield self._round(self._proposals(), began)
         finally:
-            self._target = None  # the drafter stays, for `draft_agreement`
+            self._target = None  # the drafter is kept for `draft_agreement`
 
     def _prefill(self) -> Generator[Prefilling | Round]:
         assert self._target is not None
@@ -99,7 +99,7 @@ class TracedDecoder:
         for done in self._target.read(self._text):
             paused = perf_counter()
             yield Prefilling(done, self._prompt_length)
-            began += perf_counter() - paused  # progress is shown off the clock
+            began += perf_counter() - paused  # showing progress is off the clock
         yield self._round([], began)
 
     def _proposals(self) -> Sequence[Proposal]:
@@ -109,19 +109,19 @@ class TracedDecoder:
         return self._drafter.propose(self._text, wanted - 1)
 
     def with_proposals(self, rounds: Sequence[Round]) -> list[Round]:
-        """Rounds are complete as they are."""
+        """Return the rounds unchanged: they are complete."""
         return list(rounds)
 
     def finalized(self, run: Run) -> Run:
-        """Nothing is found out at the end."""
+        """Return the run unchanged."""
         return run
 
     def update_strategy(self, strategy: Strategy) -> bool:
-        """With the policy that is in use, if it can."""
+        """Update the drafter's strategy, if it can."""
         return self._follow(strategy)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
-        """Whether the draft would have proposed each token after the prefill's."""
+        """Return whether the draft would have proposed each token after the prefill's."""
         if self._drafter is None:
             return None
         with self._resetting():
@@ -129,7 +129,7 @@ class TracedDecoder:
 
     @contextmanager
     def _resetting(self) -> Iterator[None]:
-        """Turn what OpenVINO raises, such as a lack of memory, into an error for the user, and free the caches."""
+        """Turn OpenVINO errors, such as out of memory, into `EngineError`, and free the caches."""
         try:
             yield
         except RuntimeError as error:
@@ -138,7 +138,7 @@ class TracedDecoder:
             raise EngineError() from error
 
     def _round(self, proposals: Sequence[Proposal], began: float) -> Round:
-        """Verify and commit; what comes after `ended` is for display."""
+        """Verify and commit a round; everything after `ended` is for display."""
         assert self._target is not None
         drafted = perf_counter()
         ids = [proposal.id for proposal in proposals]
@@ -149,8 +149,8 @@ class TracedDecoder:
         committed = self._cut([*ids[:accepted], own])
         if self._drafter is not None:
             if len(self._text) == self._prompt_length:
-                self._drafter.read(self._text)  # now, since an EAGLE-3 head reads what the target thought
-            # when sampling, a clock must not decide which random numbers are drawn
+                self._drafter.read(self._text)  # only now, since an EAGLE-3 head reads the target's hidden states
+            # when sampling, timing must not affect which random numbers are drawn
             timing = None if self._sampling.do_sample else Timing(drafted - began, verified - drafted)
             self._drafter.learn(len(ids), accepted, fed, timing)
         ended = perf_counter()
@@ -179,7 +179,7 @@ class TracedDecoder:
         return Verification(index, choice)
 
     def _distributions(self, ids: Sequence[int], logits: Logits) -> Iterator[Probabilities]:
-        """The target's distribution at each position, given the proposals before it."""
+        """Yield the target's distribution at each position, given the proposals before it."""
         for index, row in enumerate(logits):
             yield distribution(row, self._sampling, self._seen(ids[:index]))
 
@@ -187,7 +187,7 @@ class TracedDecoder:
         return {*self._text, *ids} if self._sampling.repetition_penalty != 1 else ()
 
     def _cut(self, committed: list[int]) -> list[int]:
-        """Stop at an end-of-text token, unless it is ignored, and note why the request ended."""
+        """Cut after an end-of-text token, unless ignored, and set the finish reason."""
         if not self._request.ignore_eos:
             for index, token in enumerate(committed):
                 if token in self._ends:

@@ -1,4 +1,4 @@
-"""What proposes tokens: a draft model, one with a different tokenizer, or the text so far."""
+"""Drafters: a draft model, one with a different tokenizer, or the text so far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ from specdemo.strategies import Source
 
 @dataclass
 class Proposal:
-    """A proposed token, and how to compute the draft's distribution, if it has one.
+    """A proposed token, with a function that computes the draft's distribution, if it has one.
 
-    Greedy verification does not need it, so it is computed only for display. A policy that asks for the token's
-    probability while the clock runs gets its `confidence`, if that is faster to compute.
+    Greedy verification does not need the distribution, so it is computed only for display. `confidence`, where
+    cheaper, computes the token's probability for policies that need it on the clock.
     """
 
     id: int
@@ -45,7 +45,7 @@ class Proposal:
 
 
 def certain(token: int, vocabulary: int) -> Proposal:
-    """A copied token, which is proposed with certainty."""
+    """Return a copied token, proposed with probability 1."""
 
     def distribution() -> Probabilities:
         result = np.zeros(vocabulary)
@@ -56,19 +56,19 @@ def certain(token: int, vocabulary: int) -> Proposal:
 
 
 class Drafter(Protocol):
-    """Proposes how a text continues."""
+    """Proposes continuations of a text."""
 
     def read(self, text: Sequence[int]) -> None:
-        """Take in the prompt."""
+        """Read the prompt."""
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """At most `limit` tokens, as many as the request's strategy asks for."""
+        """Return at most `limit` tokens, as many as the strategy asks for."""
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """What became of a round's proposals; see `LookaheadPolicy.learn`."""
+        """Learn from a round's outcome; see `LookaheadPolicy.learn`."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """For each token from this index on, whether it would have been proposed; None if undefined."""
+        """Return whether each token from index `first` on would have been proposed; None if undefined."""
 
 
 class ModelDrafter:
@@ -84,10 +84,10 @@ class ModelDrafter:
         random: Uniform,
         singly: bool = False,
     ) -> None:
-        """A drafter on the draft's sequence, which proposes nothing beyond its `context`, in tokens.
+        """Create a drafter on the draft's sequence; it proposes nothing beyond `context` tokens.
 
         `vocabulary` is the target's number of logits, which a draft with the same tokenizer may pad differently.
-        After a fully accepted round the draft has two tokens to read: in two passes (`singly`) or in one.
+        After a fully accepted round the draft has two tokens to read: in two passes if `singly`, else in one.
         """
         self._singly = singly
         self._sequence = sequence
@@ -98,16 +98,16 @@ class ModelDrafter:
         self._random = random
 
     def read(self, text: Sequence[int]) -> None:
-        """Fill the draft's cache."""
+        """Prefill the draft's cache."""
         if self._fits(text):
             self._sequence.logits(text)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """Decode with the draft until the policy has enough."""
+        """Decode with the draft until the policy stops."""
         if self._context is not None:
             limit = min(limit, self._context - len(text))
 
-        ids = list(text)  # copied once a round: the clock runs
+        ids = list(text)  # copied once per round, on the clock
 
         def choose(before: Sequence[Proposal]) -> Proposal:
             if before:
@@ -124,11 +124,11 @@ class ModelDrafter:
         return proposals
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Pass it on to the policy."""
+        """Pass the outcome on to the policy."""
         self._policy.learn(proposed, accepted, fed, timing)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Greedy choices compared with the text; a draft that samples has no single choice."""
+        """Compare greedy choices with the text; None if the draft samples, or the text exceeds its context."""
         if self._sampling.do_sample or not self._fits(text):
             return None
         return draft_agreement(self._sequence, text, first, self._sampling, self._vocabulary)
@@ -150,7 +150,7 @@ class ModelDrafter:
 
 
 class TextDrafter:
-    """Copies what followed before, as an index of the text finds it."""
+    """Copies earlier continuations found by a text index."""
 
     def __init__(self, index: TextIndex, vocabulary: int) -> None:
         self._index = index
@@ -161,40 +161,40 @@ class TextDrafter:
         self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """The tokens found, each with certainty."""
+        """Return the tokens found."""
         found = self._index.find(text, limit)
         return [certain(token, self._vocabulary) for token in found.tokens]
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Counts are of the text, whatever was accepted."""
+        """Do nothing: counts are of the text, whatever was accepted."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Not defined: what is found depends on where the rounds begin."""
+        """Return None: matches depend on where rounds begin."""
         return None
 
 
 class SourcesDrafter:
-    """In every round what the automatic lookahead chooses: a copy of what followed before, the draft, or nothing.
+    """Per round, whichever source the automatic lookahead chooses: a copy, the draft, or nothing.
 
-    The draft's cache catches up with what was committed meanwhile when the draft proposes next.
+    When the draft proposes next, its cache catches up with what was committed in between.
     """
 
     def __init__(self, drafter: ModelDrafter, policy: AutoPolicy, index: TextIndex, vocabulary: int) -> None:
-        """`policy` is the drafter's, too."""
+        """Create a drafter; `policy` must be the model drafter's own."""
         self._drafter = drafter
         self._policy = policy
         self._index = index
         self._vocabulary = vocabulary
-        self._found, self._length = list[Match](), 0  # in this round's text, and how long that was
+        self._found, self._length = list[Match](), 0  # of this round's text, and that text's length
         self._copied = False
 
     def read(self, text: Sequence[int]) -> None:
-        """Fill the draft's cache, and index the prompt."""
+        """Prefill the draft's cache, and index the prompt."""
         self._drafter.read(text)
         self._index.find(text, 0)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """A copy, or what the draft proposes; nothing while it rests."""
+        """Return a copy or the draft's proposals, if any."""
         self._policy.judged(self._found, text[self._length :])
         self._found, self._length = self._index.matches(text, self._policy.cap), len(text)
         copy = self._policy.copied(self._found)
@@ -204,22 +204,22 @@ class SourcesDrafter:
         return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Pass it on to the policy."""
+        """Pass the outcome on to the policy."""
         self._policy.learn(proposed, accepted, fed, timing, copy=self._copied)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """The draft's."""
+        """Return the draft's agreement."""
         return self._drafter.agreement(text, first)
 
 
 class TranslatingDrafter:
-    """A draft model with a different tokenizer, in greedy decoding.
+    """A draft model with a different tokenizer, in greedy decoding (universal assisted decoding).
 
-    As in transformers' universal assisted generation, the draft reads the text in its own tokens, and the text it
-    proposes is encoded for the target. Such proposals have no probability: the target's tokens are not the draft's.
+    As in transformers, the draft reads the text in its own tokens, and the text it proposes is re-encoded for the
+    target. Such proposals have no probability, since the target's tokens are not the draft's.
     """
 
-    _CONTEXT = 16  # target tokens re-encoded with the proposal, so that the join is tokenized consistently
+    _CONTEXT = 16  # target tokens re-encoded with the proposal, to tokenize the join consistently
 
     def __init__(self, drafter: ModelDrafter, theirs: Tokenizer, ours: Tokenizer) -> None:
         self._drafter = drafter
@@ -227,14 +227,14 @@ class TranslatingDrafter:
         self._ours = ours
 
     def read(self, text: Sequence[int]) -> None:
-        """Fill the draft's cache."""
+        """Prefill the draft's cache."""
         if their_text := self._theirs.encode(self._ours.decode(text)):
             self._drafter.read(their_text)
 
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
-        """The draft's continuation in the target's tokens."""
+        """Return the draft's continuation in the target's tokens."""
         their_text = self._theirs.encode(self._ours.decode(text))
-        if not their_text:  # the text so far is special tokens only
+        if not their_text:  # the text so far is all special tokens
             return []
         proposals = self._drafter.propose(their_text, limit)
         continuation = [proposal.id for proposal in proposals]
@@ -247,16 +247,16 @@ class TranslatingDrafter:
         return [Proposal(token, None) for token in new[: min(limit, len(proposals))]]
 
     def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
-        """Tell the draft's policy."""
+        """Pass the outcome on to the draft's policy."""
         self._drafter.learn(proposed, accepted, fed, timing)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
-        """Not defined: the draft's tokens are not the target's."""
+        """Return None: the draft's tokens are not the target's."""
         return None
 
 
 def _end_of(context: Sequence[int], encoded: Sequence[int]) -> int | None:
-    """Where the context ends, after a few tokens that encoding may put in front; None if it is not found."""
+    """Find the end of the context, which encoding may prefix with a few tokens; None if not found."""
     for start in range(min(3, len(encoded))):
         if list(encoded[start : start + len(context)]) == list(context):
             return start + len(context)

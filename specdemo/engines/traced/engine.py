@@ -36,7 +36,7 @@ from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
 
 _Role = Literal["plain", "speculative", "draft"]
-"""Whose cache it is: both sides of a race run on the same target, each on its own text."""
+"""Owner of a cache: both sides of a race share the target, each with its own text."""
 
 _KEPT = 2  # texts whose caches are kept: the warm-up's and the chat's
 
@@ -44,7 +44,7 @@ _DRAFTED_TOKENS = 64  # while draft steps are timed
 
 
 class Experiences:
-    """Of one pair."""
+    """Stored `Experience` of one pair, per strategy."""
 
     def __init__(self, pair: ModelPair) -> None:
         models = [(model.name, model.weights, model.weight_bytes) for model in (pair.target, pair.draft) if model]
@@ -52,20 +52,20 @@ class Experiences:
         self._latest: dict[str, Experience] = {}
 
     def of(self, strategy: Strategy) -> Experience | None:
-        """What earlier requests of this strategy taught; None before the first."""
+        """Return the experience of earlier requests with this strategy; None before the first."""
         latest = self._latest.get(strategy.name)
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # none, or of another version
+        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # missing, or of another version
             values = latest.to_dict() if latest is not None else json.loads(self._file(strategy.name).read_bytes())
             return Experience.from_dict(values)
         return None
 
     def keep(self, strategy: Strategy, experience: Experience) -> None:
-        """Keep what a request is going to learn; what the one before learnt is written."""
+        """Register the experience a new request will update; write that of earlier ones."""
         self.write()
         self._latest[strategy.name] = experience
 
     def write(self) -> None:
-        """Write everything, if anything can be written to the cache."""
+        """Write everything, if the cache is writable."""
         for name, experience in self._latest.items():
             path = self._file(name)
             with suppress(OSError, SpecdemoError):
@@ -78,18 +78,18 @@ class Experiences:
 
 
 class TracedEngine:
-    """A loaded pair and its decoders."""
+    """A pair loaded in our own loop."""
 
     remote = False
     sides = SIDES
 
     def __init__(self, pair: ModelPair, *, thoroughness: Thoroughness = THOROUGH) -> None:
-        """Load target and draft. Models whose tokenizers differ can be paired too, in greedy decoding.
+        """Load target and draft. Pairs with different tokenizers are supported in greedy decoding.
 
         Raises:
             PairError: the draft is an EAGLE-3 head that does not fit the target.
             DeviceError: this machine has no such device, or it cannot be used.
-            LoadError: OpenVINO refused to load a model.
+            LoadError: OpenVINO cannot load a model.
         """
         check_engine(pair, "traced")
         self.pair = pair
@@ -115,11 +115,12 @@ class TracedEngine:
         self.environment = describe_environment(pair)
 
     def decoder(self, request: Request, costs: Costs | None = None) -> Decoder:
-        """A decoder of the request.
+        """Return a decoder for the request.
 
         Raises:
-            PairError, SettingsError: the pair cannot be decoded in the request's strategy, or it names the automatic
-                lookahead while step costs are unknown.
+            PairError, SettingsError: the pair cannot be decoded with the request's strategy, or the automatic
+            lookahead
+                lacks step costs.
         """
         check_request(self.pair, "traced", request)
         plain = isinstance(request.strategy, Plain)
@@ -135,9 +136,9 @@ class TracedEngine:
         )
 
     def pass_seconds(self, prompt: str, *tokens: int) -> Generator[float]:
-        """Seconds of target passes that verify this number of tokens, repeatedly after the same text.
+        """Yield the seconds of target passes over this many tokens, each after the same text.
 
-        Where passes cannot be padded, the cost of a change is of no use, so several numbers do not alternate there.
+        Where passes cannot be padded, the shape-change cost has no use, so several lengths yield nothing.
         """
         if len(tokens) > 1 and not self._model("plain").paged:
             return
@@ -153,18 +154,17 @@ class TracedEngine:
     def log_probabilities(
         self, request: Request, before: Sequence[int], tokens: Sequence[int], *, apart: bool
     ) -> list[float] | None:
-        """From the target's logits, with the request's repetition penalty."""
+        """Return log-probabilities from the target's logits, with the request's repetition penalty."""
         start = [*self._tokenizer.encode_prompt(request), *before]
         sequence = self._model("plain").sequence(len(start) + len(tokens), kv_cache=request.kv_cache)
         return log_probabilities(sequence, start, tokens, request.sampling, apart=apart)
 
     def count_tokens(self, text: str) -> int:
-        """Number of the target's tokens in a text."""
         return len(self._tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Rounds with this lookahead."""
-        if self.pair.draft is None or self.pair.translated:  # a proposal is then not one step
+        """Return measured rounds with this lookahead; empty without a draft or with a translated one."""
+        if self.pair.draft is None or self.pair.translated:  # a translated proposal is not one step
             return []
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)
         with closing(rounds_of(self.decoder(request))) as rounds:
@@ -180,7 +180,7 @@ class TracedEngine:
 
     @cached_property
     def _table(self) -> Table | None:
-        """What the target usually says, if a table of that stands in the folder of its draft or its own."""
+        """The table of the target's frequent continuations, if its draft's folder or its own has one."""
         for model in (self.pair.draft, self.pair.target):
             path = None if model is None or model.eagle3 else folder_of(model) / TABLE
             if path is not None and path.is_file():
@@ -189,11 +189,10 @@ class TracedEngine:
         return None
 
     def counters(self, request: Request, wrote: Sequence[int], *, reload: bool) -> Counters | None:
-        """It records every proposal itself."""
+        """Return None: this engine records every proposal itself."""
         return None
 
     def close(self) -> None:
-        """Free all models."""
         self._experience.write()
         self._target = self._draft = self._head = None
         self._kept.clear()
@@ -204,7 +203,7 @@ class TracedEngine:
         return model
 
     def _sequence(self, role: _Role, text: Sequence[int], capacity: int, *, kv_cache: bool) -> ModelSequence:
-        """A sequence of a model for this text; with prefix caching, one that holds part of it, if there is one."""
+        """Return a sequence for this text; with prefix caching, the kept one that shares most of it."""
         model = self._model(role)
         if not (self.pair.runtime.enable_prefix_caching and kv_cache):
             return model.sequence(capacity, kv_cache=kv_cache)
@@ -215,7 +214,7 @@ class TracedEngine:
         return max(kept, key=lambda sequence: sequence.shared(text))
 
     def _drafter(self, request: Request, costs: Costs | None) -> tuple[OpenDrafter, Follow]:
-        """What makes the drafter for the request's strategy, and what changes that strategy."""
+        """Return a function that opens the drafter for the request's strategy, and one that updates the strategy."""
         vocabulary, strategy = self._model("speculative").vocabulary, request.strategy
         if not strategy.drafter.model:
             index = index_of(strategy, self._table)
@@ -227,7 +226,7 @@ class TracedEngine:
 
             return open_index, index.update_strategy
         context = self.pair.draft.context_length if self.pair.draft is not None else None
-        # when sampling, a seed reproduces a run only if every run begins alike
+        # when sampling, a seed reproduces a run only if every run starts from the same state
         learns = strategy.needs_costs and not request.sampling.do_sample
         experience = self._experience.of(strategy) if learns else None
         policy = policy_for(strategy, costs, experience)  # raises before anything is started
@@ -259,7 +258,7 @@ def _load(model: Model, runtime: RuntimeSettings, device: str, adapt: Adapt = la
 
 
 def _own_tokenizer(target: Tokenizer, draft: Model) -> Tokenizer | None:
-    """The draft's tokenizer if it is not the target's."""
+    """Return the draft's tokenizer, or None if the target's serves both."""
     tokenizer = Tokenizer(draft)
     try:
         target.check_fits(tokenizer)
