@@ -73,7 +73,6 @@ class Child:
 
     @property
     def process_id(self) -> int:
-        """Id of the process."""
         assert self._process.pid is not None
         return self._process.pid
 

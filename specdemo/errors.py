@@ -1,8 +1,8 @@
-"""The errors a user can meet. Each message is one sentence that ends in what to do.
+"""Errors that users can meet. Each message is one sentence that ends with what to do.
 
 SpecdemoError
 ├── UsageError            the request cannot be run; nothing was started
-│   ├── SettingsError     a setting is out of its range, or two settings contradict each other
+│   ├── SettingsError     a setting is out of range, or two settings contradict each other
 │   ├── PromptError       the prompt is empty, or too long for the model
 │   ├── FileError         a file is not what was expected
 │   ├── UnknownNameError  there is no model, or no pair, of this name

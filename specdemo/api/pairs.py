@@ -335,7 +335,7 @@ def sweep(
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Experiment:
-    """Measure which draft length, confidence threshold or policy is fastest for these prompts on this machine.
+    """Measure which lookahead, confidence threshold or policy is fastest for these prompts on this machine.
 
     `on_progress` is called with a `Progress` after every run.
 
@@ -388,7 +388,7 @@ def load_test(
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Experiment:
-    """Measure the speedup at each concurrency in `levels`, for one strategy or for each draft length in `lookaheads`.
+    """Measure the speedup at each concurrency in `levels`, for one strategy or for each lookahead in `lookaheads`.
 
     `prompts` is a JSON Lines file, or the bundled suite by default, of which at most `limit` are used. With `memory`,
     memory use is measured as well. `on_progress` is called with a `Progress` after every block.

@@ -118,7 +118,7 @@ def models(directory: Path | None) -> list[str] | str:
 
 
 def speculation(pair: ModelPair, *, measure: bool) -> dict[str, Any]:
-    """Return a pair's step costs and each draft length's highest possible gain, or why they were not measured."""
+    """Return a pair's step costs and the highest possible gain of each lookahead, or why they were not measured."""
     found: dict[str, Any] = {"pair": pair.name, "allows": []}
     found |= dict.fromkeys(("engine", "costs", "other_load", "failed"))
     if not measure:
@@ -135,7 +135,7 @@ def speculation(pair: ModelPair, *, measure: bool) -> dict[str, Any]:
 
 
 def allows(costs: Costs | None) -> list[dict[str, Any]]:
-    """Return, per draft length: v(γ + 1), the speedup with every proposal accepted, and the α from which it gains."""
+    """Return, per lookahead: v(γ + 1), the speedup with every proposal accepted, and the α from which it gains."""
     if costs is None:
         return []
     drafter = "lookup" if costs.draft_step is None else "model"

@@ -130,14 +130,14 @@ LINE_SECONDS = 10.0
 
 
 class Announce(Protocol):
-    """Announces the current activity; a change of `detail` alone prints no new line."""
+    """Function that announces the current activity; a change of `detail` alone prints no new line."""
 
     def __call__(self, doing: str, detail: str = "") -> None:
-        """Say it."""
+        """Announce an activity."""
 
 
 Show = Callable[[str, int, int | None, float | None], None]
-"""Shows the current activity, the number of finished runs, the total, and the estimated seconds left, if known."""
+"""Function that shows the current activity, finished runs, the total, and the estimated seconds left, if known."""
 
 
 @contextmanager

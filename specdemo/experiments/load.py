@@ -60,10 +60,10 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
 
     @cached_property
     def variants(self) -> dict[str, GenerationSettings]:
-        """Speculative strategies to compare, by name: the plan's own, or one per draft length.
+        """Speculative strategies to compare, by name: the plan's own, or one per lookahead.
 
         Raises:
-            SettingsError: a draft length is out of range, or has no effect with these settings.
+            SettingsError: a lookahead is out of range, or has no effect with these settings.
         """
         if self.lookaheads and not has_lookahead(self.settings):
             raise SettingsError(
@@ -157,7 +157,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
 
 
 def has_lookahead(settings: GenerationSettings) -> bool:
-    """Check if these settings have a draft length that can be varied."""
+    """Check if these settings have a lookahead that can be varied."""
     return "num_assistant_tokens" in settings.strategy.parameters()
 
 
@@ -181,7 +181,7 @@ def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], 
 
 
 class _Server:
-    """Serves blocks, with the same requests on all sides."""
+    """Server of blocks, with the same requests on all sides."""
 
     def __init__(self, engine: BatchEngine, plan: LoadPlan, stop: Stop) -> None:
         self._engine = engine

@@ -347,13 +347,13 @@ def _levels(found: Sequence[Point]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-# The best draft length per load, for servers that can vary it: vLLM takes such a list in its speculative config.
+# The best lookahead per load, for servers that can vary it: vLLM takes such a list in its speculative config.
 
 Schedule = list[list[int]]
 
 
 def schedule(chosen: Sequence[Best], variants: dict[str, GenerationSettings]) -> Schedule | None:
-    """Return rows of [min requests, max requests, draft length], 0 for plain decoding, up to the highest concurrency.
+    """Return rows of [min requests, max requests, lookahead], 0 for plain decoding, up to the highest concurrency.
 
     Concurrencies between two measured ones follow the lower. None if speculation never wins, or if a method other
     than a draft model with constant length was measured.

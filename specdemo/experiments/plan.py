@@ -30,7 +30,7 @@ from specdemo.strategies import EngineName
 S = TypeVar("S")
 R = TypeVar("R", bound=Row)
 Load = Callable[..., Engine]
-"""Loads an engine by name, with the plan's pair unless another one is given."""
+"""Function that loads an engine by name, with the plan's pair unless another one is given."""
 Stop = Callable[[], bool]
 
 

@@ -45,7 +45,7 @@ def candidates(
     """Return the settings to try with this pair, engine and drafter, including policies without a number.
 
     Raises:
-        SettingsError: a draft length or threshold is out of range, or there is nothing to try.
+        SettingsError: a lookahead or threshold is out of range, or there is nothing to try.
     """
     given = {"num_assistant_tokens": lookaheads, "assistant_confidence_threshold": thresholds}
     for name, values in given.items():
@@ -62,7 +62,7 @@ def candidates(
     for strategy in able:
         changed = partial(_candidate, settings, policy=strategy.policy.name)
         if "num_assistant_tokens" in strategy.parameters():
-            least = settings.tree_depth  # a tree's draft length is at least its depth
+            least = settings.tree_depth  # a tree's lookahead is at least its depth
             found += [changed("lookahead", n, num_assistant_tokens=n) for n in lookaheads if n >= least]
         elif "assistant_confidence_threshold" in strategy.parameters():
             found += [changed("threshold", value, assistant_confidence_threshold=value) for value in thresholds]

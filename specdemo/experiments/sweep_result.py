@@ -23,7 +23,7 @@ _PASSES = (2, 5, 17)  # tokens per pass: at the shortest lookahead, the default,
 
 
 class Candidate(Record):
-    """A setting to try: a draft length, a confidence threshold, or a policy without a value."""
+    """A setting to try: a lookahead, a confidence threshold, or a policy without a value."""
 
     kind: Literal["lookahead", "threshold", "policy"]
     name: str
@@ -47,7 +47,7 @@ class Recommendation(Record):
 class Sweep(Result):
     """Everything measured so far. `prediction` is not measured but computed from `costs` and `acceptance`.
 
-    `acceptance` is accepted / judged over all trials at constant draft lengths. Nothing is predicted for prompt
+    `acceptance` is accepted / judged over all trials at constant lookaheads. Nothing is predicted for prompt
     lookup, which proposes only in some rounds, nor without a KV cache, since the costs were measured with one.
     `fresh` holds the later runs of the fastest setting.
     """
@@ -209,7 +209,7 @@ def _figures(point: Point) -> dict[str, Any]:
 
 
 def charts(sweep: Sweep) -> dict[str, Chart]:
-    """Return charts of speedup and acceptance by draft length, of policies, and of where the time goes."""
+    """Return charts of speedup and acceptance by lookahead, of policies, and of where the time goes."""
     constant = [point for point in sweep.points if point.candidate.kind == "lookahead"]
     others = [point for point in sweep.points if point.candidate.kind != "lookahead"]
     shown = {}

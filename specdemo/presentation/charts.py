@@ -150,7 +150,7 @@ def confidence_figure(run: Run) -> go.Figure:
 
 
 def lookahead_figure(comparison: Comparison) -> go.Figure:
-    """Plot the draft length of each round, next to the oracle's at the same position."""
+    """Plot the lookahead of each round, next to the oracle's at the same position."""
     figure = base_figure()
     rounds = comparison.speculative.rounds
     numbers = list(range(1, len(rounds) + 1))

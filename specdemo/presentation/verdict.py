@@ -241,7 +241,7 @@ def _allowed(comparison: Comparison) -> str:
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
-    """Return a perfect draft's speedup and length; None if steps were not measured, or the machine was disturbed."""
+    """Return a perfect draft's speedup and lookahead; None if steps were not measured, or were disturbed."""
     settings, speedup = comparison.settings, of_comparison(comparison)
     disturbed = any(caution.kind in ("other load", "v(n) below 1") for caution in warnings(comparison))
     if comparison.costs is None or settings.kv_cache == "off" or disturbed:

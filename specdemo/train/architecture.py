@@ -71,7 +71,7 @@ class Layer(nn.Module):
         self.register_buffer("frequencies", torch.from_numpy(frequencies.copy()), persistent=False)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, [batch, heads, tokens, head_dim], the latter repeated for all heads."""
+        """Project to queries, keys and values, [batch, heads, tokens, head_dim], repeating shared keys and values."""
         batch, tokens, _ = x.shape
         angles = torch.arange(tokens)[:, None] * self.frequencies
         cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
@@ -103,7 +103,7 @@ class Layer(nn.Module):
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Causal attention, [batch, heads, tokens, head_dim].
+    """Return causal attention, [batch, heads, tokens, head_dim].
 
     On CPUs PyTorch's own takes two to five times as long with its gradient, for texts of this length.
     """

@@ -68,7 +68,7 @@ class Evaluation:
     """Share of the target's tokens outside the draft's vocabulary."""
 
     acceptance_length: dict[int, float]
-    """Mean acceptance length τ, tokens committed per target pass, by draft length."""
+    """Mean acceptance length τ, tokens committed per target pass, by lookahead."""
 
     kinds: Groups = field(default_factory=dict)
     """By kind of task."""
@@ -146,7 +146,7 @@ def answers_of(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
 
 
 def acceptance_length(rights: list[Right], lookahead: int) -> float:
-    """Return the tokens committed per target pass over whole answers, at a constant draft length."""
+    """Return the tokens committed per target pass over whole answers, at a constant lookahead."""
     tokens = passes = 0
     for steps in rights:
         at, end = 0, steps.shape[1]
@@ -202,7 +202,7 @@ def costs_of(pair: ModelPair) -> Costs | None:
 
 
 def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, float | None]:
-    """Return the draft length with the highest predicted speedup, τ / (γc + v(γ+1)), and that speedup, if known."""
+    """Return the lookahead with the highest predicted speedup, τ / (γc + v(γ+1)), and that speedup, if known."""
     cost = None if costs is None else metrics.draft_cost(costs)
     if costs is None or cost is None:
         return 4, None
@@ -215,7 +215,7 @@ def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, fl
 
 
 def race_summary(pair: ModelPair, request: Request, lookahead: int, effort: Effort = FULL) -> str:
-    """Race at a constant draft length, under the repetition penalty; return a sentence on the results."""
+    """Race at a constant lookahead, under the repetition penalty; return a sentence on the results."""
     random = Random(f"{request.seed} races")
     made = [from_pattern(random, []).text for _ in range(effort.races)] if pair.target.chat_template else []
     prompts = made or OPENINGS[: effort.races]

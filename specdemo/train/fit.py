@@ -53,7 +53,7 @@ class Check(Protocol):
 
     @property
     def loss(self) -> float:
-        """Lower is better."""
+        """Held-out loss; lower is better."""
 
     @property
     def agreement(self) -> float:

@@ -159,8 +159,8 @@ class Loss(torch.autograd.Function):
     """Mean loss of a draft's distributions q against the target's p, both under the penalty.
 
     Gradients are computed together with the loss, one conversation at a time, whose logits fit into the CPU cache.
-    With respect to the logits they are q − p, q − one-hot(argmax p), and q (M − m) / A for the acceptance A = Σ
-    min(p, q), where m is 1 for tokens with q < p, else 0, and M = Σ m q.
+    With respect to the logits they are q − p, q − one-hot(argmax p), and q (M − m) / A for the acceptance
+    A = Σ min(p, q), where m is 1 for tokens with q < p, else 0, and M = Σ m q.
     """
 
     @staticmethod

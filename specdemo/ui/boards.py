@@ -330,7 +330,7 @@ def _note(step: Round) -> str:
 
 
 def _passes_table(comparison: Comparison) -> Markup:
-    """Return target and draft passes of this run, of a constant draft length of 5, and of the oracle."""
+    """Return target and draft passes of this run, of a constant lookahead of 5, and of the oracle."""
     run = comparison.speculative
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_accepted_length(run))]
     for name, passes in metrics.alternative_passes(comparison):

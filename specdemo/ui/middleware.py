@@ -161,7 +161,7 @@ _EXPIRED += '"session_not_found":true,"success":false}\n\n'
 
 
 class Checks:
-    """Refuses requests that come from other sites, name closed routes, or exceed a limit."""
+    """Middleware that refuses requests from other sites, to closed routes, or beyond a limit."""
 
     def __init__(
         self,

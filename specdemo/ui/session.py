@@ -114,7 +114,7 @@ class Sessions:
         try:
             check_prompt(
                 Request.of(prompt, settings, tuple(history))
-            )  # before an earlier run makes room for this one
+            )  # checked before this run replaces an earlier one
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
                     if progress is None:

@@ -22,7 +22,7 @@ TICK_SECONDS = 1.0
 _LOADING_GRACE = (
     0.5  # seconds after a Stop; only ending the process stops OpenVINO while it reads and compiles a model
 )
-_UNMOVED = (0.0, 0.0)  # a draft length of 0 stands for none
+_UNMOVED = (0.0, 0.0)  # a lookahead of 0 stands for no change
 _DIED = "The engine's process died, perhaps for lack of memory; run again to restart it."
 _HUNG = "The engine's process no longer responded and was ended; run again, and another one starts."
 _GRACE = 30.0  # longer than a round takes
@@ -150,7 +150,6 @@ class Worker:
 
     @property
     def process_id(self) -> int:
-        """Id of the child process."""
         return self._child.process_id
 
     @property

@@ -276,7 +276,6 @@ APPLIED = (*DECODING, "kv_cache")
 """Controls that change when a measured setting is applied."""
 ANATOMY = "anatomy"
 COMPARE = "compare"
-"""Tab id."""
 FIND = "Find my best setting"
 QUICK, THOROUGH = "30 seconds", "Thorough"
 _FROM_BROWSER = script("settings.js", "withChat")
