@@ -6,8 +6,7 @@
     run = specdemo.compare(pair, "Tell me a story about a fox.", num_assistant_tokens=3)
     run.speedup
 
-See `docs/python.md`. Importing this is quick and changes nothing in the process: what a name stands for is imported
-when it is first used.
+See `docs/python.md`. Importing this package is fast and has no side effects: names are imported on first use.
 """
 
 from specdemo.version import __version__ as __version__

@@ -1,19 +1,19 @@
-"""A child process: spawned, read over a pipe, and ended at any moment.
+"""Child processes: spawned, read over a pipe, and ended at any moment.
 
-Whatever can crash, stall or fill the memory runs in one: decoding, downloads, conversions, measurements of memory.
-For work that is done once:
+Anything that can crash, stall or fill the memory runs in one: decoding, downloads, conversions, measurements of
+memory. For a single piece of work:
 
     for message in follow(work, argument, name="specdemo work", died=FetchError("It ended unexpectedly; try again."))
 
-`work(argument)` is an iterator, made in the child. `follow` yields what it yields, and None whenever it has been
-silent for a moment, so that the caller can check a growing file or a Stop. Closing what `follow`
-returned ends the child. A `SpecdemoError` that the work raises is raised here, and `died` if the process ended before
-the work. Work and arguments must be picklable: a function of a module, a `partial` of one.
+`work(argument)` is an iterator, created in the child. `follow` yields what it yields, and None after each short
+silence, so that the caller can check a growing file or a Stop. Closing the generator ends the child. A
+`SpecdemoError` from the work is raised in the parent, and `died` is raised if the process ended before the work. Work
+and arguments must be picklable, such as a module's function or a `partial` of one.
 
-`apart` is for what strangers sent: it does one piece of work within limits on memory, processor time and time, two at
+`apart` is for untrusted input: it does one piece of work within limits on memory, CPU time and elapsed time, two at
 once, and `finished` waits for it.
 
-`Child` is the process itself, for one that is given several jobs. `program` runs another program in the same way.
+`Child` is the process itself, for several jobs. `program` runs another program in the same way.
 """
 
 import atexit
@@ -43,7 +43,7 @@ _NICE = 10
 
 
 class Sign(Enum):
-    """What `Child.receive` returns besides messages: silence, or the end of the work."""
+    """Results of `Child.receive` other than messages: silence, or the end of the work."""
 
     SILENCE = auto()
     END = auto()
@@ -52,11 +52,11 @@ class Sign(Enum):
 class Child:
     """A process that runs `main(connection, *arguments)`.
 
-    It ends when `end` is called or when this process ends, however that happens: nothing outlives its parent.
+    It ends when `end` is called or when this process ends, however that happens: no child outlives its parent.
     """
 
     def __init__(self, main: Callable[..., None], *arguments: Any, name: str) -> None:
-        """Start it. `main` and its arguments must be picklable."""
+        """Start the process. `main` and its arguments must be picklable."""
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         # not a daemon in multiprocessing's sense, since those may not have children
@@ -68,28 +68,27 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """True while the process runs."""
         return self._process.is_alive()
 
     @property
     def process_id(self) -> int:
-        """Id of the process."""
         assert self._process.pid is not None
         return self._process.pid
 
     def send(self, message: Any) -> None:
-        """Send it something picklable.
+        """Send something picklable.
 
         Raises:
-            OSError: it is gone.
+            OSError: the process is gone.
         """
         self._connection.send(message)
 
     def receive(self, seconds: float) -> Any:
-        """The next message, or `Sign.SILENCE` if none comes within `seconds`.
+        """Return the next message, or `Sign.SILENCE` if none comes within `seconds`.
 
         Raises:
-            EOFError: it is gone.
+            EOFError: the process is gone.
         """
         try:
             return self._connection.recv() if self._connection.poll(seconds) else Sign.SILENCE
@@ -97,11 +96,11 @@ class Child:
             raise EOFError from error
 
     def kill(self) -> None:
-        """Kill it, so that whoever reads from it finds it gone; it still has to be ended."""
+        """Kill the process, so that its readers find it gone; `end` must still be called."""
         self._process.kill()
 
     def end(self) -> None:
-        """End it at once, whatever it is doing."""
+        """End the process at once, whatever it is doing."""
         atexit.unregister(self.end)
         self._connection.close()
         self._process.terminate()
@@ -113,7 +112,7 @@ class Child:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Start processes that Ctrl+C does not reach: a terminal sends it to all, and their parent ends them."""
+    """Start processes out of reach of Ctrl+C, which a terminal sends to all; their parent ends them."""
     if sys.platform == "win32":
         yield
         return
@@ -126,9 +125,9 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _script_hidden() -> Iterator[None]:
-    """Keep a script from being run again by a child, so that it needs no `if __name__ == "__main__"`.
+    """Keep children from running the main script again, so that it needs no `if __name__ == "__main__"`.
 
-    A spawned process imports its parent's main module, for what is pickled from there. A module that was started with
+    A spawned process imports its parent's main module, for what was pickled from it. A module started with
     `python -m`, such as a test's, is left in place.
     """
     script = sys.modules["__main__"]
@@ -143,7 +142,7 @@ def _script_hidden() -> Iterator[None]:
 
 
 def send_all(connection: Connection, messages: Iterable[Any]) -> None:
-    """Send each message, then `Sign.END`; or the `SpecdemoError` that they end in."""
+    """Send each message, then `Sign.END`, or the `SpecdemoError` that ended them."""
     try:
         for message in messages:
             connection.send(message)
@@ -160,12 +159,12 @@ def follow(
     stop: Callable[[], bool] = lambda: False,
     poll_seconds: float = _POLL_SECONDS,
 ) -> Generator[Any]:
-    """What `work(*arguments)` yields in a child process, and None after each silence of `poll_seconds`.
+    """Yield what `work(*arguments)` yields in a child process, and None after each silence of `poll_seconds`.
 
-    `stop` is checked before each wait; once it returns True, this ends. However it ends, the child ends with it.
+    `stop` is checked before each wait; once it returns True, the generator ends. In any case the child ends with it.
 
     Raises:
-        SpecdemoError: what the work raised, or `died` if the child ended before it was done.
+        SpecdemoError: the work raised it, or it is `died`, if the child ended before it was done.
     """
     child = Child(_once, work, arguments, name=name)
     try:
@@ -184,9 +183,9 @@ def follow(
 
 
 class Limits(NamedTuple):
-    """What a piece of work may take: bytes beyond those that its process begins with, and two kinds of seconds.
+    """Limits on a piece of work: memory beyond that of its process at the start, CPU seconds, and elapsed seconds.
 
-    Memory and processor time are limited where the system can: not on Windows.
+    Memory and CPU time are not limited on Windows.
     """
 
     memory: int = 2**30
@@ -205,12 +204,12 @@ def apart(
     limits: Limits = _LIMITS,
     stop: Callable[[], bool] = lambda: False,
 ) -> Generator[None, None, T]:
-    """Return what `work(*arguments)` returns in a child within limits; until then, yield now and then.
+    """Return what `work(*arguments)` returns in a child within limits; until then, yield from time to time.
 
     Two such children run at once, others wait. Closing the generator, or `stop`, ends the child.
 
     Raises:
-        SpecdemoError: what the work raised, or `died` if it was stopped or took more than it may.
+        SpecdemoError: the work raised it, or it is `died`, if the work was stopped or exceeded a limit.
     """
     while not _AT_ONCE.acquire(timeout=_POLL_SECONDS):
         yield
@@ -229,7 +228,7 @@ def apart(
 
 
 def finished(work: Generator[Any, None, T]) -> T:
-    """Wait for what such work returns."""
+    """Wait for a generator such as that of `apart`, and return its result."""
     while True:
         try:
             next(work)
@@ -239,14 +238,14 @@ def finished(work: Generator[Any, None, T]) -> T:
 
 
 class ProgramExit(NamedTuple):
-    """How a program ended: its exit status, and all that it printed."""
+    """Exit status and complete output of a program."""
 
     status: int
     log: str
 
 
 def last_line(log: str) -> str:
-    """The last line of what a program printed."""
+    """Return the last line of a program's output."""
     return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "nothing")
 
 
@@ -255,9 +254,10 @@ def program(
     stop: Callable[[], bool] = lambda: False,
     environment: Mapping[str, str] | None = None,
 ) -> Generator[ProgramExit | None]:
-    """Run another program: None now and then while it runs, then how it ended; `environment` is added to this one's.
+    """Run another program; yield None from time to time, then its exit. `environment` extends this process's own.
 
-    `stop` is checked before each wait; once it returns True, this ends. However it ends, the program ends with it.
+    `stop` is checked before each wait; once it returns True, the generator ends. In any case the program ends with
+    it.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -278,7 +278,7 @@ def program(
 
 
 def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...]) -> Iterator[tuple[T]]:
-    """Do the work in this process, which ends without a word if it takes more than it may."""
+    """Do the work in this process, which ends silently if it exceeds a limit."""
     _restrict(limits)
     try:
         yield (work(*arguments),)
@@ -287,7 +287,7 @@ def _limited(limits: Limits, work: Callable[..., T], arguments: tuple[Any, ...])
 
 
 def _restrict(limits: Limits) -> None:
-    """Limit this process from now on, and let others go first."""
+    """Limit this process from now on, and lower its priority."""
     try:
         import resource
     except ImportError:  # Windows
@@ -313,7 +313,7 @@ def _once(connection: Connection, work: Callable[..., Iterable[Any]], arguments:
 
 
 def _run(main: Callable[..., None], connection: Connection, arguments: tuple[Any, ...]) -> None:
-    """Entry point of the child. Unexpected exceptions are printed there, and the parent finds it gone."""
+    """Run the child. Unexpected exceptions are printed there, and the parent finds the process gone."""
     Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         main(connection, *arguments)

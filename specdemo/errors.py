@@ -1,8 +1,8 @@
-"""The errors a user can meet. Each message is one sentence that ends in what to do.
+"""Errors that users can meet. Each message is one sentence that ends with what to do.
 
 SpecdemoError
 ├── UsageError            the request cannot be run; nothing was started
-│   ├── SettingsError     a setting is out of its range, or two settings contradict each other
+│   ├── SettingsError     a setting is out of range, or two settings contradict each other
 │   ├── PromptError       the prompt is empty, or too long for the model
 │   ├── FileError         a file is not what was expected
 │   ├── UnknownNameError  there is no model, or no pair, of this name
@@ -32,12 +32,12 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = _QUOTED
 
 
 def quoted(given: object) -> str:
-    """What someone gave, as an error repeats it: beyond about 200 characters without its middle."""
+    """Quote user input for an error message, cutting the middle beyond about 200 characters."""
     return _repr.repr(given)
 
 
 class SpecdemoError(Exception):
-    """Root of every error that is shown to the user as it is, without a traceback."""
+    """Root of all errors that are shown to the user as they are, without a traceback."""
 
 
 class UsageError(SpecdemoError):
@@ -45,7 +45,7 @@ class UsageError(SpecdemoError):
 
 
 class SettingsError(UsageError):
-    """A setting is out of its range, or two settings contradict each other."""
+    """A setting is out of range, or two settings contradict each other."""
 
 
 class PromptError(UsageError):
@@ -73,7 +73,7 @@ class FolderError(ModelError):
 
 
 class GGUFError(ModelError):
-    """The file is not a GGUF file, is incomplete, or holds what OpenVINO GenAI cannot read."""
+    """The file is not a GGUF file, is incomplete, or uses something that OpenVINO GenAI cannot read."""
 
 
 class PairError(ModelError):
@@ -105,7 +105,7 @@ class DiskError(FetchError):
 
 
 class ConversionError(FetchError):
-    """The model could not be converted to OpenVINO, or what converts it is not installed."""
+    """The model could not be converted to OpenVINO, or the converter is not installed."""
 
 
 class RunError(SpecdemoError):
@@ -124,4 +124,4 @@ class EngineError(RunError):
 
 
 class ServerError(RunError):
-    """A server did not answer, refused the request, or broke its answer off."""
+    """A server did not answer, refused the request, or broke off its answer."""

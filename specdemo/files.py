@@ -1,8 +1,8 @@
-"""Files: what ships with specdemo, what others wrote, and what specdemo writes.
+"""Files: those shipped with specdemo, those from elsewhere, and those that specdemo writes.
 
-What others wrote is read up to a size limit and parsed without surprises: Python's own JSON parser recurses, so deep
-nesting ends in a RecursionError; it also accepts NaN as a number, and lone surrogates, which nothing can write again.
-Pydantic's parser does none of that.
+Foreign files are read up to a size limit and parsed safely: Python's own JSON parser recurses, so that deep nesting
+ends in a RecursionError, and accepts NaN as well as lone surrogates, which cannot be written again. Pydantic's parser
+does none of that.
 """
 
 import json
@@ -18,21 +18,21 @@ from specdemo.errors import FileError, SpecdemoError, quoted
 
 
 def json_value(text: str | bytes) -> Any:
-    """The value that a JSON text holds. A number too large for a float becomes infinite; records reject it.
+    """Parse a JSON text. A number too large for a float becomes infinite; records reject it.
 
     Raises:
-        ValueError: it is not JSON, is nested too deeply, or holds invalid text.
+        ValueError: it is not JSON, is nested too deeply, or contains invalid text.
     """
     return from_json(text, allow_inf_nan=False)
 
 
 def read_bytes(path: Path, most: int, kind: str) -> bytes:
-    """The content of a file of at most `most` bytes; `kind` says what it should be.
+    """Read a file of at most `most` bytes; `kind` describes the expected file.
 
     Messages omit its folder, which may be the server's.
 
     Raises:
-        FileError: it cannot be read, or is longer.
+        FileError: the file cannot be read, or is larger.
     """
     name = quoted(path.name or str(path))
     try:
@@ -46,7 +46,7 @@ def read_bytes(path: Path, most: int, kind: str) -> bytes:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a text can be encoded: lone surrogates, which JSON can hold, cannot."""
+    """Check if a value is a string that can be encoded, without the lone surrogates that JSON allows."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -54,11 +54,11 @@ def is_text(value: Any) -> bool:
 
 
 SCHEMA = 2
-"""Version of all JSON objects that other programs read."""
+"""Version of all JSON objects for other programs."""
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """A value as JSON, without escaping non-ASCII letters."""
+    """Return a value as JSON, without escaping non-ASCII characters."""
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
@@ -66,29 +66,29 @@ def write_json(content: Mapping[str, Any], path: str | Path, indent: int | None 
     """Write an object as JSON, with the schema version, to a file, or to standard output for `-`.
 
     Raises:
-        SpecdemoError: it cannot be written.
+        SpecdemoError: the file cannot be written.
     """
     value = {"schema": SCHEMA, **content}
     if path == "-":
-        print(json.dumps(value, indent=indent))  # any terminal takes ASCII
+        print(json.dumps(value, indent=indent))  # ASCII, which any terminal can display
     else:
         write_text(json_text(value, indent) + "\n", Path(path))
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a file.
+    """Write a text file as UTF-8.
 
     Raises:
-        SpecdemoError: it cannot be written.
+        SpecdemoError: the file cannot be written.
     """
     write_bytes(text.encode(), path)
 
 
 def write_bytes(content: bytes, path: Path) -> None:
-    """Write a file.
+    """Write a binary file.
 
     Raises:
-        SpecdemoError: it cannot be written.
+        SpecdemoError: the file cannot be written.
     """
     try:
         path.write_bytes(content)
@@ -98,7 +98,7 @@ def write_bytes(content: bytes, path: Path) -> None:
 
 _PACKAGE = Path(__file__).resolve().parent
 
-# A wheel holds `assets/` inside the package; in a checkout it stands beside the package.
+# A wheel has `assets/` inside the package; a checkout has it next to the package.
 ASSETS = next(folder for folder in (_PACKAGE / "assets", _PACKAGE.parent / "assets") if folder.is_dir())
 
 _LIGHT, _DARK = r":root \{(.*?)\}", r"\.dark \{(.*?)\}"
@@ -106,7 +106,7 @@ _LIGHT, _DARK = r":root \{(.*?)\}", r"\.dark \{(.*?)\}"
 
 @cache
 def colours(*, dark: bool = False) -> dict[str, str]:
-    """The page's colours by name, such as `ink`, from its style sheet, for what is drawn outside the page."""
+    """Return the page's colours by name, such as `ink`, from its style sheet, for use outside the page."""
     sheet = (ASSETS / "page" / "tokens.css").read_text(encoding="utf-8")
     found = re.search(_DARK if dark else _LIGHT, sheet, re.DOTALL)
     assert found is not None, "the style sheet begins with its colours"

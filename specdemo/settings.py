@@ -1,7 +1,7 @@
-"""Everything a user can set, in one validated type with one set of limits for page, terminal and API.
+"""Settings: everything a user can set, validated once for page, terminal and API.
 
-Field names follow `openvino_genai.GenerationConfig`. A field's title, description and limits are what the
-page's controls and the terminal's `--help` show, so they are written only here.
+Field names follow `openvino_genai.GenerationConfig`. The page's controls and the terminal's `--help` show each
+field's title, description and limits, so they are written only here.
 """
 
 from collections.abc import Callable
@@ -37,9 +37,9 @@ from specdemo.strategies import (
 Precision = Literal["default", "f32", "f16", "bf16"]
 CachePrecision = Literal["default", "u4", "u8", "f16", "bf16", "f32"]
 WeightsForm = Literal["exact", "int8"]
-"""How the weights of a GGUF file are stored: as they are, or as int8 in groups of 64."""
+"""Storage of a GGUF file's weights: as they are, or as int8 in groups of 64."""
 Weights = Literal["auto", "exact", "int8"]
-"""The same, or whichever a measurement on this machine chose."""
+"""Storage of a GGUF file's weights, where `auto` is the one chosen by a measurement on this machine."""
 
 
 class _Settings(BaseModel):
@@ -47,7 +47,7 @@ class _Settings(BaseModel):
 
     @classmethod
     def checked(cls, **values: Any) -> Self:
-        """Build the settings, or raise `SettingsError` with one sentence about the first value that is wrong."""
+        """Build the settings; raise `SettingsError` with a sentence about the first invalid value."""
         try:
             return cls(**values)
         except ValidationError as error:
@@ -56,7 +56,7 @@ class _Settings(BaseModel):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: the likeliest one, or one drawn from the distribution that these shape."""
+    """Choice of the next token: the likeliest one, or one drawn from a distribution with these parameters."""
 
     do_sample: bool = False
     temperature: float = 1.0
@@ -67,13 +67,13 @@ class Sampling:
 
 
 class Choice:
-    """The values that a text may have, with their labels; asked for each time, since strategies can be added."""
+    """Allowed values of a string, with labels; evaluated each time, since strategies can be added."""
 
     def __init__(self, options: Callable[[], dict[str, str]]) -> None:
         self.options = options
 
     def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """A text that is checked to be one of them."""
+        """Return the schema of a string that must be one of the allowed values."""
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def _checked(self, value: str) -> str:
@@ -84,7 +84,7 @@ class Choice:
 
 
 def choices(field: FieldInfo) -> dict[str, str] | None:
-    """The values of a setting that can have only some, with their labels; None if it can have others."""
+    """Return a setting's allowed values with labels; None if they are not a fixed set."""
     for rule in field.metadata:
         if isinstance(rule, Choice):
             return rule.options()
@@ -97,7 +97,7 @@ _LABELS = {"on": "On", "off": "Off"}
 
 
 class _Chosen(_Settings):
-    """What chooses the strategy; before the strategies' own settings on the page and in the terminal's help."""
+    """Settings that choose the strategy; listed before the strategies' own on the page and in the terminal's help."""
 
     engine: Annotated[EngineName, Choice(lambda: {name: engine.label for name, engine in ENGINES.items()})] = Field(
         "genai",
@@ -113,7 +113,7 @@ class _Chosen(_Settings):
 
 
 class GenerationSettings(Parameters, _Chosen):
-    """How one comparison decodes. Both sides share everything except who proposes tokens."""
+    """Settings of one comparison. Both sides share everything except the source of proposals."""
 
     max_new_tokens: int = Field(128, ge=2, le=2048, title="New tokens", description="maximum length of the answer")
     apply_chat_template: bool = Field(
@@ -163,7 +163,7 @@ class GenerationSettings(Parameters, _Chosen):
     @model_validator(mode="before")
     @classmethod
     def _of_its_drafter(cls, values: Any) -> Any:
-        """Where only a drafter is named, its first policy is meant."""
+        """Choose the drafter's first policy if only a drafter is given."""
         if not isinstance(values, dict) or "policy" in values:
             return values
         able = [one.policy.name for one in STRATEGIES.values() if one.drafter.name == values.get("drafter")]
@@ -171,7 +171,7 @@ class GenerationSettings(Parameters, _Chosen):
 
     @property
     def strategy(self) -> Strategy:
-        """The decoding strategy that the flat settings name."""
+        """Decoding strategy named by the flat settings."""
         strategy = self._named
         assert strategy is not None, "checked below"
         return strategy(*map(self._effective, strategy.parameters()))
@@ -182,16 +182,16 @@ class GenerationSettings(Parameters, _Chosen):
 
     @property
     def _switched(self) -> list[type[Strategy]]:
-        """The strategies that a setting of their own chooses."""
+        """Strategies chosen by a setting of their own."""
         return [one for one in STRATEGIES.values() if one.switch is not None and getattr(self, one.switch)]
 
     def _effective(self, name: str) -> Any:
-        """The value of a setting, or None if the engine does not support it."""
+        """Return the value of a setting, or None if the engine does not support it."""
         return getattr(self, name) if supports(self.engine, name) else None
 
     @property
     def sampling(self) -> Sampling:
-        """How both sides choose their tokens."""
+        """Sampling parameters of both sides."""
         return Sampling(**{field.name: getattr(self, field.name) for field in fields(Sampling)})
 
     @model_validator(mode="after")
@@ -204,7 +204,7 @@ class GenerationSettings(Parameters, _Chosen):
         return self
 
     def _contradiction(self) -> str | None:
-        """Why two flat settings contradict each other; None if they do not."""
+        """Explain why two flat settings contradict each other; None if they do not."""
         if strategy_of(self.drafter, self.policy, ()) is None:
             able = " or ".join(
                 strategy.policy.name for strategy in STRATEGIES.values() if strategy.drafter.name == self.drafter
@@ -225,7 +225,7 @@ class GenerationSettings(Parameters, _Chosen):
 
 
 class RuntimeSettings(_Settings):
-    """Where and how models are loaded; fixed for as long as a pair is loaded."""
+    """Where and how models are loaded; fixed while a pair is loaded."""
 
     device: str = Field("CPU", min_length=1, title="Device", description="OpenVINO device of the target")
     draft_device: str | None = Field(

@@ -1,7 +1,7 @@
-"""OpenVINO's telemetry, off: `import openvino` imports its model converter, which reports to Google Analytics.
+"""Disable OpenVINO's telemetry: `import openvino` imports its model converter, which reports to Google Analytics.
 
-Nothing here contacts another host unless it is asked to, so the converter is denied its reporter, which it can do
-without. Every package that imports `openvino` imports this first; `import specdemo` alone changes nothing.
+specdemo contacts other hosts only on request, so it blocks the converter's reporting module, which is optional. Every
+package that imports `openvino` imports this first; `import specdemo` alone changes nothing.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""specdemo from Python: the measurements of page and terminal, for scripts and notebooks.
+"""specdemo from Python: the measurements of the page and the terminal, for scripts and notebooks.
 
     import specdemo
 
@@ -6,7 +6,7 @@
         run = specdemo.compare(pair, "Once upon a time there was a fox who", num_assistant_tokens=3)
         print(run.speedup)
 
-`pairs` holds the pairs and their measurements, `runs` the results. `specdemo` itself exports all of these names.
+Pairs and their measurements are in `pairs`, results in `runs`; `specdemo` itself exports all of these names.
 """
 
 from specdemo.api.pairs import LiveRound as LiveRound

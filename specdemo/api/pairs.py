@@ -1,10 +1,11 @@
 """Pairs of models, and the measurements they offer.
 
-Like the page, a `Pair` runs its engines in a process of its own: a crash there ends one measurement and not the
+A `Pair` runs its engines in a separate process, as the page does: a crash there ends one measurement and not the
 notebook, and step costs are measured once per engine. Models are loaded when needed, one engine at a time; `close`,
-or the end of a `with`, frees everything.
+or the end of a `with` block, frees everything.
 
-Settings have the names of page and terminal, which `specdemo compare --help` lists. Their defaults are the pair's.
+Settings have the same names as on the page and in the terminal; `specdemo compare --help` lists them. They default to
+the pair's own.
 """
 
 import asyncio
@@ -53,13 +54,13 @@ from specdemo.worker import EngineFactory, Job, WithEngine, WithLoader, Worker
 
 Name = str | Path
 OnProgress = Callable[[Progress[Any]], None]
-"""Called with the state after every run of an experiment."""
+"""Callback with the progress after every run of an experiment."""
 OWN_DRAFT = "own"
-"""Stands for the catalogue's draft for a target, if it is on this machine."""
+"""The catalogue's draft for a target, if it is on this machine."""
 
 
 class LiveRound(NamedTuple):
-    """A round as it was decoded; number 0 is the side's prefill."""
+    """A decoded round; number 0 is the side's prefill."""
 
     side: Side
     number: int
@@ -74,36 +75,35 @@ class Pair:
     """A target and its draft, and the process that runs them."""
 
     def __init__(self, models: ModelPair, *, engines: EngineFactory = load_engine) -> None:
-        """`engines` makes an engine by its name, in the pair's process; it must be picklable."""
+        """Wrap a model pair; `engines(name, pair)` loads an engine in the pair's process, and must be picklable."""
         self.models = models
         self._engines = engines
         self._worker: Worker | None = None
 
     @property
     def name(self) -> str:
-        """The pair's name."""
         return self.models.name
 
     def settings(self, **chosen: Any) -> GenerationSettings:
-        """The pair's default settings with the chosen ones; without a draft, prompt lookup proposes.
+        """Return the pair's default settings, changed as given; without a draft, the drafter is prompt lookup.
 
         Raises:
-            SettingsError: one is out of its range, or two contradict each other.
+            SettingsError: a setting is out of range, or two contradict each other.
         """
         return initial_settings(self.models.target, **{"drafter": default_drafter(self.models)} | chosen)
 
     def stream(
         self, prompt: str, *, repeats: int | None = None, history: Sequence[Turn] = (), **settings: Any
     ) -> "LiveRun":
-        """A comparison to iterate over while it runs; see `compare`.
+        """Return a comparison to iterate over while it runs; see `compare`.
 
         Raises:
-            SettingsError: a setting is out of its range, or two contradict each other.
+            SettingsError: a setting is out of range, or two contradict each other.
         """
         return LiveRun(self, prompt, self.settings(**settings), repeats, tuple(history))
 
     def costs(self, engine: EngineName | None = None) -> Costs | None:
-        """Step costs in an engine, measured at its first use; None if they cannot be measured.
+        """Return step costs in an engine, measured at its first use; None if they cannot be measured.
 
         Raises:
             SpecdemoError: the pair cannot be loaded.
@@ -130,31 +130,27 @@ class Pair:
         self._worker = None
 
     def __enter__(self) -> Self:
-        """The pair itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the pair."""
         self.close()
 
     def __del__(self) -> None:
-        """Close the pair if it is still open."""
         with suppress(Exception):
             self.close()
 
     def __repr__(self) -> str:
-        """Name and models."""
         models = (self.models.target, self.models.draft)
         words = (f"{model.name}, {model.weights}" for model in models if model is not None)
         return f"<Pair {self.name}: {' | '.join(words)}>"
 
 
 class LiveRun:
-    """A comparison that runs while it is iterated over, with `for` or `async for`; `run` is its result.
+    """A comparison that runs while you iterate over it, once, with `for` or `async for`; `run` is its result.
 
-    It can be iterated over once. `stop`, or leaving the loop, ends it early and keeps the result so far.
+    `stop`, or leaving the loop, ends it early and keeps the result so far.
     """
 
     def __init__(
@@ -167,10 +163,10 @@ class LiveRun:
 
     @property
     def run(self) -> Run:
-        """The result so far.
+        """Result so far.
 
         Raises:
-            UsageError: there is none yet.
+            UsageError: there is no result yet.
         """
         if self._comparison is None:
             raise UsageError("This comparison has no result yet; iterate over it to its end first.")
@@ -181,7 +177,7 @@ class LiveRun:
         self._stopped.set()
 
     def __iter__(self) -> Iterator[LiveEvent]:
-        """Phases and rounds as they happen."""
+        """Yield phases and rounds as they happen."""
         numbers: dict[Side, int] = {"plain": 0, "speculative": 0}
         for event in self._pair.work(self._job, self._stopped):
             if isinstance(event, Comparison):
@@ -194,7 +190,7 @@ class LiveRun:
                 yield event
 
     async def __aiter__(self) -> AsyncIterator[LiveEvent]:
-        """The same, without blocking the event loop."""
+        """Yield phases and rounds as they happen, without blocking the event loop."""
         events = iter(self)
         try:
             while (event := await asyncio.to_thread(next, events, None)) is not None:
@@ -206,14 +202,14 @@ class LiveRun:
         """Run to the end and return the result.
 
         Raises:
-            SpecdemoError: it cannot be run, or failed.
+            SpecdemoError: the comparison cannot be run, or failed.
         """
         for _ in self:
             pass
         return self.run
 
     async def wait(self) -> Run:
-        """The same, without blocking the event loop."""
+        """Run to the end without blocking the event loop, and return the result."""
         async for _ in self:
             pass
         return self.run
@@ -233,7 +229,7 @@ def _compared(
     history: tuple[Turn, ...],
     number: int | None,
 ) -> Iterator[Any]:
-    """Run the race, then its repeats; yields the comparison after each, and last with the engine's counters."""
+    """Race, then repeat; yield the comparison after each repeat, and finally with the engine's own counters."""
     for event in race(engine, prompt, settings, history=history, stop=stop, costs=costs):
         yield event
         if isinstance(event, Comparison):
@@ -249,16 +245,16 @@ def load(
     plain_url: str | None = None,
     **runtime: Any,
 ) -> Pair:
-    """A pair by the names of its models, which are loaded when needed.
+    """Return a pair by the names of its models, which are loaded when needed.
 
-    A model is named as in `specdemo models list`, or by a folder, a GGUF file or its id on the Hub, from which it is
-    downloaded if it is not on this machine. Without a target, the page's initial pair is used. Without a draft, the
-    catalogue's draft for this target is used, if it is on this machine; None: no draft, and prompt lookup proposes.
+    A model is named as by `specdemo models list`, or by a folder, a GGUF file or its id on the Hub, from which it is
+    downloaded if necessary. Without a target, the page's initial pair is used. By default, the draft is the
+    catalogue's for this target, if it is on this machine; None stands for no draft, so that prompt lookup proposes.
     `url` and `plain_url` name servers to use instead of local models. `runtime` are runtime settings, such as
     `device` or `precision`.
 
     Raises:
-        SpecdemoError: there is no such model, or the models cannot be a pair.
+        SpecdemoError: there is no such model, or the models do not fit each other.
     """
     if url is not None or plain_url is not None:
         if target is not None:
@@ -279,12 +275,12 @@ def load(
 
 
 def _entry_of(name: str) -> Entry | None:
-    """The catalogue entry with this name, target name or target repository."""
+    """Return the catalogue entry with this name, target name or target repository."""
     return next((each for each in catalogue() if name in (each.name, each.target.name, each.target.repository)), None)
 
 
 def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
-    """A model on this machine, by any of its names; downloaded from the Hub if necessary."""
+    """Return a model by any of its names, downloading it from the Hub if necessary."""
     if entry is not None:
         folder = entry_folders(entry, directory)[0]
         if folder is None:
@@ -303,7 +299,7 @@ def _model(name: str, directory: Path | None, entry: Entry | None) -> Model:
 
 
 def _at(folder: Path, directory: Path | None) -> Model:
-    """The library's model in this folder."""
+    """Return the library's model in this folder."""
     return next(model for model in library(directory).models if model.path == folder)
 
 
@@ -315,13 +311,13 @@ def compare(
     history: Sequence[Turn] = (),
     **settings: Any,
 ) -> Run:
-    """Race plain and speculative decoding of a prompt, then repeat the race unwatched.
+    """Race plain against speculative decoding of a prompt, then repeat the race to measure the speedup.
 
-    Chat models get the prompt as a message after the turns of `history`. `repeats`: more of them narrow the speedup's
+    Chat models get the prompt as a message after the turns of `history`. More `repeats` narrow the speedup's
     interval; None chooses their number as the page does.
 
     Raises:
-        SpecdemoError: it cannot be run, or failed; the message says what to do.
+        SpecdemoError: the comparison cannot be run, or failed; the message says what to do.
     """
     with _opened(pair) as used:
         return used.stream(prompt, repeats=repeats, history=history, **settings).result()
@@ -340,8 +336,10 @@ def sweep(
 ) -> Experiment:
     """Measure which lookahead, confidence threshold or policy is fastest for these prompts on this machine.
 
+    `on_progress` is called with a `Progress` after every run.
+
     Raises:
-        SpecdemoError: it cannot be run, or failed; the message says what to do.
+        SpecdemoError: the sweep cannot be run, or failed; the message says what to do.
     """
     with _opened(pair) as used:
         chosen = used.settings(**settings)
@@ -363,10 +361,14 @@ def bench(
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Experiment:
-    """Measure every decoding strategy on a suite of tasks: a file of JSON lines, or the bundled suite.
+    """Measure decoding strategies on a suite of tasks: a JSON Lines file, or the bundled suite.
+
+    `limit` is the maximum number of prompts; `methods`, such as "traced auto", default to all that the pair supports.
+    With `hardware`, memory use and bandwidth are measured as well. `on_progress` is called with a `Progress` after
+    every run.
 
     Raises:
-        SpecdemoError: it cannot be run, or failed; the message says what to do.
+        SpecdemoError: the benchmark cannot be run, or failed; the message says what to do.
     """
     options = {"repeats": repeats, "seed": seed, "methods": methods}
     return _experiment(benchmark.KIND, pair, prompts, limit, settings, options, hardware, on_progress)
@@ -385,10 +387,13 @@ def load_test(
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Experiment:
-    """Measure the speedup at each concurrency in `levels`.
+    """Measure the speedup at each concurrency in `levels`, for one strategy or for each lookahead in `lookaheads`.
+
+    `prompts` is a JSON Lines file, or the bundled suite by default, of which at most `limit` are used. With `memory`,
+    memory use is measured as well. `on_progress` is called with a `Progress` after every block.
 
     Raises:
-        SpecdemoError: it cannot be run, or failed; the message says what to do.
+        SpecdemoError: the load test cannot be run, or failed; the message says what to do.
     """
     options = {"repeats": repeats, "seed": seed, "levels": levels, "lookaheads": lookaheads}
     return _experiment(concurrency.KIND, pair, prompts, limit, settings, options, memory, on_progress)
@@ -415,7 +420,7 @@ def _experiment(
 def _measured(
     pair: Pair, plan: Plan[Any, Any, Any], on_progress: OnProgress | None, *, extras: bool = False
 ) -> Experiment:
-    """The result of a plan, measured in the pair's process."""
+    """Measure a plan in the pair's process and return the result."""
     plan.check()
     last = None
     for progress in pair.work(WithLoader(pair.models, partial(run_with_extras if extras else run_plan, plan))):
@@ -429,7 +434,7 @@ def _measured(
 
 @contextmanager
 def _opened(pair: Pair | Name) -> Iterator[Pair]:
-    """An open pair as it is; a pair given by name is loaded, and closed at the end."""
+    """Yield an open pair as it is; a pair given by name is loaded, and closed at the end."""
     if isinstance(pair, Pair):
         yield pair
         return

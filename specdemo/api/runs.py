@@ -1,4 +1,4 @@
-"""Results in Python: figures, files, tables, and their HTML views in notebooks."""
+"""Results in Python: figures, files, tables, and HTML views in notebooks."""
 
 import json
 import re
@@ -38,20 +38,20 @@ FIGURES: dict[str, Callable[[Comparison], go.Figure]] = {
     "confidence": lambda comparison: confidence_figure(comparison.speculative),
     "lookahead": lookahead_figure,
 }
-"""A comparison's figures by name."""
+"""Figures of a comparison by name."""
 
 
 class Run:
-    """A finished comparison of plain and speculative decoding. `comparison` is the whole record."""
+    """A finished comparison of plain and speculative decoding. `comparison` is the complete record."""
 
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
 
     @property
     def speedup(self) -> Speedup | None:
-        """Plain seconds / speculative seconds for the same number of new tokens, with its 95 % interval.
+        """Plain seconds / speculative seconds for the same number of new tokens, with a 95 % interval.
 
-        It is estimated from the timed steps of the race and its repeats; None if a side is too short.
+        Estimated from the timed steps of the race and its repeats; None if a side is too short.
         """
         return estimates.of_comparison(self.comparison)
 
@@ -67,16 +67,16 @@ class Run:
 
     @property
     def identical(self) -> bool:
-        """Whether both sides wrote the same tokens, as far as both go."""
+        """True if both sides wrote the same tokens, up to the end of the shorter one."""
         return metrics.identical(self.comparison)
 
     @property
     def text(self) -> str:
-        """The speculative side's text."""
+        """Text of the speculative side."""
         return self.comparison.speculative.text
 
     def figure(self, name: str) -> go.Figure:
-        """A Plotly figure: clock, acceptance, timeline, confidence or lookahead.
+        """Return a Plotly figure: clock, acceptance, timeline, confidence or lookahead.
 
         Raises:
             UsageError: there is no figure of this name.
@@ -86,21 +86,21 @@ class Run:
         return coloured(FIGURES[name](self.comparison))
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as the object of schema 2 that `--json` writes."""
+        """Return the comparison as the object of schema 2 that `--json` writes."""
         return schema.to_json(self.comparison)
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """That object as JSON text; with a path, it is also written to a file.
+        """Return the comparison as JSON; with a path, also write it to a file.
 
         Raises:
-            SpecdemoError: it cannot be written.
+            SpecdemoError: the file cannot be written.
         """
         if path is not None:
             write_json(self.to_dict(), path)
         return json_text(self.to_dict())
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame` with one row for each round of each side; round 0 is the prefill.
+        """Return a `pandas.DataFrame` with one row per round and side; round 0 is the prefill.
 
         Raises:
             UsageError: pandas is not installed.
@@ -123,11 +123,11 @@ class Run:
         return frame(rows)
 
     def save(self, path: str | Path) -> Path:
-        """Write a file; its suffix sets the kind: .html, .gif, .png or .json.
+        """Write a file of the kind given by its suffix: .html, .gif, .png or .json.
 
         Raises:
             UsageError: the suffix is none of these.
-            SpecdemoError: it cannot be written.
+            SpecdemoError: the file cannot be written.
         """
         path = Path(path)
         kind = path.suffix.lower().removeprefix(".")
@@ -140,48 +140,47 @@ class Run:
         return path
 
     def __str__(self) -> str:
-        """The conclusion and every figure, without formulas."""
+        """Return the conclusion and every figure, without formulas."""
         rows = ((figure.name, figure.plain, figure.speculative) for figure in figures(self.comparison))
         lines = (f"  {name}: {' | '.join(filter(None, values))}" for name, *values in rows)
         return "\n".join([f"{headline(self.comparison)} ({self.comparison.pair.name})", *lines])
 
     def __repr__(self) -> str:
-        """The conclusion."""
         return f"<Run: {headline(self.comparison)}>"
 
     def _repr_html_(self) -> str:
-        """The coloured replay in a frame of its own, which sends no requests."""
+        """Return the replay, in a frame of its own that sends no requests."""
         return framed(FILE_KINDS["html"].make(self.comparison).decode())
 
 
 def open_run(path: str | Path) -> Run:
-    """Read a run from a JSON file that page, terminal or `Run.to_json` wrote.
+    """Read a run from a JSON file written by the page, the terminal or `Run.to_json`.
 
     Raises:
-        FileError: it cannot be read, or is not a comparison.
+        FileError: the file cannot be read, or is not a comparison.
     """
     text = read_bytes(Path(path), _MOST_BYTES, "a JSON file of a comparison")
     return Run(schema.from_text(text, "choose another file"))
 
 
 class Experiment:
-    """Results of a sweep, a benchmark or a load run. `result` is the whole record, `report` its tables and charts."""
+    """Results of a sweep, a benchmark or a load test. `result` is the complete record, `report` its presentation."""
 
     def __init__(self, result: Result) -> None:
         self.result = result
 
     @property
     def report(self) -> Report:
-        """The result in words, tables and charts."""
+        """Result as sentences, tables and charts."""
         return self.result.report()
 
     @property
     def conclusion(self) -> str:
-        """The first sentence of the report."""
+        """First sentence of the report."""
         return next(iter(self.report.opening), "")
 
     def figure(self, name: str) -> go.Figure:
-        """One of the report's Plotly figures.
+        """Return one of the report's Plotly figures.
 
         Raises:
             UsageError: there is no figure of this name.
@@ -192,21 +191,21 @@ class Experiment:
         return coloured(charts[name].figure)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Everything measured and derived, JSON-serialisable."""
+        """Return everything measured and derived, JSON-serialisable."""
         return self.report.data()
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """That as JSON text; with a path, it is also written to a file, with tables and an HTML report beside it.
+        """Return the data as JSON; with a path, also write it to a file, with tables and an HTML report next to it.
 
         Raises:
-            SpecdemoError: it cannot be written.
+            SpecdemoError: a file cannot be written.
         """
         if path is not None:
             write(self.report, Path(path))
         return json_text(self.to_dict())
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame` of the first table, with unrounded figures.
+        """Return the first table as a `pandas.DataFrame`, with unrounded figures.
 
         Raises:
             UsageError: pandas is not installed.
@@ -214,20 +213,19 @@ class Experiment:
         return frame([dict(row) for row in self.report.figures])
 
     def __str__(self) -> str:
-        """The report as Markdown."""
+        """Return the report as Markdown."""
         return to_markdown(self.report)
 
     def __repr__(self) -> str:
-        """The conclusion."""
         return f"<Experiment: {self.conclusion}>"
 
     def _repr_html_(self) -> str:
-        """The report in a frame of its own."""
+        """Return the report in a frame of its own."""
         return framed(to_html(self.report))
 
 
 def frame(rows: list[dict[str, Any]]) -> Any:
-    """Rows as a `pandas.DataFrame`.
+    """Return rows as a `pandas.DataFrame`.
 
     Raises:
         UsageError: pandas is not installed.
@@ -240,7 +238,7 @@ def frame(rows: list[dict[str, Any]]) -> Any:
 
 
 def framed(page: str) -> str:
-    """A page in an inline frame, which isolates its styles and scripts."""
+    """Return a page in an inline frame, which isolates its styles and scripts."""
     return (
         f'<iframe srcdoc="{escape(page)}" sandbox="allow-scripts allow-downloads" '
         f'style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
@@ -248,14 +246,14 @@ def framed(page: str) -> str:
 
 
 def coloured(figure: go.Figure) -> go.Figure:
-    """The figure with the page's colours in place of its style sheet's variables."""
+    """Replace style sheet variables in a figure with the page's colours."""
     values = colours()
     text = re.sub(r"var\(--sd-([\w-]+)\)", lambda name: values[name[1]], json.dumps(figure.to_plotly_json()))
     return go.Figure(json.loads(text))
 
 
 def _clock(comparison: Comparison) -> go.Figure:
-    """Committed tokens over each side's own clock."""
+    """Plot committed tokens over each side's own clock."""
     figure = go.Figure(json.loads(clock_figure()))
     for trace, side in zip(figure.data, SIDES, strict=True):
         run = comparison.side(side)
@@ -270,7 +268,7 @@ def _clock(comparison: Comparison) -> go.Figure:
 
 
 def _acceptance(comparison: Comparison) -> go.Figure:
-    """Proposals of each round, accepted and not, with the running α."""
+    """Plot each round's proposals, accepted and not, with the running α."""
     figure = go.Figure(json.loads(acceptance_figure()))
     rounds = comparison.speculative.rounds
     numbers = list(range(1, len(rounds) + 1))

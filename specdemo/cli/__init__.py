@@ -1,6 +1,6 @@
 """The terminal: the page's features as commands, one module each.
 
-Exit codes: 0, 2 for bad usage, 1 for a run that failed, 130 for Ctrl+C.
+Exit codes: 0 for success, 2 for bad usage, 1 for a failed run, 130 for Ctrl+C.
 """
 
 import errno
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specdemo.worker import EngineFactory  # both import openvino
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE, errno.EIO}
-"""What an output can fail with. All files but standard output report that themselves."""
+"""Errors of standard output. All other files report their own."""
 
 
 def main(
@@ -27,12 +27,12 @@ def main(
 ) -> int:
     """Run one command; return the exit code.
 
-    `load` loads engines in place of `load_engine`; `effort` goes into a training in place of the full one.
+    `load` replaces `load_engine`; `effort` replaces the full effort of a training.
     """
     given: dict[str, Any] = {"load": load, "effort": effort}
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
-            stream.reconfigure(errors="replace")  # such as of a pipe on Windows, which has no τ
+            stream.reconfigure(errors="replace")  # such as a pipe on Windows, whose encoding has no τ
     with importing():
         from specdemo.cli.commands import build_parser  # openvino takes a second to import
     try:
@@ -42,14 +42,14 @@ def main(
             options.command(options)
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # which shows whether it can be written
+                sys.stdout.flush()  # raises if it cannot be written
     except UsageError as error:
         return _complain(error, 2)
     except SpecdemoError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
         return 130
-    except OSError as error:  # a path that somebody gave is too long, or not theirs to read; or the output is full
+    except OSError as error:  # a given path is too long or not accessible, or the output is full
         if error.filename is not None:
             name = quoted(str(error.filename))
             return _complain(SpecdemoError(f"Cannot use {name} ({error.strerror}); choose another path."), 1)
@@ -60,9 +60,9 @@ def main(
 
 
 def _lost(error: OSError) -> SpecdemoError:
-    """What is wrong with standard output, where nothing more is written."""
+    """Return the error of standard output, and discard anything else written there."""
     with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())  # else Python complains again when it ends
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())  # otherwise Python complains again at exit
     return SpecdemoError(f"Cannot write the output ({error.strerror}); send it elsewhere.")
 
 

@@ -1,4 +1,4 @@
-"""The parser of all commands, and the script by which a shell completes them."""
+"""Parser of all commands, and scripts for shell completion."""
 
 import argparse
 import json
@@ -25,9 +25,9 @@ TOPICS = {
 
 
 def build_parser(load: EngineFactory = load_engine, effort: Effort = FULL) -> argparse.ArgumentParser:
-    """The parser of all commands; options for settings come from the settings types.
+    """Return the parser of all commands; options for settings come from the settings classes.
 
-    `load` loads the engines of commands; `effort` is how much work goes into a training.
+    `load` loads the engines of commands; `effort` is the amount of work for a training.
     """
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
     parser = _Parser(
@@ -47,7 +47,7 @@ def build_parser(load: EngineFactory = load_engine, effort: Effort = FULL) -> ar
 
 
 def _by_topic(helps: Mapping[str, str]) -> Iterator[str]:
-    """Every command with its help, by topic."""
+    """Yield every command with its help, by topic."""
     width = max(map(len, helps))
     listed = {name for names in TOPICS.values() for name in names}
     others = tuple(name for name in helps if name not in listed)
@@ -59,7 +59,7 @@ def _by_topic(helps: Mapping[str, str]) -> Iterator[str]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """End with one sentence, without the usage, and without all of a long argument that it repeats."""
+        """End with one sentence, without the usage, shortening any long argument that it repeats."""
         half = _LONGEST // 2
         short = message if len(message) <= _LONGEST else f"{message[:half]} … {message[-half:]}"
         if short.endswith("required: PROMPT"):
@@ -104,7 +104,7 @@ def _add_completion(commands: Commands) -> None:
 
 
 def words_of(parsers: Mapping[str, argparse.ArgumentParser]) -> dict[str, list[str]]:
-    """What can follow each command: its options, or its own commands; what can come first stands under ""."""
+    """Return what can follow each command: its options or subcommands; the first words are under ""."""
     words = {"": sorted(parsers)}
     for name, parser in parsers.items():
         inner = [word for action in parser._actions if isinstance(action.choices, Mapping) for word in action.choices]
@@ -113,7 +113,7 @@ def words_of(parsers: Mapping[str, argparse.ArgumentParser]) -> dict[str, list[s
 
 
 def completion(shell: str, words: Mapping[str, Sequence[str]]) -> str:
-    """The lines to add to a shell's start-up file, so that it completes these words."""
+    """Return the lines that a shell's start-up file needs to complete these words."""
     if shell == "fish":
         lines = ["complete -c specdemo -n __fish_use_subcommand -f -a '" + " ".join(words[""]) + "'"]
         for command, each in words.items():

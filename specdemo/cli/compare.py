@@ -1,4 +1,4 @@
-"""`compare`: one prompt, with plain and speculative decoding; `code`: what reproduces its settings elsewhere."""
+"""`compare`: one prompt with plain and speculative decoding; `code`: code that reproduces its settings elsewhere."""
 
 import argparse
 from contextlib import closing

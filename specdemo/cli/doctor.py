@@ -1,4 +1,4 @@
-"""`doctor`: this machine, what is installed, and what speculation can gain here; one block to paste into a report."""
+"""`doctor`: this machine, installed software, and the possible gain from speculation, as one block for a report."""
 
 import argparse
 import os
@@ -55,7 +55,7 @@ def _doctor(options: argparse.Namespace) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Versions, processor, memory and devices."""
+    """Return versions, processor, memory and devices."""
     memory = psutil.virtual_memory()
     return {
         "specdemo": __version__,
@@ -73,14 +73,14 @@ def machine() -> dict[str, Any]:
 
 
 def usable_processors() -> int | None:
-    """Logical processors that this process may use, as far as the system reports; a container may allow less time."""
+    """Return the number of logical CPUs available to this process, if known; a container may allow less time."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
 
 
 def installed(package: str) -> str | None:
-    """The version of a package; None where it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -95,7 +95,7 @@ def _device(device: Device) -> dict[str, str | None]:
 
 
 def folders(directory: Path | None) -> dict[str, dict[str, Any]]:
-    """Where things are kept, and how much room there is."""
+    """Return the folders for files, and the space in each."""
     places = {"cache": own_cache(), "models": models_dir(directory), "hub": hub_cache()}
     return {name: {"path": str(path), **_room(path)} for name, path in places.items()}
 
@@ -110,7 +110,7 @@ def _room(path: Path) -> dict[str, Any]:
 
 
 def models(directory: Path | None) -> list[str] | str:
-    """Names of the models here, or why they cannot be listed."""
+    """Return the names of the models on this machine, or why they cannot be listed."""
     try:
         return [model.name for model in library(directory).models]
     except SpecdemoError as error:
@@ -118,7 +118,7 @@ def models(directory: Path | None) -> list[str] | str:
 
 
 def speculation(pair: ModelPair, *, measure: bool) -> dict[str, Any]:
-    """What a pair's steps cost here, and what each lookahead can gain at most; or why that could not be measured."""
+    """Return a pair's step costs and the highest possible gain of each lookahead, or why they were not measured."""
     found: dict[str, Any] = {"pair": pair.name, "allows": []}
     found |= dict.fromkeys(("engine", "costs", "other_load", "failed"))
     if not measure:
@@ -135,7 +135,7 @@ def speculation(pair: ModelPair, *, measure: bool) -> dict[str, Any]:
 
 
 def allows(costs: Costs | None) -> list[dict[str, Any]]:
-    """For each lookahead: v(γ + 1), the speedup if every proposal were accepted, and the α from which it gains."""
+    """Return, per lookahead: v(γ + 1), the speedup with every proposal accepted, and the α from which it gains."""
     if costs is None:
         return []
     free = costs.draft_step is None
@@ -155,7 +155,7 @@ def allows(costs: Costs | None) -> list[dict[str, Any]]:
 
 
 def block(found: dict[str, Any]) -> Iterator[str]:
-    """All of it as Markdown to paste."""
+    """Yield the findings as Markdown to paste."""
     yield "```text"
     packages = (f"{name} {number}" for name, number in found["packages"].items() if number is not None)
     yield f"specdemo {found['specdemo']}, Python {found['python']}, {found['system']}"
@@ -177,7 +177,7 @@ def block(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _home(path: str) -> str:
-    """A path as it may be shown to others, without the user's name."""
+    """Return a path without the user's name, to be shown to others."""
     home = str(Path.home())
     return path.replace(home, "~", 1) if path.startswith(home) and len(home) > 1 else path
 

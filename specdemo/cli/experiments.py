@@ -1,4 +1,4 @@
-"""Commands of experiments: `sweep` for prompts that are typed, and one for every other kind."""
+"""Commands of experiments: `sweep` for typed prompts, and one for every other kind."""
 
 import argparse
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def add_to(commands: Commands) -> None:
 
 
 def add_kind(commands: Commands, kind: Kind) -> None:
-    """Add the command of one kind."""
+    """Add the command for one kind."""
     parser = commands.add_parser(kind.name, help=kind.help)
     parser.set_defaults(command=partial(_experiment, kind=kind))
     parser.add_argument("--prompts", type=Path, metavar="FILE", help="JSON lines (default: the bundled suite)")
@@ -88,7 +88,7 @@ def _shape(option: Option) -> dict[str, Any]:
 
 
 def _value(option: Option, text: str | int | None) -> Any:
-    """What was given, or the default.
+    """Return the given value, or the default.
 
     Raises:
         UsageError: it is not of the option's type.
@@ -156,9 +156,9 @@ def _measure(
     extras: str | None = None,
     report_of: Callable[[Result], Report] = report_against,
 ) -> None:
-    """Run a plan with progress on standard error; print its report, and write it where JSON goes.
+    """Run a plan with progress on standard error; print its report, and write its files next to the JSON.
 
-    Finished rows are kept beside the JSON until all are there.
+    Finished rows are kept next to the JSON until the run is complete.
     """
     path = None if json in (None, "-") else Path(json)
     checkpoint = None if path is None else Checkpoint(beside(path, ".rows.jsonl"))
@@ -178,12 +178,12 @@ def _measure(
             raise KeyboardInterrupt
         if extras is not None:
             if path is not None:
-                write(report_of(result), path)  # now, in case this process dies later
-            with progress_bar() as show:  # Ctrl+C now breaks off at once: all rows are there
+                write(report_of(result), path)  # early, in case this process dies later
+            with progress_bar() as show:  # Ctrl+C aborts at once from here on: all rows are there
                 show(extras, result.total, None, None)
                 result = plan.extras(result, never)
     finally:
-        if result is not None and result.measured:  # otherwise an earlier run's file stays
+        if result is not None and result.measured:  # otherwise keep an earlier run's file
             terminal.print_result(report_of(result), path, as_json=json == "-")
     if checkpoint is not None:
         checkpoint.delete()

@@ -1,4 +1,4 @@
-"""`models`: what exists, what is on this machine, what fits, and how to get more."""
+"""`models`: list, describe, check, download and convert models."""
 
 import argparse
 from collections.abc import Iterator
@@ -184,7 +184,7 @@ def _print_catalogue(pairs: list[tuple[Entry, tuple[Path | None, ...]]]) -> None
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A table whose names are whole even in 80 columns; last columns wrap."""
+    """Return a table whose names are never cut, even in 80 columns; last columns wrap."""
     table = Table(title=title, box=SIMPLE, title_justify="left", padding=(0, 1, 0, 0), show_edge=False)
     for column in columns:
         table.add_column(column, no_wrap=column == "name", overflow="fold")

@@ -1,4 +1,4 @@
-"""Options that commands share: one per setting; the pair; where JSON goes."""
+"""Options shared by commands: one per setting, the pair, and the destination of JSON."""
 
 import argparse
 import os
@@ -25,7 +25,7 @@ PLAIN_URL_VARIABLE = "SPECDEMO_PLAIN_URL"
 _OF_SAMPLING = ("temperature", "top_p", "top_k", "verification")  # the seed is ignored too, but harmless in a script
 
 Commands = Any
-"""What `ArgumentParser.add_subparsers` returns; its type is private to argparse."""
+"""Return type of `ArgumentParser.add_subparsers`, which is private to argparse."""
 
 
 def add_settings(
@@ -33,9 +33,9 @@ def add_settings(
     settings: type[GenerationSettings | RuntimeSettings],
     without: Collection[str] = (),
 ) -> None:
-    """One option per field, by topic. Unset ones stay out of the namespace, so that defaults live only in the type.
+    """Add one option per field, by topic. Unset ones stay out of the namespace, so that defaults live in the class.
 
-    `--help` names the defaults of the pair on the command line, or else of the default pair.
+    `--help` shows the defaults of the pair on the command line, or else of the default pair.
     """
     defaults = _defaults(settings) if {"-h", "--help"} & {*sys.argv[1:]} else {}
     groups: dict[str, Any] = {}
@@ -53,7 +53,7 @@ def add_settings(
 
 
 def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> str:
-    """The heading under which `--help` lists an option."""
+    """Return the heading under which `--help` lists an option."""
     if settings is RuntimeSettings:
         return "how models are loaded"
     if name in Sampling.__dataclass_fields__ or name in _OF_SAMPLING:
@@ -62,7 +62,7 @@ def _topic(settings: type[GenerationSettings | RuntimeSettings], name: str) -> s
 
 
 def _defaults(settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
-    """The defaults of the pair that is named after `--target`, or of the default one; empty if it cannot be used."""
+    """Return the defaults of the target after `--target`, or of the default pair; empty if it cannot be used."""
     names = dict(zip(sys.argv, sys.argv[1:], strict=False))
     directory = names.get("--models-dir")
     try:
@@ -76,16 +76,16 @@ def _defaults(settings: type[GenerationSettings | RuntimeSettings]) -> dict[str,
 
 
 def chosen_settings(options: argparse.Namespace, pair: ModelPair, **defaults: Any) -> GenerationSettings:
-    """The settings that the options name; else `defaults`, else those that the pair begins with.
+    """Return the settings given as options, completed by `defaults` and then by the pair's initial ones.
 
     Raises:
-        SettingsError: one is out of its range.
+        SettingsError: a setting is out of range.
     """
     return initial_settings(pair.target, **defaults | chosen(options, GenerationSettings))
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
-    """Options that name a pair and how it is loaded."""
+    """Add options for a pair and how it is loaded."""
     which, known_by = "NAME|DIR|FILE", "a model's name, a folder or a GGUF file"
     default = "(default: SmolLM2 if it is on this machine, else the story pair's)"
     group = parser.add_argument_group("the pair")
@@ -97,7 +97,7 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
 
 
 def add_servers(parser: argparse.ArgumentParser) -> None:
-    """Options that name servers, which decode in place of a pair on this machine."""
+    """Add options for servers, which decode instead of a pair on this machine."""
     group = parser.add_argument_group("servers instead of a pair")
     group.add_argument(
         "--url",
@@ -125,7 +125,7 @@ def add_servers(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_servers(options: argparse.Namespace) -> Servers | None:
-    """The servers that the options, or else the environment, name; None if there are none.
+    """Return the servers given as options or else in the environment; None if there are none.
 
     Raises:
         UsageError: a URL is invalid.
@@ -135,7 +135,7 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
         "speculative": options.url or os.environ.get(URL_VARIABLE),
     }
     models = {"plain": options.plain_model, "speculative": options.model}
-    if options.plain_model is not None and options.model is not None:  # two models of one server
+    if options.plain_model is not None and options.model is not None:  # two models on one server
         urls = {side: url or urls["speculative"] or urls["plain"] for side, url in urls.items()}
     if not any(urls.values()):
         return None
@@ -151,7 +151,7 @@ def chosen_servers(options: argparse.Namespace) -> Servers | None:
 
 
 def check_url(url: str) -> None:
-    """Check that an address is one.
+    """Check that a server's address is valid.
 
     Raises:
         UsageError: it is not.
@@ -159,24 +159,24 @@ def check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.username is None and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is no number
+    except ValueError:  # unbalanced brackets, or a port that is not a number
         fits = False
     if not fits:
         raise UsageError(f"{quoted(url)} is not a server's address; write it like http://127.0.0.1:8080.")
 
 
 def add_models_dir(parser: argparse.ArgumentParser) -> None:
-    """The option that says where the user's own models are."""
+    """Add the option for the folder of the user's own models."""
     help_ = f"your own OpenVINO folders and GGUF files (default: ${MODELS_VARIABLE}, or a folder in your cache)"
     parser.add_argument("--models-dir", type=Path, metavar="DIR", help=help_)
 
 
 def chosen_pair(options: argparse.Namespace) -> ModelPair:
-    """The pair that the options name: the default one, or one of models on this machine; perhaps not converted yet.
+    """Return the pair given as options: the default one, or models on this machine, perhaps not converted yet.
 
     Raises:
         UsageError: the options contradict each other, or there is no such model.
-        ModelError: a model is not whole.
+        ModelError: a model is incomplete.
     """
     servers = chosen_servers(options)
     engine = getattr(options, "engine", "served" if servers is not None and options.target is None else None)
@@ -197,11 +197,11 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
 
 
 def raced_settings(options: argparse.Namespace, pair: ModelPair) -> GenerationSettings:
-    """The same for one drafter: prompt lookup where the pair has no draft and none was asked for, and says so.
+    """Return the settings of a race; a target alone uses prompt lookup unless told otherwise, and a message says so.
 
     Raises:
-        SettingsError: one is out of its range.
-        UsageError: the pair lacks the drafter that the options name.
+        SettingsError: a setting is out of range.
+        UsageError: the pair lacks the given drafter.
     """
     alone = pair.draft is None
     asked = hasattr(options, "drafter")
@@ -217,7 +217,7 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
     """Check that each given setting affects at least one run.
 
     Raises:
-        UsageError: one has no effect.
+        UsageError: a setting has no effect.
     """
     given = chosen(options, GenerationSettings)
     acting = frozenset[str]().union(*(effective(type(settings.strategy), settings.engine) for settings in variants))
@@ -232,7 +232,7 @@ def check_effect(options: argparse.Namespace, variants: Collection[GenerationSet
 
 
 def _where(name: str) -> str:
-    """The flags that choose a way shaped by a setting."""
+    """Return the flags that choose a strategy with this setting."""
     strategy = next(strategy for strategy in STRATEGIES.values() if name in strategy.parameters())
     if strategy.drafter.name != GenerationSettings.model_fields["drafter"].default:
         return f"--drafter {strategy.drafter.name}"
@@ -240,7 +240,7 @@ def _where(name: str) -> str:
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
-    """The option for machine-readable output."""
+    """Add the option for machine-readable output."""
     parser.add_argument("--json", metavar="PATH", help=f"write {what} as JSON; - for standard output")
 
 
@@ -255,10 +255,10 @@ def check_json(path: str | None) -> None:
 
 
 def check_file(path: str | None) -> None:
-    """The same for any file.
+    """Check that a file can be written there.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: it cannot.
     """
     if path is not None and (not path or Path(path).is_dir() or not Path(path).parent.is_dir()):
         raise UsageError(f"Cannot write a file at {quoted(path)}; choose another path.")
@@ -276,7 +276,7 @@ def _kind(field: FieldInfo) -> dict[str, Any]:
 
 
 def chosen(options: argparse.Namespace, settings: type[GenerationSettings | RuntimeSettings]) -> dict[str, Any]:
-    """The values of the options that were given, of one type of settings."""
+    """Return the values of the given options that belong to one settings class."""
     return {name: value for name, value in vars(options).items() if name in settings.model_fields}
 
 
@@ -284,7 +284,7 @@ N = TypeVar("N", int, float)
 
 
 def positive(text: str) -> int:
-    """A whole number above 0, as argparse takes it."""
+    """Parse a whole number above 0, for argparse."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not positive")
@@ -292,7 +292,7 @@ def positive(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A whole number from 0 on, as argparse takes it."""
+    """Parse a whole number from 0 on, for argparse."""
     value = int(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is negative")
@@ -300,7 +300,7 @@ def count(text: str) -> int:
 
 
 def numbers(text: str, kind: Callable[[str], N]) -> list[N]:
-    """The numbers in a list such as `1-4,8`; `none` is an empty list.
+    """Parse a list of numbers such as `1-4,8`; `none` is an empty list.
 
     Raises:
         UsageError: it is not such a list.

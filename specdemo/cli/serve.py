@@ -44,7 +44,7 @@ def add_to(commands: Commands) -> None:
 
 
 def host_name(text: str) -> str:
-    """A host's name, or all names below a domain, as argparse takes it."""
+    """Parse a host name, or a pattern for all subdomains, for argparse."""
     if not re.fullmatch(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a host's name; give it without scheme and port")
     return text
@@ -73,14 +73,14 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _unreachable(host: str, port: int | None, error: OSError) -> str:
-    """Why the page cannot listen, and what to choose instead. Gradio's own message does not name the reason."""
+    """Explain why the page cannot listen, and what to choose instead; Gradio's own message gives no reason."""
     if port is not None and _taken(host, port):
         return f"Port {port} is in use; choose another with --port."
     return f"The page cannot listen on {host} ({error}); choose another --host or --port."
 
 
 def _taken(host: str, port: int) -> bool:
-    """Whether some other program listens there."""
+    """Check if another program listens there."""
     with suppress(OSError), create_connection((host, port), timeout=1):
         return True
     return False

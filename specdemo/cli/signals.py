@@ -1,8 +1,8 @@
 """Ctrl+C together with OpenVINO.
 
-On Linux, OpenVINO 2026.4's CPU plugin registers its own stack for signal handlers. Where several plugins were loaded,
+On Linux, OpenVINO 2026.4's CPU plugin registers its own stack for signal handlers. If several plugins were loaded,
 the stack that stays registered can be one that was freed with its plugin. Python runs its handlers on that stack, so
-Ctrl+C after an engine was freed ends in a segmentation fault.
+Ctrl+C after an engine was freed causes a segmentation fault.
 """
 
 import ctypes
@@ -41,12 +41,12 @@ def on_interrupt(handler: Any) -> Any:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Have Ctrl+C end the process at once, while modules are imported and nothing has begun.
+    """Let Ctrl+C end the process at once while modules are imported and nothing has started.
 
-    A KeyboardInterrupt there can surface as any error of whichever module it hits.
+    A KeyboardInterrupt there can surface as any error of the module that it interrupts.
     """
     if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_DFL):
-        yield  # ignored in the background, or somebody's
+        yield  # ignored in the background, or handled by other code
         return
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:

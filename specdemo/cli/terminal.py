@@ -1,4 +1,4 @@
-"""What commands print: results in the page's colours, and, while they run, progress on standard error.
+"""Output of commands: results in the page's colours and, while they run, progress on standard error.
 
 Ctrl+C ends a long command early and keeps its finished results.
 """
@@ -32,14 +32,14 @@ STYLES: dict[PieceKind, str] = {
     "rejected": "strike dark_orange",
     "own": "bold blue",
 }
-_SAME = ("target", "draft")  # in every row of a report, and in its title
+_SAME = ("target", "draft")  # the same in every row of a report, and in its title
 
 _INTERVAL = "95 % interval"
 _MORE = "--explain says why, with formulas."
 
 
 def print_comparison(console: Console, comparison: Comparison, *, explained: bool = False) -> None:
-    """Both texts, the speculative one coloured, the conclusion, and the figures; `explained`: why, with formulas."""
+    """Print both texts, the speculative one coloured, the conclusion and the figures; `explained` adds why."""
     prompt = Text(prompt_of(comparison), "dim")
     console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
@@ -56,7 +56,7 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
         for paragraph in conclusion.why:
             sentences, *lines = paragraph.splitlines()
             console.print(Text(sentences))
-            for line in lines:  # to be copied, so the terminal wraps them
+            for line in lines:  # commands to copy, so only the terminal wraps them
                 console.print(Text(line), soft_wrap=True)
     elif conclusion.doubt is not None:
         console.print(Text(conclusion.doubt, "dark_orange"))
@@ -65,16 +65,16 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
 
 
 def coloured(run: Run) -> Text:
-    """The run's text with each token in the style of its outcome; rejected proposals stand in their place."""
+    """Return the run's text with each token in the style of its outcome, including rejected proposals."""
     text = Text()
     for piece in pieces_of(run):
-        crossed = piece.kind == "rejected"  # not every terminal strikes through
+        crossed = piece.kind == "rejected"  # not every terminal can strike through
         text.append(f"~{piece.text}~" if crossed else piece.text, STYLES[piece.kind])
     return text
 
 
 def legend(comparison: Comparison) -> Text:
-    """What the styles mean, and where the proposals come from."""
+    """Explain the styles, and name the source of the proposals."""
     text = Text.assemble(
         ("accepted proposal", STYLES["accepted"]), "  ", ("correction or bonus", STYLES["own"]), "  ",
         ("~rejected proposal~", STYLES["rejected"]),
@@ -83,7 +83,7 @@ def legend(comparison: Comparison) -> Text:
 
 
 def print_report(console: Console, report: Report) -> None:
-    """What an experiment found: its conclusion, its tables, and what they are based on."""
+    """Print an experiment's conclusion, its tables and notes."""
     for sentence in report.opening:
         console.print(Text(sentence))
     for number, table in enumerate(report.tables.values()):
@@ -96,7 +96,7 @@ def print_report(console: Console, report: Report) -> None:
 
 
 def print_result(report: Report, path: Path | None, *, as_json: bool) -> None:
-    """Print a report, and its headline as JSON; or all of it as JSON. Write its files, if there is a path."""
+    """Print a report and its headline as JSON, or all of it as JSON. Write its files, if there is a path."""
     if as_json:
         write_json(report.data(), "-", indent=None)
     else:
@@ -107,7 +107,7 @@ def print_result(report: Report, path: Path | None, *, as_json: bool) -> None:
 
 
 def _table(listed: Listed) -> Table:
-    """A table; its title says once what all of its intervals are, since terminals are narrow."""
+    """Return a table whose title states once what all intervals are, since terminals are narrow."""
     columns = [Column(name, overflow="fold") for name in listed.columns]
     intervals = any(_INTERVAL in cell for row in listed.rows for cell in row)
     title = f"{listed.title} ({_INTERVAL}s in brackets)" if intervals else listed.title
@@ -118,7 +118,7 @@ def _table(listed: Listed) -> Table:
 
 
 def table(comparison: Comparison, *, formulas: bool) -> Table:
-    """Every figure of the comparison, with its formula if they are wanted."""
+    """Return every figure of the comparison, with formulas if requested."""
     result = Table("figure", "plain", "speculative", *["formula"] * formulas, box=None, header_style="bold")
     for figure in figures(comparison):
         result.add_row(*figure[:3], *[Text(figure.formula, "dim")] * formulas)
@@ -126,23 +126,23 @@ def table(comparison: Comparison, *, formulas: bool) -> Table:
 
 
 LINE_SECONDS = 10.0
-"""Between two lines of progress where standard error is no terminal."""
+"""Time between two lines of progress if standard error is not a terminal."""
 
 
 class Announce(Protocol):
-    """Says what is being done; a `detail` changes often and is no reason for another line."""
+    """Function that announces the current activity; a change of `detail` alone prints no new line."""
 
     def __call__(self, doing: str, detail: str = "") -> None:
-        """Say it."""
+        """Announce an activity."""
 
 
 Show = Callable[[str, int, int | None, float | None], None]
-"""Shows what is being done, how many runs are done, the total, and the seconds left, if there is an estimate."""
+"""Function that shows the current activity, finished runs, the total, and the estimated seconds left, if known."""
 
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """A function that returns whether Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
+    """Yield a function that checks if Ctrl+C was pressed. The first press asks to stop; the second stops at once."""
     asked = Event()
 
     def ask(*_: Any) -> None:
@@ -158,7 +158,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def announced(doing: str) -> Iterator[Announce]:
-    """Say on standard error what is being done: in a line that changes, or one for each where it is no terminal."""
+    """Show the current activity on standard error: in a status line, or one line each if it is not a terminal."""
     console = Console(stderr=True)
     if console.is_terminal:
         with console.status(doing) as status:
@@ -177,10 +177,10 @@ def announced(doing: str) -> Iterator[Announce]:
 
 
 def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
-    """Show a conversion that yields the model under way and its seconds.
+    """Show a conversion that yields the current model and its seconds.
 
     Raises:
-        SpecdemoError: it cannot be converted.
+        SpecdemoError: a model cannot be converted.
     """
     for model, seconds in converting:
         with announced(f"converting {model.name}, once") as announce:
@@ -191,7 +191,7 @@ def show_conversion(converting: Iterator[tuple[Model, float]]) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Show]:
-    """A bar that disappears at the end; where standard error is no terminal, a line now and then."""
+    """Show a bar that disappears at the end, or occasional lines if standard error is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _lines()
@@ -207,7 +207,7 @@ def progress_bar() -> Iterator[Show]:
 
 
 def _lines() -> Show:
-    """Prints a line at once where something else begins, else at most every `LINE_SECONDS`."""
+    """Return a function that prints a line for each new activity, otherwise at most every `LINE_SECONDS`."""
     last, due = "", 0.0
 
     def show(doing: str, done: int, total: int | None, seconds: float | None) -> None:

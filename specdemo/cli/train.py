@@ -163,10 +163,10 @@ def _say(line: str) -> None:
 
 
 def check_installed() -> None:
-    """Check that PyTorch is here.
+    """Check that PyTorch is installed.
 
     Raises:
-        UsageError: it is not; the message has the command that installs it.
+        UsageError: it is not; the message contains the command to install it.
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError(
@@ -176,7 +176,7 @@ def check_installed() -> None:
 
 
 def check_source(hold_out: str, prompts: Sequence[Prompt], text: Path | None) -> None:
-    """Check that the source to hold out is one of several, of the prompts or of the text to begin with.
+    """Check that the source to hold out is one of several, in the prompts or in the text to start with.
 
     Raises:
         UsageError: it is none of them, or the only one.

@@ -1,7 +1,7 @@
-"""Experiments: a plan whose rows resume, a result with intervals, a conclusion and a report; every kind of them.
+"""Experiments: resumable plans, results with confidence intervals, and reports.
 
-`KINDS` are those that page and terminal offer in the same way. The sweep is one more, which page and terminal offer
-for prompts that are typed.
+`KINDS` are the experiments that the page and the terminal offer in the same way. The sweep is separate: it takes
+typed prompts instead of a suite.
 """
 
 from specdemo.experiments import bench, load, variants

@@ -1,8 +1,8 @@
-"""Two benchmarks side by side: two machines, versions or settings.
+"""Side-by-side comparison of two benchmarks, from different machines, versions or settings.
 
-Both speedups are each from their own machine's neighbouring plain runs. What is compared directly is how fast each
-decodes, in tokens per second, plainly and with each method: over the prompts that both have, with a bootstrap over
-prompts and runs.
+Each speedup is relative to neighbouring plain runs on its own machine. Decoding speed is compared directly, in tokens
+per second, for plain decoding and for each method: over the prompts in common, with a bootstrap over prompts and
+runs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from specdemo.files import json_value, read_bytes
 from specdemo.records import Record, Trial
 
 PLACE = "against"
-"""The name of the table and of the chart in reports."""
+"""Name of the table and the chart in reports."""
 _MOST_BYTES = 256 * 2**20
 _DRAWS = 2000
 _COLUMNS = (
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 class Comparison(Record):
-    """One method on one kind of task in both; `speculative` and `plain` are tokens per second here / there."""
+    """One method on one task category in both benchmarks; `speculative` and `plain` are tokens/s here / there."""
 
     method: str
     task: str
@@ -45,10 +45,10 @@ class Comparison(Record):
 
 
 def read_bench(path: Path) -> Bench:
-    """A benchmark that `bench --json` or the page wrote.
+    """Read a benchmark that `bench --json` or the page wrote.
 
     Raises:
-        FileError: it is none, or cannot be read.
+        FileError: the file is not a benchmark, or cannot be read.
     """
     advice = f"{quoted(path.name)} is not a benchmark; choose a file that `specdemo bench --json` wrote."
     try:
@@ -59,7 +59,7 @@ def read_bench(path: Path) -> Bench:
 
 
 def compare(here: Bench, there: Bench) -> list[Comparison]:
-    """Methods and kinds of task that both have, with at least one prompt in common."""
+    """Compare the methods and task categories that share at least one prompt."""
     other = {(cell.name, cell.task): cell for cell in cells(there)}
     found = []
     for cell in cells(here):
@@ -82,14 +82,14 @@ def compare(here: Bench, there: Bench) -> list[Comparison]:
 
 
 def report_against(found: Result, there: tuple[Bench, str] | None = None) -> Report:
-    """A report; of a benchmark, with a comparison with another one where that and its file's name are given."""
+    """Return the report of a result; a benchmark may be compared with another one, given with its file name."""
     if there is None or not isinstance(found, Bench):
         return found.report()
     return with_other(found.report(), found, *there)
 
 
 def with_other(report: Report, here: Bench, there: Bench, name: str) -> Report:
-    """The report of a benchmark, with a comparison with another one, which a file of this name holds."""
+    """Add a comparison with another benchmark, read from a file called `name`, to a benchmark's report."""
     found = compare(here, there)
     overall = [each for each in found if each.task == ALL]
     if not overall:
@@ -121,7 +121,7 @@ def with_other(report: Report, here: Bench, there: Bench, name: str) -> Report:
 
 
 def differences(here: Bench, there: Bench) -> Iterator[str]:
-    """What differs between the two besides what is measured."""
+    """Yield a sentence on how the two setups differ, apart from the measurements."""
     pairs = [
         (here.engines[engine].environment, there.engines[engine].environment)
         for engine in here.engines
@@ -175,7 +175,7 @@ def _rounded(interval: Interval) -> dict[str, float | None]:
 
 
 def _common(here: Bench, there: Bench, cell: Cell) -> list[tuple[list[Trial], list[Trial]]]:
-    """The trials of both, for each prompt that both have; prompts are compared by their text."""
+    """Return the trials of both benchmarks for each prompt in common, matched by text."""
     ours, theirs = _by_prompt(here, cell), _by_prompt(there, cell)
     return [(ours[prompt], theirs[prompt]) for prompt in ours if prompt in theirs]
 
@@ -191,9 +191,9 @@ def _by_prompt(bench: Bench, cell: Cell) -> dict[tuple[str, ...], list[Trial]]:
 
 
 def _ratio(sides: Sequence[Sequence[tuple[int, float]]], seed: int = 0) -> Interval:
-    """Tokens per second here / there, of tokens and seconds for each prompt here and there in turns.
+    """Return tokens per second here / there, from (tokens, seconds) per prompt, here and there alternating.
 
-    Prompts are drawn together for both sides where there are enough of them; then runs, for each side on its own.
+    Prompts, if there are enough, are drawn jointly for both sides; runs are then drawn for each side separately.
     """
     random = np.random.default_rng(seed)
     ours, theirs = ([np.asarray(side, float) for side in sides[offset::2]] for offset in (0, 1))
@@ -205,7 +205,7 @@ def _ratio(sides: Sequence[Sequence[tuple[int, float]]], seed: int = 0) -> Inter
     weights = random.multinomial(prompts, share, _DRAWS) if prompts >= ENOUGH else np.ones((_DRAWS, prompts))
 
     def rates(side: Sequence[Any]) -> Any:
-        """Tokens per second in each draw."""
+        """Return tokens per second in each draw."""
         drawn = [random.multinomial(len(runs), np.full(len(runs), 1 / len(runs)), _DRAWS) @ runs for runs in side]
         tokens, seconds = (weights[:, :, None] * np.stack(drawn, axis=1)).sum(axis=1).T
         return tokens / seconds

@@ -1,4 +1,4 @@
-"""The benchmark: suites of tasks, with every decoding strategy that the pair supports."""
+"""The benchmark: suites of tasks, decoded with every strategy that the pair supports."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,21 +20,21 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES, STRATEGIES, EngineName, strategies, supports
 
 REPEATS = 3
-_FIRST = ("traced constant", "traced auto", "genai constant")  # on the page
+_FIRST = ("traced constant", "traced auto", "genai constant")  # preselected on the page
 
 
 def methods() -> list[str]:
-    """Every strategy by its short name, except those with a switch, which have settings of their own to try."""
+    """Return the short names of all strategies except those behind a switch, which have settings of their own."""
     return [name for name, strategy in STRATEGIES.items() if strategy.switch is None]
 
 
 def widest(pair: ModelPair) -> EngineName:
-    """The engine that supports most decoding strategies with this pair."""
+    """Return the engine that supports the most decoding strategies for this pair."""
     return "served" if pair.target.server is not None else "traced"
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:
-    """Every decoding strategy that this pair supports, by a name such as `traced auto`.
+    """Return every decoding strategy that this pair supports, keyed by names such as `traced auto`.
 
     Raises:
         LoadError: OpenVINO refused a tokenizer.
@@ -57,16 +57,16 @@ def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, Genera
 
 @dataclass(frozen=True)
 class BenchPlan(TrialPlan[Bench]):
-    """Every task with each of these methods, or with all that the pair supports."""
+    """Every task with each of these methods; None means all that the pair supports."""
 
     methods: Sequence[str] | None = None
 
     @cached_property
     def variants(self) -> dict[str, GenerationSettings]:
-        """The settings of each method.
+        """Settings of each method.
 
         Raises:
-            SettingsError: there is no such method for this pair.
+            SettingsError: this pair has no such method.
             LoadError: a model's tokenizer cannot be loaded.
         """
         able = available(self.pair, self.settings)
@@ -77,16 +77,15 @@ class BenchPlan(TrialPlan[Bench]):
         return {name: able[name] for name in chosen}
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Bench:
-        """The benchmark with these rows."""
         return Bench(**self.common(facts, rows))
 
     def extras(self, found: Bench, stop: Stop) -> Bench:
-        """With memory use and bandwidth."""
+        """Add memory use and the bandwidth limit."""
         return with_hardware(found, stop=stop)
 
 
 def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[], bool] = never) -> Bench:
-    """The same with memory use on every engine that ran, and the limit that memory bandwidth sets.
+    """Return the result with memory use on every engine that ran, and the speed limit set by memory bandwidth.
 
     Once `stop` returns True, the result is unchanged.
 
@@ -94,7 +93,7 @@ def with_hardware(result: Bench, load: Loader = load_engine, *, stop: Callable[[
         SpecdemoError: a model cannot be loaded, or a child process died.
     """
     pair, uses = result.header.pair, []
-    if pair.target.server is not None:  # nothing of it is on this machine
+    if pair.target.server is not None:  # nothing runs on this machine
         return result
     ran = {row.prompt for row in result.rows if row.trial is not None}
     prompt = next((task.prompt for task in result.tasks if task.name in ran), WARM_UP_PROMPT)
@@ -149,7 +148,7 @@ KIND = Kind(
     ),
     settings=_settings,
     begin=_settings,
-    without=("engine", "drafter", "policy"),  # the methods name these
+    without=("engine", "drafter", "policy"),  # set by the method
     extras="hardware",
     compares=True,
     prompts=Range(50, 5),

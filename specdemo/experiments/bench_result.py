@@ -1,7 +1,7 @@
-"""The result of a benchmark, and its report: which strategy gains most, and on which tasks speculation pays.
+"""Result of a benchmark, and its report: which strategy gains most, and on which tasks speculation pays.
 
-The table is that of the article on dynamic speculation (Mamou et al. 2024): target, draft, task, and the speedup of
-each strategy; a speedup is always shown together with whether the outputs were identical.
+The table is that of the paper on dynamic speculation (Mamou et al. 2024): target, draft, task and each strategy's
+speedup. A speedup is always shown together with whether the outputs were identical.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,17 +45,16 @@ class Bench(TrialResult):
     bound: Bound | None = None
 
     def report(self) -> Report:
-        """The benchmark as a report."""
         return _report(self)
 
 
-# What it comes to.
+# Conclusions.
 
 
 class Advice(Record):
-    """Whether to speculate on a kind of task: on with the fastest method, off, or too close to call.
+    """Advice for a task category: speculate with the fastest method, do not, or too close to call.
 
-    `method` is the fastest, `settings` those of it that differ from the defaults, to copy; `equals` may be as fast.
+    `method` is the fastest, `settings` are its differences from the defaults, ready to copy; `equals` may be as fast.
     """
 
     task: str
@@ -67,7 +66,7 @@ class Advice(Record):
 
 
 def advice(found: Sequence[Cell]) -> list[Advice]:
-    """What to do for each kind of task: on where the fastest method's whole interval is above 1."""
+    """Return advice for each task category: "on" if the fastest method's whole interval is above 1."""
     advised = []
     for task in dict.fromkeys(cell.task for cell in found):
         mine = sorted((cell for cell in found if cell.task == task), key=lambda cell: -cell.speedup.middle)
@@ -90,7 +89,7 @@ def advice(found: Sequence[Cell]) -> list[Advice]:
 
 
 def conclusion(overall: Sequence[Cell]) -> str:
-    """Which method decodes fastest compared with its engine's plain decoding, if any clearly does."""
+    """Return a sentence on the method that gains most over its engine's plain decoding, if any clearly does."""
     if not overall:
         return "Nothing could be measured."
     best = max(overall, key=lambda cell: cell.speedup.middle)
@@ -108,12 +107,12 @@ def conclusion(overall: Sequence[Cell]) -> str:
 
 
 def _equals(best: Cell, others: Sequence[Cell]) -> list[Cell]:
-    """Those whose interval reaches into that of the best."""
+    """Return the methods whose interval overlaps that of the best."""
     return [cell for cell in others if cell is not best and (cell.speedup.high or 0) >= (best.speedup.low or 0)]
 
 
 def opening(result: Bench) -> Iterator[str]:
-    """The first sentences: what was found, what to doubt about it, when, on which machine, with which settings."""
+    """Yield the opening sentences: conclusion, warnings, date, machine and settings."""
     found = cells(result)
     overall = [cell for cell in found if cell.task == ALL]
     yield conclusion(overall)
@@ -158,7 +157,7 @@ def _report(result: Bench) -> Report:
 
 
 def headline(result: Bench) -> dict[str, Any]:
-    """The headline figures: speedups over all tasks, each with whether outputs were identical."""
+    """Return the headline figures: speedups over all tasks, and whether outputs were identical."""
     overall = [cell for cell in cells(result) if cell.task == ALL]
     return {
         "pair": result.header.pair.name,
@@ -184,7 +183,7 @@ def _figures(cell: Cell) -> dict[str, Any]:
 
 
 def table(result: Bench) -> list[tuple[str, ...]]:
-    """The rows under `COLUMNS`, as text."""
+    """Return the rows under `COLUMNS` as strings."""
     pair = result.header.pair
     names = pair.target.name, pair.draft.name if pair.draft is not None else "–"
     return [(*names, *_row(cell)) for cell in cells(result)]
@@ -206,7 +205,7 @@ def _row(cell: Cell) -> tuple[str, ...]:
 
 
 def advice_table(result: Bench) -> Table:
-    """Where to speculate, with the options that do."""
+    """Return the table of advice, with the command-line options to follow it."""
     options = {name: options_of(name, result.header.settings) for name in result.header.methods}
     words = {"on": "on", "off": "off", "too close": "too close to call"}
     rows = [
@@ -229,7 +228,7 @@ def advice_table(result: Bench) -> Table:
 
 
 def options_of(method: str, settings: GenerationSettings) -> str:
-    """A method as command-line options."""
+    """Return a method as command-line options."""
     name, _, short = method.partition(" ")
     engine, strategy = next(each for each in ENGINES if each == name), STRATEGIES[short]
     values: dict[str, Any] = {"engine": engine, "drafter": strategy.drafter.name, "policy": strategy.policy.name}
@@ -238,7 +237,7 @@ def options_of(method: str, settings: GenerationSettings) -> str:
 
 
 def notes(result: Bench) -> Iterator[str]:
-    """What the table is based on, and memory and bandwidth where they were measured."""
+    """Yield notes on what the table is based on, and on memory and bandwidth if measured."""
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {result.total} runs."
     yield (
@@ -263,7 +262,7 @@ def notes(result: Bench) -> Iterator[str]:
 
 
 def _repeats(result: Bench) -> str:
-    """How many repeats the table's cells cover: fewer than requested if it is unfinished."""
+    """Return how many repeats the cells cover: fewer than requested in an unfinished benchmark."""
     counts = {cell.repeats for cell in cells(result)} or {0}
     fewest, most = min(counts), max(counts)
     return times(most, "repeat") if fewest == most else f"{fewest} to {most} repeats"
@@ -287,7 +286,7 @@ def _bound(result: Bench) -> Iterator[str]:
 
 
 def charts(result: Bench) -> dict[str, Chart]:
-    """Speedup and mean acceptance length of every method on every task; what longer passes cost, if measured."""
+    """Return charts of speedup and mean acceptance length by task, and of pass costs if measured."""
     found = cells(result)
     outputs = "outputs identical" if all(cell.identical for cell in found) else "outputs not always identical"
     shown = {
@@ -317,7 +316,7 @@ def charts(result: Bench) -> dict[str, Chart]:
 
 
 def _trials(result: Bench) -> dict[str, tuple[list[Trial], list[str]]]:
-    """The trials of every method that have their steps, with their prompts."""
+    """Return the trials with recorded steps, and their prompts, by method."""
     found: dict[str, tuple[list[Trial], list[str]]] = {}
     for row in result.rows:
         if row.trial is not None and row.trial.round_steps:
@@ -328,7 +327,7 @@ def _trials(result: Bench) -> dict[str, tuple[list[Trial], list[str]]]:
 
 
 def _position_lines(result: Bench) -> list[Line]:
-    """The speedup of every method along the text."""
+    """Return every method's speedup by position in the text."""
     lines = []
     for name, (trials, prompts) in _trials(result).items():
         parts = by_position(trials, prompts)
@@ -338,7 +337,7 @@ def _position_lines(result: Bench) -> list[Line]:
 
 
 def _accepted_figure(result: Bench) -> go.Figure | None:
-    """Shares of rounds that accepted 0, 1, 2, … proposals, for every method whose rounds are seen."""
+    """Plot the share of rounds that accepted 0, 1, 2, … proposals, for every method whose rounds are known."""
     figure = base_figure(barmode="group", hovermode="closest")
     for index, (name, (trials, _)) in enumerate(_trials(result).items()):
         counts = accepted_per_round(trials)
@@ -358,14 +357,14 @@ def _accepted_figure(result: Bench) -> go.Figure | None:
 
 
 def _length_table(result: Bench) -> dict[str, Table]:
-    """Short prompts and long ones apart, where there are both."""
+    """Return a table of results by prompt length; none if all are alike."""
     rows = [(cell.name, cell.task, *speed_cells(cell)) for cell in by_length(result)]
     columns = ("method", "tokens of the prompt", *SPEED_COLUMNS)
     return {"lengths": Table("By length of the prompt", columns, rows)} if rows else {}
 
 
 def _part_tables(result: Bench) -> dict[str, Table]:
-    """Blocks of the text; thinking and answer apart, where a model thinks."""
+    """Return tables by position in the text and, for reasoning models, by thinking and answer."""
     tables = {}
     for name, title, first, parts_of in (
         ("positions", "By position in the text", "tokens of the answer", by_position),
@@ -390,11 +389,11 @@ def _speedup_bars(mine: list[Cell]) -> dict[str, Any]:
 
 
 def _by_task(found: list[Cell], title: str, bars: Callable[[list[Cell]], dict[str, Any]]) -> go.Figure:
-    """Bars of every method, grouped by task, with a line where plain decoding is."""
+    """Plot every method's bars by task, with a reference line for plain decoding."""
     figure = base_figure(barmode="group", hovermode="closest")
     for index, name in enumerate(dict.fromkeys(cell.name for cell in found)):
         mine = [cell for cell in found if cell.name == name]
-        tasks = [escape(cell.task, quote=False) for cell in mine]  # Plotly takes some markup for its own
+        tasks = [escape(cell.task, quote=False) for cell in mine]  # Plotly would interpret some markup
         figure.add_bar(x=tasks, name=name, marker_color=colour(index), **bars(mine))
     plain_line(figure)
     figure.update_yaxes(title=title)

@@ -1,4 +1,4 @@
-"""A checkpoint: an append-only file of JSON lines, with what is measured first, then one finished row per line.
+"""Checkpoints: append-only JSON Lines files with a header, then one finished row per line.
 
 Each line is flushed at once. A crash can truncate only the last line, which is dropped when the file is reopened.
 """
@@ -18,20 +18,20 @@ from specdemo.models.folder import files_digest
 from specdemo.records import Costs, Environment, ModelPair, Record, Servers
 from specdemo.settings import GenerationSettings
 
-_DIGITS = 4  # so many addresses share them that guessing does not find the one that is meant
+_DIGITS = 4  # so short that many addresses share each digest, and guessing cannot recover the address
 
 
 class Row(Record):
-    """One finished part of an experiment; rows with the same key measure the same part."""
+    """A finished part of an experiment; rows with the same key measure the same part."""
 
     @property
     @abstractmethod
     def key(self) -> Hashable:
-        """Which part of the plan this row measures."""
+        """The part of the plan that this row measures."""
 
     @property
     def doing(self) -> str:
-        """What was measured, as progress shows it."""
+        """The current activity, as progress shows it."""
         return "measuring"
 
 
@@ -39,17 +39,17 @@ R = TypeVar("R", bound=Row)
 
 
 class EngineFacts(Record):
-    """What holds for all rows of an engine. `costs` are its step costs, where they were measured."""
+    """Facts shared by all rows of an engine. `costs` are its step costs, if measured."""
 
     environment: Environment
     costs: Costs | None = None
 
 
 class Header(Record):
-    """What an experiment measures; rows of a different one must not be mixed in.
+    """Identity of an experiment; rows of a different one must not be mixed in.
 
-    `models` are digests of the files of target and draft, since a folder of the same name can hold other weights;
-    `servers` those of which server each side has, which are too short to find an address with.
+    `models` are digests of the target's and draft's files, since a folder of the same name can hold other weights.
+    `servers` are digests of each side's server, too short to recover its address.
     """
 
     pair: ModelPair
@@ -61,7 +61,7 @@ class Header(Record):
 
     @classmethod
     def of(cls, pair: ModelPair, settings: GenerationSettings, methods: Sequence[str], tasks: Sequence[Task]) -> Self:
-        """The header of an experiment with these methods on these prompts.
+        """Return the header of an experiment with these methods and prompts.
 
         Raises:
             LoadError: a model is not converted yet.
@@ -77,11 +77,11 @@ class Header(Record):
         )
 
     def differences(self, earlier: Self) -> list[str]:
-        """How an earlier header differs, in words; the order of methods does not matter."""
+        """Describe how an earlier header differs, ignoring the order of methods."""
         runtime, earlier_runtime = self.pair.runtime, earlier.pair.runtime
         pair, earlier_pair = (each.pair.model_dump(mode="json", exclude={"runtime"}) for each in (self, earlier))
         same = {
-            "another pair": pair == earlier_pair,  # paths are left out when it is dumped
+            "another pair": pair == earlier_pair,  # dumps leave out paths
             "other model files": self.models == earlier.models,
             "other servers": self.servers == earlier.servers,
             "other settings": (self.settings, runtime) == (earlier.settings, earlier_runtime),
@@ -92,7 +92,7 @@ class Header(Record):
 
 
 class Line(Record, Generic[R]):
-    """A line after the header: a finished row, or the facts about an engine. Older load runs name no engine."""
+    """A line after the header: a finished row, or facts about an engine. Older load runs name no engine."""
 
     row: R | None = None
     engine: str | None = None
@@ -101,25 +101,25 @@ class Line(Record, Generic[R]):
 
 
 class SavedRows(NamedTuple, Generic[R]):
-    """What a checkpoint holds: facts by engine, and rows in their order."""
+    """Contents of a checkpoint: facts by engine, and rows in order."""
 
     facts: dict[str, EngineFacts]
     rows: list[R]
 
 
 class Checkpoint:
-    """The finished rows of one experiment, in a file."""
+    """A file with the finished rows of one experiment."""
 
     def __init__(self, path: Path) -> None:
-        """A checkpoint at this path, which need not exist."""
+        """Use this path, which need not exist yet."""
         self.path = path
 
     def open(self, header: Header, row: type[R]) -> SavedRows[R]:
-        """What the file holds already; it is created if there is none.
+        """Return the file's rows so far, creating the file if necessary.
 
         Raises:
-            FileError: the file holds rows of something else, or cannot be read.
-            SpecdemoError: it cannot be written.
+            FileError: the file holds rows of another experiment, or cannot be read.
+            SpecdemoError: the file cannot be written.
         """
         lines = self._lines()
         if not lines:
@@ -145,7 +145,7 @@ class Checkpoint:
         """Append a finished row.
 
         Raises:
-            SpecdemoError: it cannot be written.
+            SpecdemoError: the file cannot be written.
         """
         self._append(Line[Any](row=row))
 
@@ -153,19 +153,19 @@ class Checkpoint:
         """Append the facts about an engine.
 
         Raises:
-            SpecdemoError: they cannot be written.
+            SpecdemoError: the file cannot be written.
         """
         self._append(Line[Any](engine=engine, facts=facts))
 
     def delete(self) -> None:
-        """Remove the file, once its rows are safe elsewhere."""
+        """Remove the file, once its rows are saved elsewhere."""
         self.path.unlink(missing_ok=True)
 
     def _append(self, line: Line[Any]) -> None:
         self._write(f"{line.model_dump_json(exclude_none=True)}\n", "a")
 
     def _lines(self) -> list[str]:
-        """Complete lines; a truncated one is removed from the file too, so that appending starts a new line."""
+        """Return the complete lines, dropping a truncated one from the file so that appending starts a new line."""
         if not self.path.exists():
             return []
         try:
@@ -177,7 +177,7 @@ class Checkpoint:
         whole = text[: text.rfind("\n") + 1]
         if whole != text:
             self._write(whole, "w")
-        return whole.split("\n")[:-1]  # not `splitlines`: text in JSON may hold other line separators
+        return whole.split("\n")[:-1]  # not `splitlines`: JSON strings may contain other line separators
 
     def _differences(self, line: str, header: Header) -> list[str]:
         try:
@@ -208,7 +208,7 @@ def _task_json(task: Task) -> str:
 
 
 def _server_digests(servers: Servers | None) -> tuple[str, ...]:
-    """A few digits for each side's server, by which another one is noticed though addresses are not kept."""
+    """Digest each side's server, to notice a change without storing addresses."""
     sides = [] if servers is None else [servers.plain, servers.speculative]
     texts = ["" if each is None else f"{each.url} {each.model} {each.kind}" for each in sides]
     return tuple(hashlib.sha256(text.encode()).hexdigest()[:_DIGITS] for text in texts)

@@ -1,8 +1,8 @@
-"""Load: plain and speculative decoding of the same requests, with more and more of them at once.
+"""Load: plain and speculative decoding of the same requests at increasing concurrency.
 
-In every repeat all numbers of concurrent requests come in another order, and with each of them all strategies one
-after the other, in an order that is reversed in every second repeat, so that drift of the machine favours none. A row
-is one block. A speculative block is compared with the plain one of the same repeat and concurrency.
+A row is one block. Each repeat takes the concurrency levels in another order and, at each level, runs all strategies
+one after the other, in reverse order in every second repeat, so that drift of the machine favours none. A speculative
+block is compared with the plain one of the same repeat and concurrency.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,12 +30,12 @@ from specdemo.strategies import CONCURRENT
 LEVELS = (1, 2, 4, 8, 16, 32)
 LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8)
 REPEATS = 6
-_FIRST_LEVELS = 4  # on the page, the lowest ones: eight at once takes a minute or two
+_FIRST_LEVELS = 4  # preselected on the page, lowest first: eight at once takes a minute or two
 _WARM_UP_TOKENS = 8
 
 
 class Step(NamedTuple):
-    """A block to measure."""
+    """A block to measure; `level` is its concurrency."""
 
     repeat: int
     level: int
@@ -44,10 +44,10 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadPlan(Plan[Step, LoadRow, Load]):
-    """Blocks of every task, with each number of concurrent requests (`levels`), in each repeat.
+    """Blocks of every task at each concurrency (`levels`), in each repeat.
 
-    One request at a time is always among the levels, to compare outputs with. Several `lookaheads` are compared with
-    each other. A block serves at least twice as many requests as run at once, and at least `requests`.
+    Concurrency 1 is always measured, as the reference for outputs. Several `lookaheads` are compared with each other.
+    A block serves at least `requests` requests, and at least twice its concurrency.
     """
 
     repeats: int = field(default=REPEATS, kw_only=True)
@@ -60,10 +60,10 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
 
     @cached_property
     def variants(self) -> dict[str, GenerationSettings]:
-        """The speculative strategies to compare, by name: these settings', or one for each lookahead.
+        """Speculative strategies to compare, by name: the plan's own, or one per lookahead.
 
         Raises:
-            SettingsError: a lookahead is out of its range, or has no effect with these settings.
+            SettingsError: a lookahead is out of range, or has no effect with these settings.
         """
         if self.lookaheads and not has_lookahead(self.settings):
             raise SettingsError(
@@ -77,7 +77,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
 
     @cached_property
     def header(self) -> LoadHeader:
-        """What rows of this run have in common.
+        """The run's identity, shared by all its rows.
 
         Raises:
             SettingsError: as `variants`.
@@ -88,10 +88,10 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
         return LoadHeader(**dict(common), levels=levels, requests=self.requests, seed=self.seed)
 
     def check(self) -> None:
-        """Check that several requests can be served at once, with outputs to compare.
+        """Check that the engine can serve concurrent requests with comparable outputs.
 
         Raises:
-            PairError, SettingsError: they cannot.
+            PairError, SettingsError: it cannot.
             LoadError: a model's tokenizer cannot be loaded.
         """
         if self.settings.engine not in CONCURRENT:
@@ -107,17 +107,16 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
             check_concurrent(models, each.engine, each.strategy, each.sampling)
 
     def covers(self, row: LoadRow) -> bool:
-        """Whether the row is of one of the repeats."""
         return row.repeat < self.repeats
 
     def missing(self, rows: Sequence[LoadRow]) -> list[Session[Step]]:
-        """The blocks that are left, in the order in which to measure them."""
+        """Return the remaining blocks, in order."""
         finished = {row.key for row in rows}
         left = [step for step in self.order() if step not in finished]
         return [Session(self.settings.engine, self.settings.engine, self.pair, left)] if left else []
 
     def order(self) -> Iterator[Step]:
-        """All blocks, in the order in which to measure them."""
+        """Yield all blocks, in the order to measure them."""
         header = self.header
         methods = Random(self.seed).sample(header.methods, len(header.methods))
         for repeat in range(self.repeats):
@@ -126,7 +125,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
                     yield Step(repeat, level, method)
 
     def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[Step], stop: Stop) -> Iterator[LoadRow]:
-        """Serve the blocks, each kind after a warm-up; the unfinished one is dropped once `stop` returns True.
+        """Serve the blocks, warming up each kind first; once `stop` returns True, the unfinished block is dropped.
 
         Raises:
             SettingsError: the engine serves one request at a time.
@@ -142,7 +141,6 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
             yield LoadRow(method=step.method, repeat=step.repeat, block=block)
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[LoadRow]) -> Load:
-        """The run with these rows."""
         first = next(iter(facts.values()), None)
         return Load(
             header=self.header,
@@ -155,24 +153,23 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
         )
 
     def extras(self, found: Load, stop: Stop) -> Load:
-        """With memory use."""
         return with_memory(found, stop=stop)
 
 
 def has_lookahead(settings: GenerationSettings) -> bool:
-    """Whether these settings decode with a lookahead that can be varied."""
+    """Check if these settings have a lookahead that can be varied."""
     return "num_assistant_tokens" in settings.strategy.parameters()
 
 
 def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], bool] = never) -> Load:
-    """The same with the memory that each side takes at the highest concurrency, in processes of their own.
+    """Return the result with each side's memory at the highest concurrency, measured in separate processes.
 
     Once `stop` returns True, the result is unchanged.
 
     Raises:
         SpecdemoError: a model cannot be loaded, or a child process died.
     """
-    if result.header.pair.target.server is not None:  # nothing of it is on this machine
+    if result.header.pair.target.server is not None:  # nothing runs on this machine
         return result
     level, prompt = max(result.header.levels), result.tasks[0].prompt
     settings, work = next(iter(result.variants.values())), partial(decode_at_once, level=level)
@@ -184,7 +181,7 @@ def with_memory(result: Load, load: Loader = load_engine, *, stop: Callable[[], 
 
 
 class _Server:
-    """Serves blocks, each of which has the same requests on all sides."""
+    """Server of blocks, with the same requests on all sides."""
 
     def __init__(self, engine: BatchEngine, plan: LoadPlan, stop: Stop) -> None:
         self._engine = engine
@@ -196,13 +193,13 @@ class _Server:
         self._stop = stop
 
     def warm_up(self, step: Step) -> bool:
-        """A few tokens of as many requests: the first passes of a shape compile kernels. False if stopped."""
+        """Decode a few tokens, since the first passes of a shape compile kernels; return False if stopped."""
         request = self._requests.get(step.method, self._plain)
         short = replace(request, max_new_tokens=min(_WARM_UP_TOKENS, request.max_new_tokens))
         return self._serve(step, short, step.level) is not None
 
     def block(self, step: Step) -> Block | None:
-        """One block; None if stopped."""
+        """Serve one block; return None if stopped."""
         return self._serve(step, self._requests.get(step.method, self._plain), max(self._least, 2 * step.level))
 
     def _serve(self, step: Step, request: Request, number: int) -> Block | None:
@@ -213,7 +210,7 @@ class _Server:
 
 
 _begins = partial(begin, on=CONCURRENT[0])
-"""The settings that a pair begins with, on an engine that serves several requests at once."""
+"""Initial settings of a pair, on an engine that serves several requests at once."""
 
 
 def _lookaheads(pair: ModelPair) -> tuple[int, ...]:

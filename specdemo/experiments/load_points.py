@@ -1,7 +1,7 @@
-"""What a load run measures, and what follows: every strategy at every concurrency, crossovers, and a schedule.
+"""Rows of a load run, and what follows from them: every strategy at every concurrency, crossovers and a schedule.
 
-Up to how many concurrent requests does speculation pay, what does it cost beyond, and with which strategy? A
-concurrency counts as paying or costing only if the whole interval of its speedup is on that side of 1.
+Up to what concurrency does speculation pay, what does it cost beyond, and which strategy is best? Speculation pays or
+costs at a concurrency only if the whole interval of its speedup is on that side of 1.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ PLAIN = "plain"
 
 
 class LoadHeader(Header):
-    """What a load run measures. `methods` are plain and every speculative strategy; `requests` the least per block.
+    """Identity of a load run. `methods` are plain decoding and every speculative strategy.
 
-    `levels` are the numbers of concurrent requests. `seed` is that of all orders, on which it depends which requests
-    a block serves.
+    `levels` are the concurrencies, `requests` the minimum per block. `seed` determines all orders, and with them
+    which requests a block serves.
     """
 
     levels: tuple[int, ...]
@@ -37,7 +37,6 @@ class LoadHeader(Header):
     seed: int
 
     def differences(self, earlier: Self) -> list[str]:
-        """How an earlier header differs, in words."""
         same = {
             "other numbers of concurrent requests": self.levels == earlier.levels,
             "other numbers of requests per block": self.requests == earlier.requests,
@@ -47,7 +46,7 @@ class LoadHeader(Header):
 
 
 class LoadRow(Row):
-    """One block: which decoding strategy, in which repeat."""
+    """One block of one decoding strategy, in one repeat."""
 
     method: str
     repeat: Count
@@ -60,7 +59,7 @@ class LoadRow(Row):
 
     @property
     def doing(self) -> str:
-        """The method, and how many requests at once."""
+        """Method and concurrency."""
         return f"{self.method}, {self.block.level} at once"
 
 
@@ -72,7 +71,7 @@ class Percentiles(Record):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Self:
-        """Those of at least one request."""
+        """Return the percentiles of at least one request."""
         median, p99 = np.percentile(seconds, (50, 99))
         return cls(median=float(median), p99=float(p99))
 
@@ -80,12 +79,12 @@ class Percentiles(Record):
 class Point(Record):
     """One method at one concurrency (`level`), over all its blocks.
 
-    `tokens_per_second` is of all requests together, the median of the blocks; `user_tokens_per_second` what the
-    median request sees after its first token. `first` (time to first token, TTFT) and `last` (end-to-end latency) are
-    from a request's submission until its first and its last token. `per_position[i]`: rounds that accepted at least
-    i + 1 drafts / rounds. `batch` is the mean number of requests that a target pass advanced. `speedup` is None for
-    plain decoding itself, and until both sides of a repeat are there. `identical` of `requests` outputs are those of
-    plain decoding of one request at a time; None until there is one.
+    `tokens_per_second` counts all requests together and is the median of the blocks; `user_tokens_per_second` is the
+    median request's rate after its first token. `first` (time to first token, TTFT) and `last` (end-to-end latency)
+    run from a request's submission to its first and last token. `per_position[i]`: rounds that accepted at least i +
+    1 drafts / rounds. `batch` is the mean number of requests that a target pass advanced. `speedup` is None for plain
+    decoding itself, and until a repeat has both sides. `identical` counts the outputs, of `requests`, that equal
+    those of plain decoding at concurrency 1; None until there is one.
     """
 
     method: str
@@ -108,7 +107,7 @@ class Point(Record):
 
 
 def points_of(header: LoadHeader, rows: Sequence[LoadRow]) -> tuple[Point, ...]:
-    """Every method at every concurrency that has a row, methods in their order and concurrency ascending."""
+    """Return every method at every measured concurrency: methods in order, concurrency ascending."""
     alone = _outputs_alone(rows)
     blocks: dict[tuple[str, int], list[Block]] = {}
     for row in sorted(rows, key=lambda row: row.key):
@@ -122,14 +121,14 @@ def points_of(header: LoadHeader, rows: Sequence[LoadRow]) -> tuple[Point, ...]:
 
 
 def _outputs_alone(rows: Sequence[LoadRow]) -> dict[str, str]:
-    """The output of every prompt in the first plain block with one request at a time."""
+    """Return the output of every prompt in the first plain block at concurrency 1."""
     alone = [row for row in rows if row.method == PLAIN and row.block.level == 1]
     first = min(alone, key=lambda row: row.repeat, default=None)
     return {} if first is None else {served.prompt: served.output for served in first.block.served}
 
 
 def _speedups(rows: Sequence[LoadRow], method: str, level: int) -> tuple[float, ...]:
-    """This method's tokens per second / those of plain decoding, for every repeat that has both."""
+    """Return this method's tokens per second / plain decoding's, for every repeat that has both."""
     if method == PLAIN:
         return ()
     rates = {row.key: row.block.tokens_per_second for row in rows if row.block.level == level}
@@ -169,7 +168,7 @@ def _point(
 
 
 def _rounds(blocks: Sequence[Block]) -> tuple[float | None, tuple[float, ...]]:
-    """Tokens committed per round, and the share of rounds that accepted at least 1, 2, … proposals."""
+    """Return the tokens committed per round, and the share of rounds that accepted at least 1, 2, … proposals."""
     seen = [block.accepted for block in blocks if block.accepted is not None]
     if len(seen) < len(blocks):
         return None, ()
@@ -194,13 +193,13 @@ def _identical(served: Sequence[ServedRequest], alone: dict[str, str]) -> int | 
     return sum(request.output == alone[request.prompt] for request in served)
 
 
-# What it comes to.
+# Conclusions.
 
 Call = Literal["pays", "costs", "unclear"]
 
 
 class Crossover(Record):
-    """Where a method's median speedup falls to 1: between which measured levels, and at which share of the way."""
+    """Drop of a method's median speedup to 1: `share` of the way from concurrency `above` to `below`."""
 
     method: str
     above: int
@@ -209,16 +208,15 @@ class Crossover(Record):
 
     @property
     def at(self) -> float:
-        """Concurrent requests, interpolated on a logarithmic scale."""
+        """Concurrency, interpolated on a logarithmic scale."""
         return 2 ** (log2(self.above) + self.share * (log2(self.below) - log2(self.above)))
 
     def __str__(self) -> str:
-        """The crossover in words."""
         return f"The median speedup of {self.method} falls to 1 between {self.above} and {self.below} at once"
 
 
 class Best(Record):
-    """The fastest strategy at a concurrency, and those that may be as fast; plain decoding may be either."""
+    """The fastest strategy at a concurrency, and those that may be as fast; plain decoding may be among them."""
 
     level: int
     method: str
@@ -227,7 +225,7 @@ class Best(Record):
 
 
 def conclusion(found: Sequence[Point]) -> str:
-    """One sentence on one speculative method at ascending concurrency; empty if it was not compared."""
+    """Return a sentence on one speculative method at ascending concurrency; empty if it was not compared."""
     compared = [point for point in found if point.speedup is not None]
     if not compared:
         return ""
@@ -257,7 +255,7 @@ def conclusion(found: Sequence[Point]) -> str:
 
 
 def crossovers(found: Sequence[Point]) -> list[Crossover]:
-    """Where each method's median speedup last falls to 1 or below, if it was above 1 before."""
+    """Return where each method's median speedup last falls from above 1 to 1 or below."""
     crossing = []
     for method in dict.fromkeys(point.method for point in found):
         medians = [
@@ -274,7 +272,7 @@ def crossovers(found: Sequence[Point]) -> list[Crossover]:
 
 
 def crossover_words(found: Sequence[Point]) -> list[str]:
-    """Each method's crossover, or that there is none."""
+    """Describe each method's crossover, or say that there is none."""
     crossing = {crossover.method: crossover for crossover in crossovers(found)}
     words = []
     for method in dict.fromkeys(point.method for point in found if point.speedup is not None):
@@ -290,7 +288,7 @@ def crossover_words(found: Sequence[Point]) -> list[str]:
 
 
 def best(found: Sequence[Point]) -> list[Best]:
-    """The fastest method at each concurrency, by its median; plain decoding if none is above 1."""
+    """Return the method with the highest median speedup at each concurrency; plain decoding if none is above 1."""
     chosen = []
     for level in dict.fromkeys(point.level for point in found):
         speedups = {
@@ -313,7 +311,7 @@ def best(found: Sequence[Point]) -> list[Best]:
 
 
 def fastest_words(chosen: Sequence[Best]) -> str:
-    """Which method is fastest at which concurrency, by the medians."""
+    """Describe which method is fastest at which concurrency, by the medians."""
     parts: list[str] = []
     for method, group in groupby(chosen, attrgetter("method")):
         levels = [each.level for each in group]
@@ -323,7 +321,7 @@ def fastest_words(chosen: Sequence[Best]) -> str:
 
 
 def _known(found: Sequence[Point]) -> bool:
-    """Whether there are enough repeats for intervals."""
+    """Check if there are enough repeats for intervals."""
     return all(point.speedup is not None and point.speedup.has_interval for point in found)
 
 
@@ -337,7 +335,7 @@ def _call(point: Point) -> Call:
 
 
 def _gain(point: Point) -> str:
-    """Up to which concurrency, and the speedup there."""
+    """Describe the highest concurrency that pays, and the speedup there."""
     speedup = point.speedup
     assert speedup is not None, "only compared points are judged"
     where_ = "with one request at a time" if point.level == 1 else f"up to {point.level} at once"
@@ -349,16 +347,16 @@ def _levels(found: Sequence[Point]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-# The best lookahead per load, for a server that can follow one: vLLM takes such a list in its speculative config.
+# The best lookahead per load, for servers that can vary it: vLLM takes such a list in its speculative config.
 
 Schedule = list[list[int]]
 
 
 def schedule(chosen: Sequence[Best], variants: dict[str, GenerationSettings]) -> Schedule | None:
-    """Rows of [fewest requests, most requests, lookahead], 0 for plain decoding, from 1 to the highest concurrency.
+    """Return rows of [min requests, max requests, lookahead], 0 for plain decoding, up to the highest concurrency.
 
-    Numbers between two measured ones follow the lower. None if speculation never wins, or by anything but a draft
-    model with constant lookaheads.
+    Concurrencies between two measured ones follow the lower. None if speculation never wins, or if a method other
+    than a draft model with constant length was measured.
     """
     lookaheads = {PLAIN: 0}
     for method, settings in variants.items():

@@ -1,4 +1,4 @@
-"""The result of a load run, and its report: tables, charts, and the sentences that open it."""
+"""Result of a load run, and its report."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ _FORMULAS = {
     "Speedup": "load_speedup",
     "Batch": "batch",
 }
-_FULL = 0.9  # of the concurrent requests: fewer in a pass are worth a note
+_FULL = 0.9  # of the concurrency: a smaller mean batch is worth a note
 
 
 class Load(Result):
@@ -64,7 +64,7 @@ class Load(Result):
 
     @property
     def total(self) -> int:
-        """Number of blocks."""
+        """Number of blocks when complete."""
         return len(self.header.levels) * len(self.header.methods) * self.repeats
 
     @property
@@ -73,23 +73,22 @@ class Load(Result):
         return len(self.rows)
 
     def report(self) -> Report:
-        """The load run as a report."""
         return report_of(self)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy, without the points that were derived from this."""
+        """Copy without the cached points."""
         copy = super().model_copy(update=update, deep=deep)
         copy.__dict__.pop("points", None)
         return copy
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
-        """Every method at every concurrency that has a row, methods in their order and concurrency ascending."""
+        """Every method at every measured concurrency: methods in order, concurrency ascending."""
         return points_of(self.header, self.rows)
 
 
 def opening(result: Load) -> Iterator[str]:
-    """The first sentences: what was found, what to doubt about it, when, on which machine, with which settings."""
+    """Yield the opening sentences: conclusion, warnings, date, machine and settings."""
     found = result.points
     methods = [method for method in result.header.methods if method != PLAIN]
     if not any(point.speedup for point in found):
@@ -122,7 +121,7 @@ def _doubts(found: Sequence[Point]) -> Iterator[str]:
 
 
 def report_of(result: Load) -> Report:
-    """The load run as a report."""
+    """Return the report of a load run."""
     found = result.points
     return Report(
         title=f"Load on {result.header.pair.name}",
@@ -144,7 +143,7 @@ def report_of(result: Load) -> Report:
 
 
 def headline(result: Load) -> dict[str, Any]:
-    """The headline figures."""
+    """Return the headline figures."""
     found = result.points
     return {
         "pair": result.header.pair.name,
@@ -164,7 +163,7 @@ def headline(result: Load) -> dict[str, Any]:
 
 
 def table(result: Load) -> list[tuple[str, ...]]:
-    """The rows under `COLUMNS`, as text, by concurrency."""
+    """Return the rows under `COLUMNS` as strings, sorted by concurrency."""
     return [_row(point) for point in sorted(result.points, key=lambda point: point.level)]
 
 
@@ -177,7 +176,7 @@ def _more(result: Load) -> Iterator[tuple[str, Table]]:
 
 
 def best_table(result: Load) -> Table:
-    """The fastest strategy at each concurrency."""
+    """Return the table of the fastest strategy at each concurrency."""
     return Table(
         "Fastest by concurrency",
         ("concurrency", "fastest", "speedup", "may be as fast"),
@@ -186,7 +185,7 @@ def best_table(result: Load) -> Table:
 
 
 def position_table(result: Load) -> Table:
-    """The share of rounds that accepted at least so many proposals, where rounds can be seen."""
+    """Return the share of rounds that accepted at least 1, 2, … proposals, where the engine reports rounds."""
     seen = [point for point in result.points if point.method != PLAIN and point.per_position]
     most = {
         point.method: max(len(point.per_position), getattr(result.variants[point.method].strategy, "lookahead", 0))
@@ -201,7 +200,7 @@ def position_table(result: Load) -> Table:
 
 
 def notes(result: Load) -> Iterator[str]:
-    """Crossovers, how the figures are computed, and what could not be seen."""
+    """Yield crossovers, formulas and what the engine did not report."""
     found = result.points
     if not result.complete:
         yield f"Unfinished: {len(result.rows)} of {result.total} blocks."
@@ -259,7 +258,7 @@ def _speedup(speedup: Interval | None) -> str:
 
 
 def _shares(shares: Sequence[float], proposed: int, columns: int) -> list[str]:
-    """Shares by position, 0 where one was proposed but never accepted, empty where none was."""
+    """Format shares by position: 0 where proposals were never accepted, empty where nothing was proposed."""
     known = [percent(share) for share in (*shares, *[0.0] * (proposed - len(shares)))]
     return [*known, *[""] * (columns - len(known))]
 
@@ -284,7 +283,7 @@ def _figures(point: Point) -> dict[str, Any]:
 
 
 def charts(result: Load) -> dict[str, Chart]:
-    """Throughput against latency of every method, and speedups by concurrency."""
+    """Return charts of throughput against latency, and of speedup by concurrency."""
     found = result.points
     shown = {
         "latency": Chart(
@@ -325,7 +324,7 @@ def _throughput(found: Sequence[Point]) -> go.Figure:
 
 def _speedup_figure(found: Sequence[Point]) -> go.Figure:
     figure = base_figure(hovermode="closest")
-    levels = list(dict.fromkeys(str(point.level) for point in found))  # as names, or the first would be crowded
+    levels = list(dict.fromkeys(str(point.level) for point in found))  # as categories: numbers would crowd the first
     for method in dict.fromkeys(point.method for point in found if point.speedup is not None):
         mine = [(point, point.speedup) for point in found if point.method == method and point.speedup is not None]
         figure.add_scatter(

@@ -1,12 +1,11 @@
-"""An experiment: a plan whose steps are measured one row at a time, and a result that follows from the rows.
+"""Experiments: a plan, whose steps are measured one row at a time, and a result derived from the rows.
 
-A plan says what its steps are and how one is measured; everything else is here. `run` loads what a step needs, once
-for all steps that need the same; keeps finished rows in a checkpoint, so that a run that was stopped or crashed
-resumes; and yields the result so far after every row. `trials.TrialPlan` is the base of the plans whose rows are
-speculative runs between plain ones.
+A plan defines its steps and how to measure one. `run` does the rest: it loads each engine once for all the steps that
+need it, saves finished rows to a checkpoint so that a stopped or crashed run resumes, and yields the result so far
+after every row. `trials.TrialPlan` is the base of plans whose rows are speculative runs between plain ones.
 
-Whoever adds a kind of experiment writes its plan and result in one module, and declares it there with a `Kind`: what
-can be chosen, and the plan that follows. Its command, its tab and its reports follow from that.
+To add a kind of experiment, write its plan and result in one module and declare a `Kind` there, with the options and
+the plan to make from them. Command, tab and reports follow from that.
 """
 
 from abc import ABC, abstractmethod
@@ -31,22 +30,22 @@ from specdemo.strategies import EngineName
 S = TypeVar("S")
 R = TypeVar("R", bound=Row)
 Load = Callable[..., Engine]
-"""Loads an engine by its name, with the plan's pair, or with another one that is given, too."""
+"""Function that loads an engine by name, with the plan's pair unless another one is given."""
 Stop = Callable[[], bool]
 
 
 def never() -> bool:
-    """Stop of a run that nothing stops."""
+    """Never stop a run."""
     return False
 
 
 class Result(Record):
-    """What an experiment found so far: plain data, from which tables, charts and conclusions follow."""
+    """Results of an experiment so far: plain data, from which tables, charts and conclusions are derived."""
 
     @property
     @abstractmethod
     def total(self) -> int:
-        """Number of rows when it is complete."""
+        """Number of rows when complete."""
 
     @property
     @abstractmethod
@@ -55,29 +54,29 @@ class Result(Record):
 
     @property
     def measured(self) -> bool:
-        """Whether there is any row."""
+        """True if there is any row."""
         return self.row_count > 0
 
     @property
     def complete(self) -> bool:
-        """Whether everything was measured."""
+        """True if every row was measured."""
         return self.row_count == self.total
 
     @property
     def so_far(self) -> str | None:
-        """The main figure so far, for progress; None if there is none yet."""
+        """Main figure so far, for progress; None if there is none yet."""
         return None
 
     @abstractmethod
     def report(self) -> Report:
-        """The result in words, tables and charts."""
+        """Return the result as sentences, tables and charts."""
 
 
 F = TypeVar("F", bound=Result)
 
 
 class LoadedEngine(NamedTuple):
-    """An engine that is loaded already, with its step costs; it stays loaded."""
+    """An engine loaded beforehand, with its step costs; it stays loaded."""
 
     engine: Engine
     costs: Costs | None
@@ -85,7 +84,7 @@ class LoadedEngine(NamedTuple):
 
 @dataclass(frozen=True)
 class Session(Generic[S]):
-    """Steps that need the same engine and pair; what is found out about them is kept under `name`."""
+    """Steps that need the same engine and pair; facts about these are saved under `name`."""
 
     name: str
     engine: EngineName
@@ -95,7 +94,7 @@ class Session(Generic[S]):
 
 @dataclass(frozen=True)
 class Plan(ABC, Generic[S, R, F]):
-    """What to measure, on which prompts, `repeats` times. `seed` is that of all orders."""
+    """What to measure, on which prompts, `repeats` times. `seed` determines all orders."""
 
     pair: ModelPair
     tasks: Sequence[Task]
@@ -104,37 +103,37 @@ class Plan(ABC, Generic[S, R, F]):
     seed: int = field(default=0, kw_only=True)
 
     row: ClassVar[type[Row]]
-    """The type of its rows, `R`."""
+    """Row type `R`."""
     calibrates: ClassVar[bool] = True
-    """Whether step costs are measured when an engine is loaded."""
+    """True if step costs are measured after loading an engine."""
 
     @property
     @abstractmethod
     def header(self) -> Header:
-        """What rows of this experiment have in common.
+        """The experiment's identity, shared by all its rows.
 
         Raises:
-            SpecdemoError: something in the plan does not fit the pair.
+            SpecdemoError: part of the plan does not fit the pair.
         """
 
     def check(self) -> None:
-        """Check what can be checked before anything is loaded.
+        """Check the plan as far as possible before loading anything.
 
         Raises:
-            SpecdemoError: it cannot be measured.
+            SpecdemoError: the plan cannot be measured.
         """
 
     def fitted(self, engine: Engine, costs: Costs | None) -> Self:
-        """The plan without what a loaded engine cannot do."""
+        """Return the plan without what a loaded engine cannot do."""
         return self
 
     @abstractmethod
     def missing(self, rows: Sequence[R]) -> Sequence[Session[S]]:
-        """Steps to measure besides these rows. What comes last may depend on what was found."""
+        """Return the steps not covered by these rows. The last steps may depend on the results."""
 
     @abstractmethod
     def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[S], stop: Stop) -> Iterator[R]:
-        """Measure the steps; yield each finished row.
+        """Measure the steps, yielding each finished row.
 
         Raises:
             SpecdemoError: a step cannot be run, or the engine failed.
@@ -142,35 +141,35 @@ class Plan(ABC, Generic[S, R, F]):
 
     @abstractmethod
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[R]) -> F:
-        """The result with these rows."""
+        """Return the result with these rows."""
 
     def extras(self, found: F, stop: Stop) -> F:
-        """The complete result with what is measured apart from its rows, such as memory."""
+        """Add measurements other than rows, such as memory, to a complete result."""
         return found
 
     @property
     def today(self) -> str:
-        """The date of a result: of its beginning or, after an interruption, of its going on."""
+        """Date on which the run started or, after an interruption, resumed (UTC, ISO 8601)."""
         return datetime.now(UTC).date().isoformat()
 
     def saved(self, checkpoint: Checkpoint | None) -> SavedRows[R]:
-        """What a checkpoint holds of this experiment.
+        """Return the checkpoint's rows and facts for this experiment.
 
         Raises:
-            FileError: it holds a different one, or cannot be read.
+            FileError: the checkpoint holds a different experiment, or cannot be read.
         """
         return SavedRows({}, []) if checkpoint is None else cast(SavedRows[R], checkpoint.open(self.header, self.row))
 
     def seconds_left(self) -> float | None:
-        """How long it still takes, where the plan knows; else what is left follows from the rows so far."""
+        """Return the remaining seconds if the plan limits its time; None to extrapolate from the rows so far."""
         return None
 
     def ended(self, found: F) -> F:
-        """The result once nothing is left to measure."""
+        """Return the final result, once nothing is left to measure."""
         return found
 
     def covers(self, row: R) -> bool:
-        """Whether a row of a checkpoint belongs to this plan, which may have fewer repeats."""
+        """Check if a checkpoint's row belongs to this plan, which may have fewer repeats."""
         return True
 
 
@@ -182,10 +181,10 @@ def run(
     checkpoint: Checkpoint | None = None,
     stop: Stop = never,
 ) -> Iterator[Progress[F]]:
-    """Measure what the checkpoint does not hold yet; yield a state first, and after every row.
+    """Measure what the checkpoint lacks; yield progress first and after every row.
 
-    Either `load` makes the engines, which are closed again, or one is `loaded`. Once `stop` returns True, finished
-    rows stand.
+    Engines come either from `load`, and are closed afterwards, or from `loaded`. Once `stop` returns True, the run
+    ends with the rows so far.
 
     Raises:
         FileError: the checkpoint holds a different experiment, or one from another machine.
@@ -242,7 +241,7 @@ def run(
 def run_with_extras(
     plan: Plan[S, R, F], load: Load, *, checkpoint: Checkpoint | None = None, stop: Stop = never
 ) -> Iterator[Progress[F]]:
-    """`run`, and the plan's extras once every row is there."""
+    """Run the plan, then measure its extras once every row is there."""
     last = None
     for last in run(plan, load, checkpoint=checkpoint, stop=stop):
         yield last
@@ -252,10 +251,10 @@ def run_with_extras(
 
 
 def check_environment(earlier: Environment, here: Environment) -> None:
-    """Check that a run goes on where it was begun.
+    """Check that a run resumes in the environment where it started.
 
     Raises:
-        FileError: its rows so far were measured elsewhere.
+        FileError: the rows so far were measured with other versions or settings.
     """
     if earlier != here:
         raise FileError(
@@ -283,10 +282,10 @@ Choices = Callable[[ModelPair], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Option:
-    """Something to choose besides prompts, repeats and generation settings.
+    """An option besides prompts, repeats and generation settings.
 
-    Values are of `type`: "count" is a whole number, the others are several values. The page offers `choices`, which
-    may depend on the pair, with those of `first` chosen. The terminal takes any, also under `aliases`.
+    Values are of `type`: "count" is one whole number, the others are lists. The page offers `choices`, which may
+    depend on the pair, with those of `first` preselected. The terminal accepts any value, also under `aliases`.
     """
 
     name: str
@@ -300,16 +299,16 @@ class Option:
 
 
 class Range(NamedTuple):
-    """A slider's last value, and the one it begins with."""
+    """A slider's maximum and initial value."""
 
     most: int
     first: int
 
 
 def begin(pair: ModelPair, *, on: EngineName | None = None, **chosen: Any) -> GenerationSettings:
-    """The settings that a pair begins with; prompt lookup proposes where it has no draft.
+    """Return the initial settings of a pair, with prompt lookup if it has no draft model.
 
-    `on`: the engine that pairs on this machine begin with; None: their own.
+    `on`: the engine for pairs on this machine; None for the default.
     """
     here = {} if on is None or pair.target.server is not None else {"engine": on, "policy": "constant"}
     return initial_settings(pair.target, **{"drafter": default_drafter(pair)} | here | chosen)
@@ -320,14 +319,14 @@ _PROMPTS, _REPEATS, _TOKENS = Range(32, 4), Range(12, 6), Range(512, 64)
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of experiment. `name` is its command's and its tab's; `tab` the tab's label, `start` its button's.
+    """A kind of experiment. `name` is that of its command and tab, `tab` the tab's label, `start` the button's.
 
     `plan(pair, tasks, settings, repeats=…, seed=…, **options)` makes the plan. `begin(pair, **chosen)` makes the
-    settings that the page begins with; `settings` the same in the terminal, None for those of one strategy, as in a
-    comparison. `without` are settings that it varies itself; without `turns`, only the first of a chat is asked.
-    With `compares`, another such benchmark can be given to compare with.
-    `extras` is what can be measured after the rows. `limit` is the terminal's number of prompts. `charts` and
-    `tables` are those of its reports, in the page's order.
+    page's initial settings; `settings` does so for the terminal, where None means a single strategy's, as in a
+    comparison. `without` are settings that the experiment varies itself. If `turns` is False, only the first turn of
+    a chat is measured. With `compares`, an earlier benchmark can be given for comparison. `extras` names what can be
+    measured after the rows. `limit` is the terminal's default number of prompts. `charts` and `tables` are those of
+    its reports, in the page's order.
     """
 
     name: str

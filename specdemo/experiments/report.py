@@ -1,6 +1,6 @@
-"""Reports, the same for every experiment: on the page's boards, in the terminal, and as files.
+"""Reports, the same for every experiment: on the page, in the terminal and as files.
 
-Files are Markdown, CSV, JSON, and one small HTML file that opens offline, light or dark.
+The files are Markdown, CSV, JSON and one small HTML file that opens offline, light or dark.
 """
 
 import csv
@@ -25,12 +25,12 @@ from specdemo.presentation.share import bundle
 from specdemo.records import Environment
 
 _TEMPLATE = ASSETS / "report.html"
-_REACH = 2  # times the largest value: what error bars may add to an axis
+_REACH = 2  # times the largest value: how far error bars may stretch an axis
 _BESIDE = (".md", ".csv", ".html")
 
 
 class Chart(NamedTuple):
-    """A figure with its title, and a sentence on how to read it."""
+    """A figure with its title and a sentence on how to read it."""
 
     title: str
     figure: go.Figure
@@ -38,7 +38,7 @@ class Chart(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of texts."""
+    """A table of strings."""
 
     title: str
     columns: Sequence[str]
@@ -48,12 +48,11 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What an experiment found, for every kind of file, for the page and for the terminal.
+    """Findings of an experiment, for the page, the terminal and every file format.
 
-    `opening` are the sentences above the first table, the conclusion first; `notes` those below the last one. `data`
-    makes everything measured and derived, JSON-serialisable, of which `headline` are the main figures; `figures` are
-    the first table's rows unrounded, all with the same keys. Charts and tables have names, by which a page finds
-    places for them.
+    `opening` holds the sentences above the first table, the conclusion first; `notes` those below the last one.
+    `data` returns everything measured and derived, JSON-serialisable; `headline` holds its main figures. `figures`
+    are the first table's rows unrounded, all with the same keys. The page places charts and tables by name.
     """
 
     title: str
@@ -67,7 +66,7 @@ class Report:
 
 
 def to_markdown(report: Report) -> str:
-    """The tables, and what else was measured, in sentences."""
+    """Return the report as Markdown, without charts."""
     lines: list[str] = []
     for number, table in enumerate(report.tables.values()):
         lines += [*([f"## {table.title}", ""] if number else []), *_markdown(table), ""]
@@ -83,7 +82,7 @@ def _markdown(table: Table) -> Iterator[str]:
 
 
 def to_csv(report: Report) -> str:
-    """The first table's figures unrounded, one row per line."""
+    """Return the first table's unrounded figures as CSV."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(report.figures[0]) if report.figures else [], lineterminator="\n")
     writer.writeheader()
@@ -92,7 +91,7 @@ def to_csv(report: Report) -> str:
 
 
 def to_html(report: Report) -> str:
-    """One self-contained file with plots, tables and notes."""
+    """Return a self-contained HTML file with plots, tables and notes."""
     page = Jinja(autoescape=True, undefined=StrictUndefined).from_string(_TEMPLATE.read_text(encoding="utf-8"))
     return page.render(
         title=report.title,
@@ -107,15 +106,15 @@ def to_html(report: Report) -> str:
 
 
 def _plot(figure: go.Figure) -> Markup:
-    """A figure as JSON that may stand in a script."""
+    """Return a figure as JSON that is safe inside a script."""
     return Markup(json.dumps(figure.to_plotly_json()).replace("<", "\\u003c"))
 
 
 def write(report: Report, path: Path) -> list[Path]:
-    """Write all four files, the JSON at this path, the others `beside` it; return their paths.
+    """Write the JSON to this path and the other three files `beside` it; return all paths.
 
     Raises:
-        SpecdemoError: one cannot be written.
+        SpecdemoError: a file cannot be written.
     """
     write_json(report.data(), path, indent=1)
     texts = {".md": to_markdown(report), ".csv": to_csv(report), ".html": to_html(report)}
@@ -125,12 +124,12 @@ def write(report: Report, path: Path) -> list[Path]:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """The path of a file that accompanies the JSON at `path`: `.json` is replaced by another ending, or one is added.
+    """Return the path of a file next to the JSON at `path`, with `.json` replaced or the ending appended.
 
     Only `.json` is replaced, so that `run.v1` and `run.v2` do not share a file.
 
     Raises:
-        UsageError: the JSON's name is that of another kind of file written beside it.
+        UsageError: the JSON has the file extension of another report format.
     """
     if path.suffix.lower() in _BESIDE:
         raise UsageError(
@@ -139,16 +138,16 @@ def beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name.removesuffix(".json") + ending)
 
 
-# What the kinds' reports have in common.
+# Shared by all reports.
 
 
 def times(number: int, noun: str) -> str:
-    """A count with its noun, such as "1 prompt" or "3 prompts"."""
+    """Return a count with its noun, such as "1 prompt" or "3 prompts"."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def measured_on(date: str, environment: Environment | None) -> Iterator[str]:
-    """When it was measured, and on what."""
+    """Yield a sentence on the date, device and version of a measurement."""
     if environment is None:
         return
     threads = "" if environment.threads is None else f", {times(environment.threads, 'thread')}"
@@ -157,7 +156,7 @@ def measured_on(date: str, environment: Environment | None) -> Iterator[str]:
 
 
 def memory_notes(uses: Sequence[MemoryUse]) -> Iterator[str]:
-    """What each side takes, and how much more speculation does."""
+    """Yield the memory that each side takes, and the extra memory for speculation."""
     for use in uses:
         yield (
             f"Memory, {use.engine} {use.side}{f', {use.at_once} requests at once' if use.at_once > 1 else ''}: "
@@ -174,7 +173,7 @@ def memory_notes(uses: Sequence[MemoryUse]) -> Iterator[str]:
 
 
 class Line(NamedTuple):
-    """Points of one line of a chart: where, an interval at each, and what is shown on hover."""
+    """A line of a chart: its points, their intervals and hover texts."""
 
     name: str
     x: Sequence[Any]
@@ -183,9 +182,9 @@ class Line(NamedTuple):
 
 
 def whiskers(values: Sequence[Interval], **style: Any) -> dict[str, Any] | None:
-    """Error bars from intervals; none while one of them has too few runs.
+    """Return error bars from intervals; None if any of them has too few runs.
 
-    Bars of no height would claim that there is no uncertainty.
+    Zero-height bars would suggest that there is no uncertainty.
     """
     if not values or not all(value.has_interval for value in values):
         return None
@@ -200,9 +199,9 @@ def whiskers(values: Sequence[Interval], **style: Any) -> dict[str, Any] | None:
 
 
 def fit_axis(figure: go.Figure) -> None:
-    """Limit the y axis to twice the largest value where an interval reaches further, so that values stay readable.
+    """Limit the y axis to twice the largest value if an interval reaches further, so that values stay readable.
 
-    The long error bar then leaves the chart; hovering shows the whole interval.
+    A long error bar then leaves the chart; hovering shows the whole interval.
     """
     marks = [trace for trace in figure.data if trace.error_y.array is not None]
     ends = [value + up for trace in marks for value, up in zip(trace.y, trace.error_y.array, strict=True)]
@@ -212,7 +211,7 @@ def fit_axis(figure: go.Figure) -> None:
 
 
 def speedup_lines(lines: Sequence[Line], x_title: str, *, y_title: str = "speedup", plain: bool = True) -> go.Figure:
-    """Intervals over an axis, one line for each of `lines`, with a line where plain decoding is."""
+    """Plot `lines` with error bars, and a reference line for plain decoding."""
     figure = base_figure(hovermode="closest", showlegend=len(lines) > 1)
     for number, line in enumerate(lines):
         figure.add_scatter(

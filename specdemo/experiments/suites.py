@@ -1,9 +1,9 @@
-"""Prompts to measure on: the bundled suite, and files in the formats of common benchmarks.
+"""Prompts to measure: the bundled suite, and files in the formats of common benchmarks.
 
-A file holds one JSON object per line, of any of these kinds:
+A file holds one JSON object per line, in one of these formats:
 
-- Spec-Bench and SPEED-Bench: `question_id`, `category`, `turns`. Each turn is a prompt of its own, which the turns
-  before it and the target's answers to them precede;
+- Spec-Bench and SPEED-Bench: `question_id`, `category`, `turns`. Each turn becomes a prompt of its own, preceded by
+  the earlier turns and the target's answers to them;
 - HumanEval: `task_id`, `prompt`;
 - plain: `prompt` and, optionally, `task`.
 """
@@ -21,12 +21,12 @@ from specdemo.records import Prompts, Record
 
 
 class Limits(NamedTuple):
-    """Limits of a file of prompts, each above what SPEED-Bench's prompts of 32,000 tokens need."""
+    """Size limits for prompt files, enough for SPEED-Bench's prompts of 32,000 tokens."""
 
     bytes: int = 128 * 2**20
     lines: int = 10_000
     line: int = 2**20
-    """Characters of a line."""
+    """Maximum characters per line."""
 
 
 _LIMITS = Limits()
@@ -35,7 +35,7 @@ _Name = Annotated[str, Field(max_length=200)]
 
 
 class Task(Record):
-    """A prompt, its kind of task, and a name that is unique in its suite; in a chat, the user's turns `before`."""
+    """A prompt, its task category and a name unique in the suite; `before` holds the earlier user turns of a chat."""
 
     name: str
     task: str
@@ -44,7 +44,7 @@ class Task(Record):
 
 
 class _Line(Record):
-    """Any of the three kinds."""
+    """One line, in any of the three formats."""
 
     prompt: str | None = None
     turns: list[str] | None = Field(None, min_length=1)
@@ -55,7 +55,7 @@ class _Line(Record):
 
 
 def bundled_tasks(kind: Prompts) -> list[Task]:
-    """The suite of prompts of this kind."""
+    """Return the bundled prompts of this kind."""
     suites: dict[Prompts, dict[str, list[str]]] = json.loads((ASSETS / "suites.json").read_text(encoding="utf-8"))
     return [
         Task(name=f"{task} {number}", task=task, prompt=prompt)
@@ -65,10 +65,10 @@ def bundled_tasks(kind: Prompts) -> list[Task]:
 
 
 def read_tasks(path: Path, limits: Limits = _LIMITS) -> list[Task]:
-    """The prompts of a file of JSON lines, the later turns of a chat after its first.
+    """Read the prompts of a JSON Lines file; later turns of a chat follow its first.
 
     Raises:
-        FileError: the file is missing or empty, or a line is of no supported kind.
+        FileError: the file is missing or empty, or a line has an unsupported format.
     """
     try:
         text = read_bytes(path, limits.bytes, "a file of JSON lines").decode("utf-8-sig")
@@ -86,12 +86,12 @@ def read_tasks(path: Path, limits: Limits = _LIMITS) -> list[Task]:
 
 
 def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None, *, turns: bool = True) -> list[Task]:
-    """At most `limit` prompts of a file, or of the bundled suite if there is none.
+    """Return at most `limit` prompts from a file, or from the bundled suite without one.
 
-    Later turns of a chat are left out without `turns`, and for targets that are not made for chats.
+    Later turns of a chat are left out if `turns` is False or the target is not a chat model.
 
     Raises:
-        FileError: it cannot be read, or holds no such objects.
+        FileError: the file cannot be read or is not a prompt file.
     """
     tasks = bundled_tasks(prompts) if path is None else read_tasks(path)
     chats = turns and prompts == "chat"
@@ -99,7 +99,7 @@ def chosen_tasks(path: Path | None, prompts: Prompts, limit: int | None, *, turn
 
 
 def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
-    """At most `limit` prompts, taken from each kind of task in turn, so that all kinds remain."""
+    """Return at most `limit` prompts, taken from the categories in turn so that each stays represented."""
     if limit is None or limit >= len(tasks):
         return list(tasks)
     seen: dict[str, int] = {}
@@ -112,8 +112,8 @@ def limited(tasks: Sequence[Task], limit: int | None) -> list[Task]:
 
 
 def _lines(path: Path, text: str, limits: Limits) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, numbered from 1."""
-    # not `splitlines`: text in JSON may hold other line separators
+    """Yield the non-blank lines, numbered from 1."""
+    # not `splitlines`: JSON strings may contain other line separators
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if len(lines) > limits.lines:
         raise FileError(f"{quoted(path.name)} holds more than {limits.lines:,} prompts; choose a file with fewer.")

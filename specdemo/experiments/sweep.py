@@ -1,8 +1,8 @@
-"""The sweep: which setting decodes fastest here, for these prompts, and with what certainty.
+"""The sweep: find the fastest setting for these prompts on this machine, and how certain that is.
 
-Every setting runs on every prompt several times, in an order that is reshuffled each time, each run between two plain
-ones. So neither a drifting machine nor a setting's neighbours favour any of them. The fastest of many is partly the
-luckiest, so it runs again, and only these fresh runs are quoted.
+Every setting runs on every prompt several times, in an order reshuffled each time and between two plain runs, so that
+neither drift nor a setting's neighbours favour any of them. The fastest of many is partly the luckiest, so it runs
+again, and only these fresh runs are quoted.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ from specdemo.strategies import STRATEGIES, Strategy, pair_refusal, strategies
 THRESHOLDS = (0.2, 0.4, 0.6, 0.8)
 LOOKAHEADS = tuple(range(1, MAX_LOOKAHEAD + 1))
 REPEATS = 3
-FRESH = 8  # fresh runs of the fastest setting, at least, equally many per prompt
+FRESH = 8  # minimum fresh runs of the fastest setting, equally many per prompt
 _ORDER = ("lookahead", "threshold", "policy")
-_TRYING = 0.6  # of a limited time; the rest is for fresh runs
+_TRYING = 0.6  # share of a time limit for trying settings; the rest is for fresh runs
 _NONE = "This pair supports none of the settings to be tried; choose another engine or drafter."
 
 
@@ -42,10 +42,10 @@ def candidates(
     lookaheads: Sequence[int] = LOOKAHEADS,
     thresholds: Sequence[float] = THRESHOLDS,
 ) -> list[Candidate]:
-    """What can be tried with this pair, engine and drafter, policies without a number of their own included.
+    """Return the settings to try with this pair, engine and drafter, including policies without a number.
 
     Raises:
-        SettingsError: a lookahead or a threshold is out of its range, or there is nothing to try.
+        SettingsError: a lookahead or threshold is out of range, or there is nothing to try.
     """
     given = {"num_assistant_tokens": lookaheads, "assistant_confidence_threshold": thresholds}
     for name, values in given.items():
@@ -75,7 +75,7 @@ def candidates(
 
 
 def _has(strategy: type[Strategy], settings: GenerationSettings) -> bool:
-    """Whether such strategies may be tried: with a depth only trees, without a KV cache none that need step costs."""
+    """Check if a strategy fits: only trees with a tree depth; none that needs step costs without a KV cache."""
     switched = strategy.switch is not None and bool(getattr(settings, strategy.switch))
     others = any(other.switch is not None and getattr(settings, other.switch) for other in STRATEGIES.values())
     fits = switched if strategy.switch is not None else not others
@@ -83,7 +83,7 @@ def _has(strategy: type[Strategy], settings: GenerationSettings) -> bool:
 
 
 def _nothing(settings: GenerationSettings, numbers: Collection[str]) -> str:
-    """What to give, if nothing can be tried with these settings, of which these numbers may vary."""
+    """Advise what to choose if nothing can be tried, given the settings that may vary."""
     if settings.tree_depth:
         return f"A tree of depth {settings.tree_depth} needs a lookahead of at least {settings.tree_depth}; give one."
     if "assistant_confidence_threshold" in numbers:
@@ -121,8 +121,8 @@ class _Clock:
 class SweepPlan(TrialPlan[Sweep]):
     """Every prompt with each of the settings `tried`; repeats beyond `repeats` are fresh runs of the fastest.
 
-    With `seconds`, it takes about so long from its first run on: the fastest of those settings that could be tried in
-    part of it runs again in the rest.
+    `seconds` is an approximate time limit, counted from the first run: settings are tried for part of it, and the
+    fastest one runs again for the rest.
     """
 
     tried: Sequence[Candidate] = ()
@@ -131,20 +131,19 @@ class SweepPlan(TrialPlan[Sweep]):
 
     @cached_property
     def variants(self) -> dict[str, GenerationSettings]:
-        """The settings to try, by name."""
+        """Settings to try, by name."""
         return {f"{each.settings.engine} {each.name}": each.settings for each in self.tried}
 
     @property
     def again(self) -> int:
-        """Fresh runs of the fastest setting on each prompt."""
+        """Number of fresh runs of the fastest setting on each prompt."""
         return -(-FRESH // len(self.tasks))
 
     def covers(self, row: TrialRow) -> bool:
-        """Whether the row is of one of the repeats, or a fresh run."""
         return row.repeat < self.repeats + self.again
 
     def fitted(self, engine: Engine, costs: Costs | None) -> "SweepPlan":
-        """Without the settings that the pair turns out not to support.
+        """Leave out the settings that the loaded pair does not support.
 
         Raises:
             SettingsError: it supports none of them.
@@ -155,7 +154,7 @@ class SweepPlan(TrialPlan[Sweep]):
         return replace(self, tried=tried)
 
     def missing(self, rows: Sequence[TrialRow]) -> list[Session[Group]]:
-        """What is left to run; after that, fresh runs of the fastest setting."""
+        """Return the remaining runs; after those, fresh runs of the fastest setting."""
         finished = {row.key for row in rows}
         left = [] if self._over(_TRYING) else self.sessions(finished, range(self.repeats), list(self.variants))
         if left:
@@ -165,24 +164,23 @@ class SweepPlan(TrialPlan[Sweep]):
         return [] if best is None else self.sessions(finished, fresh, [f"{best.settings.engine} {best.name}"])
 
     def _over(self, share: float) -> bool:
-        """Whether this share of the time has passed."""
+        """Check if this share of the time limit has passed."""
         return self.seconds is not None and self._clock.seconds > share * self.seconds
 
     def seconds_left(self) -> float | None:
-        """What is left of the time, if it is limited."""
         return None if self.seconds is None else max(self.seconds - self._clock.seconds, 0.0)
 
     def ended(self, found: Sweep) -> Sweep:
-        """The sweep, which is complete though not every run fitted into the time."""
+        """Mark the sweep as complete, even if the time limit left out some runs."""
         return found if found.complete or self.seconds is None else found.model_copy(update={"planned": found.runs})
 
     def fastest(self, rows: Sequence[TrialRow]) -> Candidate | None:
-        """The fastest setting, fresh runs aside; among equals, the one named first. None if nothing was timed."""
+        """Return the fastest setting, ignoring fresh runs; the first among equals. None if nothing was timed."""
         best = max(self.points(rows), key=rounded_speedup, default=None)
         return best.candidate if best is not None else None
 
     def points(self, rows: Sequence[TrialRow], *, fresh: bool = False) -> list[Point]:
-        """What was measured of each setting."""
+        """Summarise the trials of each setting."""
         found = []
         for candidate in self.tried:
             mine = [
@@ -196,22 +194,21 @@ class SweepPlan(TrialPlan[Sweep]):
         return found
 
     def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[Group], stop: Stop) -> Iterator[TrialRow]:
-        """Run the groups, after a check that every prompt can be run.
+        """Run the groups, after checking that every prompt can be run.
 
         Raises:
-            PromptError: one is empty, or too long.
+            PromptError: a prompt is empty or too long.
         """
         self._clock.start()
         share = 1.0 if any(step.repeat >= self.repeats for step in steps) else _TRYING
         for task in self.tasks:
             run_alone(engine.decoder(Request.of(task.prompt, self.settings).plain), 1, stop)
-        rows: list[TrialRow] = []  # at least one, however long it takes
+        rows: list[TrialRow] = []  # measure at least one, however long it takes
         for row in super().measure(engine, costs, steps, lambda: stop() or (bool(rows) and self._over(share))):
             rows.append(row)
             yield row
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Sweep:
-        """The sweep with these rows."""
         points, fresh = self.points(rows), next(iter(self.points(rows, fresh=True)), None)
         first = next(iter(facts.values()), None)
         costs = first.costs if first is not None else None
@@ -243,7 +240,7 @@ class SweepPlan(TrialPlan[Sweep]):
 
 
 def prompts_as_tasks(prompts: Sequence[str]) -> list[Task]:
-    """Prompts that were typed, as tasks."""
+    """Return typed prompts as tasks."""
     return [Task(name=f"prompt {number}", task="prompts", prompt=prompt) for number, prompt in enumerate(prompts, 1)]
 
 
@@ -259,10 +256,10 @@ def sweep(
     seconds: float | None = None,
     stop: Callable[[], bool] = never,
 ) -> Iterator[Progress[Sweep]]:
-    """Measure the candidates with a loaded engine, then the fastest again; yield a state first, and after each trial.
+    """Measure the candidates with a loaded engine, then the fastest again; yield progress first and after each trial.
 
-    Candidates that this pair does not support are left out. `seconds` limits it as `SweepPlan` says. Once `stop`
-    returns True, finished results stand.
+    Candidates that this pair does not support are left out. `seconds` is the time limit of `SweepPlan`. Once `stop`
+    returns True, the sweep ends with the results so far.
 
     Raises:
         SpecdemoError: a prompt or the settings cannot be run, or the engine failed.

@@ -32,24 +32,24 @@ class Candidate(Record):
 
 
 class Point(Summary):
-    """The results of one candidate; one speedup per finished trial."""
+    """Results of one candidate, with one speedup per finished trial."""
 
     candidate: Candidate
 
 
 class Recommendation(Record):
-    """What to do, in a sentence. `candidate` is the best; None where no setting clearly beats plain decoding."""
+    """A recommendation in a sentence. `candidate` is the best; None if no setting clearly beats plain decoding."""
 
     candidate: Candidate | None
     sentence: str
 
 
 class Sweep(Result):
-    """Everything measured so far. `prediction` is not measured: it follows from `costs` and `acceptance`.
+    """Everything measured so far. `prediction` is not measured but computed from `costs` and `acceptance`.
 
-    `acceptance` is accepted / judged over all trials of lookaheads. Nothing is predicted for prompt lookup, which
-    finds something only in some rounds, nor without a KV cache, since the costs were measured with one. `fresh` holds
-    the runs of the fastest setting after all others.
+    `acceptance` is accepted / judged over all trials at constant lookaheads. Nothing is predicted for prompt
+    lookup, which proposes only in some rounds, nor without a KV cache, since the costs were measured with one.
+    `fresh` holds the later runs of the fastest setting.
     """
 
     pair: ModelPair
@@ -67,30 +67,29 @@ class Sweep(Result):
 
     @property
     def total(self) -> int:
-        """Number of runs when it is complete."""
+        """Number of runs when complete."""
         return self.planned
 
     @property
     def row_count(self) -> int:
-        """Number of runs so far, those of the fastest setting after all others included."""
+        """Number of runs so far, including the fresh ones of the fastest setting."""
         return self.runs
 
     @property
     def so_far(self) -> str | None:
-        """The fastest setting so far."""
+        """Fastest setting so far."""
         best = self.fresh or max(self.points, key=rounded_speedup, default=None)
         return None if best is None else f"best so far {best.candidate.name}, {best.speedup.middle:.2f}×"
 
     def report(self) -> Report:
-        """The sweep as a report."""
         return _report(self)
 
 
-# What it comes to.
+# Conclusions.
 
 
 def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommendation:
-    """The fastest setting, if its fresh runs clearly beat plain decoding; it may be one of several as good."""
+    """Recommend the fastest setting if its fresh runs clearly beat plain decoding; others may be as good."""
     if not points:
         return Recommendation(candidate=None, sentence="Nothing has been measured yet.")
     best = fresh or max(points, key=rounded_speedup)
@@ -118,12 +117,12 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
 
 
 def within_error(point: Point, speedup: float) -> bool:
-    """Whether a setting may reach this speedup: by its interval, or by its best run if there is none."""
+    """Check if a setting may reach this speedup: by its interval, or by its best run if there is none."""
     return (point.speedup.high or max(point.speedups)) >= speedup
 
 
 def _equals(others: Sequence[Point], speedup: float) -> str:
-    """The settings that may be as fast, fastest first; empty if there are none."""
+    """Name the settings that may be as fast, fastest first; empty if there are none."""
     reaching = [point for point in others if within_error(point, speedup)]
     names = [point.candidate.name for point in sorted(reaching, key=lambda point: -point.speedup.middle)]
     if not names:
@@ -149,7 +148,7 @@ def _report(sweep: Sweep) -> Report:
 
 
 def remarks(sweep: Sweep) -> Iterator[str]:
-    """What the figures were made with, and which of them to doubt."""
+    """Yield the pair, device and settings measured, and warnings about the figures."""
     device = "" if sweep.environment is None else f" on {sweep.environment.device}"
     yield f"{sweep.pair.name}{device}: {shared_words(sweep.settings)}."
     if sweep.fresh is not None:
@@ -161,7 +160,7 @@ def remarks(sweep: Sweep) -> Iterator[str]:
 
 
 def notes(sweep: Sweep) -> Iterator[str]:
-    """What steps cost, and how predictions follow from that."""
+    """Yield the step costs, and how predictions follow from them."""
     if not sweep.complete:
         yield f"Unfinished: {sweep.runs} of {times(sweep.planned, 'run')}."
     costs = sweep.costs
@@ -179,7 +178,7 @@ def notes(sweep: Sweep) -> Iterator[str]:
 
 
 def table(sweep: Sweep) -> Iterator[tuple[str, ...]]:
-    """Every setting tried, as texts under `COLUMNS`."""
+    """Yield every setting tried, as strings under `COLUMNS`."""
     predicted = sweep.prediction.predicted if sweep.prediction is not None else ()
     for point in sweep.points:
         value = point.candidate.value if point.candidate.kind == "lookahead" else None
@@ -210,7 +209,7 @@ def _figures(point: Point) -> dict[str, Any]:
 
 
 def charts(sweep: Sweep) -> dict[str, Chart]:
-    """Speedups and acceptance by lookahead, policies, and where the time goes."""
+    """Return charts of speedup and acceptance by lookahead, of policies, and of where the time goes."""
     constant = [point for point in sweep.points if point.candidate.kind == "lookahead"]
     others = [point for point in sweep.points if point.candidate.kind != "lookahead"]
     shown = {}
@@ -241,7 +240,7 @@ def charts(sweep: Sweep) -> dict[str, Chart]:
 
 
 def _hover(points: Sequence[Point]) -> list[str]:
-    """A speedup means little without whether the outputs were identical."""
+    """Return hover texts: each speedup, and whether the outputs were identical, without which it means little."""
     return [f"{point.speedup}, outputs {'identical' if point.identical else 'differ'}" for point in points]
 
 
@@ -323,5 +322,5 @@ def _shares_figure(points: Sequence[Point]) -> go.Figure:
 
 
 def rounded_speedup(point: Point) -> float:
-    """What points are compared by: rounding makes no difference, so that among equals the first one is the best."""
+    """Return the speedup to compare points by, rounded so that the first of near-equal ones is the best."""
     return round(point.speedup.middle, 3)

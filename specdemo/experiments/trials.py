@@ -27,15 +27,15 @@ from specdemo.strategies import EngineName
 
 ALL = "all tasks"
 Answers = dict[tuple[str, ...], str]
-"""The target's own answers to the last of these turns of a chat."""
+"""The target's own answer to the last turn, by all turns of the chat so far."""
 _NO_COSTS = "It needs step costs, which are unknown for this pair."
 _NO_TEXT = "The text ended at its first token."
 
 
 class TrialRow(Row):
-    """One trial: which method on which engine, which prompt, which repeat. Without a `trial`, `problem` says why.
+    """One trial of a method on an engine, by prompt and repeat. Without a `trial`, `problem` gives the reason.
 
-    `prompt_tokens`: tokens of the prompt and the turns before it; None in older files.
+    `prompt_tokens` counts the prompt and the turns before it; None in older files.
     """
 
     engine: EngineName
@@ -59,14 +59,14 @@ class TrialRow(Row):
 
     @property
     def doing(self) -> str:
-        """The engine and the prompt."""
+        """Engine and prompt."""
         return f"{self.engine}: {self.prompt}"
 
 
 class Group(NamedTuple):
-    """Runs that share their plain neighbours: a prompt in one repeat, and the variants to run, in their order.
+    """Runs that share their plain neighbours: one prompt in one repeat, and the variants in the `order` to run them.
 
-    Groups of another `drafter` come later: GenAI keeps one kind of speculative pipeline, and a new one starts cold.
+    Groups are sorted by `drafter`: GenAI keeps one speculative pipeline at a time, and a new one starts cold.
     """
 
     drafter: str
@@ -76,18 +76,18 @@ class Group(NamedTuple):
 
 
 class TrialResult(Result):
-    """A result of trials, finished or not; `engines` are the facts about each engine that ran."""
+    """Result of trials, finished or not; `engines` holds the facts about each engine that ran."""
 
     header: Header
     tasks: tuple[Task, ...]
-    date: str = ""  # on which it began or, after an interruption, went on
+    date: str = ""  # on which it started or, after an interruption, resumed
     repeats: int
     engines: dict[str, EngineFacts]
     rows: tuple[TrialRow, ...]
 
     @property
     def total(self) -> int:
-        """Number of rows."""
+        """Number of rows when complete."""
         return len(self.tasks) * self.repeats * len(self.header.methods)
 
     @property
@@ -103,7 +103,7 @@ F = TypeVar("F", bound=Result)
 class TrialPlan(Plan[Group, TrialRow, F]):
     """Every prompt with each of the `variants`, in each repeat, in an order that is shuffled each time.
 
-    A variant's name is its engine's and its method's, such as "traced auto".
+    A variant's name consists of engine and method, such as "traced auto".
     """
 
     row: ClassVar[type[Row]] = TrialRow
@@ -111,31 +111,30 @@ class TrialPlan(Plan[Group, TrialRow, F]):
     @property
     @abstractmethod
     def variants(self) -> Mapping[str, GenerationSettings]:
-        """The settings to compare, by name.
+        """Settings to compare, by name.
 
         Raises:
-            SpecdemoError: one does not fit the pair.
+            SpecdemoError: one of them does not fit the pair.
         """
 
     def pair_of(self, variant: str) -> ModelPair:
-        """The pair as a variant needs it: another runtime setting means another one to load."""
+        """Return the pair for a variant: other runtime settings need a pair of their own."""
         return self.pair
 
     def session_of(self, variant: str) -> str:
-        """The name under which facts about a variant's engine are kept."""
+        """Return the name under which facts about a variant's engine are saved."""
         return self.variants[variant].engine
 
     def settings_of(self, variant: str, repeat: int) -> GenerationSettings:
-        """A variant's settings in a repeat."""
         return self.variants[variant]
 
     @cached_property
     def header(self) -> Header:
-        """What rows of this experiment have in common."""
+        """The experiment's identity, shared by all its rows."""
         return Header.of(self.pair, self.settings, tuple(self.variants), self.tasks)
 
     def common(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> dict[str, Any]:
-        """The fields that results of trials share."""
+        """Return the fields that all trial results share."""
         return {
             "header": self.header,
             "tasks": tuple(self.tasks),
@@ -146,17 +145,17 @@ class TrialPlan(Plan[Group, TrialRow, F]):
         }
 
     def covers(self, row: TrialRow) -> bool:
-        """Whether the row is of one of the repeats."""
+        """Check if the row belongs to one of the repeats."""
         return row.repeat < self.repeats
 
     def missing(self, rows: Sequence[TrialRow]) -> list[Session[Group]]:
-        """What is left to run, for each engine that has something left."""
+        """Return the remaining groups, one session per engine."""
         return self.sessions({row.key for row in rows}, range(self.repeats), list(self.variants))
 
     def sessions(
         self, finished: set[tuple[str, str, int]], repeats: Sequence[int], variants: Sequence[str]
     ) -> list[Session[Group]]:
-        """The groups that remain of these repeats and variants; the orders do not depend on what is finished."""
+        """Return the unfinished groups of these repeats and variants, in an order independent of what is finished."""
         found = []
         for name in dict.fromkeys(map(self.session_of, variants)):
             mine = [variant for variant in variants if self.session_of(variant) == name]
@@ -181,7 +180,7 @@ class TrialPlan(Plan[Group, TrialRow, F]):
                 yield repeat, task, random.sample(mine, len(mine))
 
     def measure(self, engine: Engine, costs: Costs | None, steps: Sequence[Group], stop: Stop) -> Iterator[TrialRow]:
-        """Run the groups, after a rehearsal of what each drafter will run."""
+        """Run the groups, after rehearsing what each drafter will run."""
         answers: Answers = {}
         for _, same in groupby(steps, attrgetter("drafter")):
             groups = list(same)
@@ -197,7 +196,7 @@ class TrialPlan(Plan[Group, TrialRow, F]):
     def _tried(
         self, engine: Engine, costs: Costs | None, group: Group, able: set[str], answers: Answers, stop: Stop
     ) -> Iterator[TrialRow]:
-        """A row for each variant of a group, with its trial or with why it has none."""
+        """Yield a row for each variant of a group, with its trial or the reason why there is none."""
         ran, done, task = [variant for variant in group.order if variant in able], 0, group.task
         length: int | None = None
 
@@ -227,7 +226,7 @@ class TrialPlan(Plan[Group, TrialRow, F]):
             yield from (row(variant, None, str(error)) for variant in ran[done:])
 
     def _history(self, engine: Engine, task: Task, answers: Answers, stop: Stop) -> tuple[Turn, ...]:
-        """The turns before a prompt, with what the target answers to them, greedily and off the clock."""
+        """Return the turns before a prompt, with the target's greedy answers, decoded untimed."""
         greedy = self.settings.model_copy(update={"do_sample": False})
         history: tuple[Turn, ...] = ()
         for index, prompt in enumerate(task.before, 1):
@@ -240,11 +239,11 @@ class TrialPlan(Plan[Group, TrialRow, F]):
 
 
 class Cell(Summary):
-    """The results of one method on one kind of task.
+    """Results of one method on one task category.
 
-    `mean` and `deviation`, a sample standard deviation, are over the repeats, each of which contributes the plain
-    seconds of all its trials / the speculative ones. `deviation` is None for a single repeat. Tokens per second are
-    those of the speculative runs and of their plain neighbours.
+    `mean` and `deviation` (sample standard deviation, None for a single repeat) are over the repeats, each of which
+    contributes the plain seconds of all its trials / the speculative ones. Tokens per second are those of the
+    speculative runs and of their plain neighbours.
     """
 
     engine: EngineName
@@ -265,7 +264,7 @@ class Cell(Summary):
 
 
 def cell_of(task: str, rows: Sequence[TrialRow]) -> Cell | None:
-    """The rows of one method, summarised; None if none has a trial."""
+    """Summarise the rows of one method; None if none has a trial."""
     done = [(row, row.trial) for row in rows if row.trial is not None]
     if not done:
         return None
@@ -289,7 +288,7 @@ def cell_of(task: str, rows: Sequence[TrialRow]) -> Cell | None:
 
 
 def cells(result: TrialResult) -> list[Cell]:
-    """Every method on every kind of task, then on all; those without a trial are left out."""
+    """Return every method's results by task category, then over all; those without a trial are left out."""
     rows: dict[tuple[str, str], list[TrialRow]] = {}
     for row in result.rows:
         for kind in (row.task, ALL):
@@ -304,7 +303,7 @@ _SHORT = 500
 
 
 def by_length(result: TrialResult) -> list[Cell]:
-    """Every method by about how many tokens its prompts have; empty where all are as long, or nobody counted."""
+    """Return every method's results by approximate prompt length; empty if all are alike, or lengths are unknown."""
     rows: dict[tuple[str, int], list[TrialRow]] = {}
     for row in result.rows:
         if row.prompt_tokens is not None and row.trial is not None:
@@ -319,12 +318,12 @@ def by_length(result: TrialResult) -> list[Cell]:
 
 
 def _length(tokens: int) -> int:
-    """The nearest of the usual lengths; 0 for a short prompt."""
+    """Return the nearest of the usual lengths; 0 for a short prompt."""
     return 0 if tokens < _SHORT else min(_LENGTHS, key=lambda length: abs(log(tokens / length)))
 
 
 def problems(result: TrialResult) -> dict[str, list[TrialRow]]:
-    """Rows without a trial, which tables lack, by the reason."""
+    """Return rows without a trial, grouped by reason."""
     found: dict[str, list[TrialRow]] = {}
     for row in result.rows:
         if row.problem is not None:

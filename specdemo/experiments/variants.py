@@ -1,11 +1,11 @@
-"""Experiments that vary one thing: α, τ and speedup of every variant, with intervals, as one table and three charts.
+"""Experiments that vary one thing: α, τ and speedup of every variant, with intervals, in one table and three charts.
 
-Temperature: a draft proposes its likeliest token, or draws one; the target accepts it with a probability that falls
-as both distributions flatten and part. Greedy decoding stands for temperature 0. Every sampled run draws anew:
-repeats have seeds of their own, the same on both sides.
+Temperature: a draft proposes its likeliest token, or samples one; the target accepts it with a probability that falls
+as both distributions flatten and diverge. Temperature 0 is greedy decoding. Each repeat has its own seed, the same on
+both sides.
 
-Precision, of target, draft and KV cache: each variant is loaded anew, so each is compared with plain decoding at its
-own precision; tokens per second say which is fastest in itself.
+Precision of target, draft and KV cache: each variant is loaded separately, so each is compared with plain decoding at
+its own precision; tokens per second show which is fastest overall.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ _CALLS: dict[Call, str] = {
 
 
 class VariantPoint(Record):
-    """What one variant reached: speedup, α and τ, each with an interval where there are enough runs."""
+    """Speedup, α and τ of one variant, each with an interval if there are enough runs."""
 
     name: str
     value: float | str
@@ -46,7 +46,7 @@ class VariantPoint(Record):
     acceptance_rate: Interval | None
     mean_accepted_length: Interval | None
     comparable: bool
-    """Whether its outputs can be compared with those of plain decoding: not when sampling."""
+    """True if its outputs can be compared with plain decoding's, which they cannot when sampling."""
 
 
 class Variants(TrialResult):
@@ -57,12 +57,12 @@ class Variants(TrialResult):
     title: ClassVar[str] = "Variants"
 
     def value_of(self, name: str) -> float | str:
-        """Where a variant lies on the axis."""
+        """Return a variant's position on the axis."""
         return name.partition(" ")[2]
 
     @property
     def points(self) -> list[VariantPoint]:
-        """Every variant with a trial, in their order."""
+        """Every variant with a trial, in order."""
         found = []
         for name, settings in self.variants.items():
             rows = [row for row in self.rows if row.name == name]
@@ -82,7 +82,7 @@ class Variants(TrialResult):
         return found
 
     def conclusion(self) -> str:
-        """What it comes to, in a sentence: where speculation clearly pays."""
+        """Return a sentence on which variant is fastest and where speculation clearly pays."""
         points = self.points
         if not points:
             return "Nothing could be measured."
@@ -97,15 +97,14 @@ class Variants(TrialResult):
         return "; ".join(parts) + "."
 
     def words_of(self, settings: GenerationSettings) -> str:
-        """The settings that all variants share, in words."""
+        """Describe the settings that all variants share."""
         return common_words(settings)
 
     def remarks(self) -> Iterator[str]:
-        """What is to be said of this kind besides."""
+        """Yield notes specific to this experiment."""
         yield from ()
 
     def report(self) -> Report:
-        """The variants as a report."""
         points = self.points
         environment = next((facts.environment for facts in self.engines.values()), None)
         return Report(
@@ -197,7 +196,7 @@ class Variants(TrialResult):
 
 
 def ratio(pairs: Sequence[tuple[float | None, float | None]], seed: int = 0) -> Interval | None:
-    """Σ first / Σ second with a bootstrap interval over the pairs; None where one is unknown, or the sum is 0."""
+    """Return Σ first / Σ second with a bootstrap interval over pairs; None if a value is unknown or Σ second is 0."""
     if not pairs or any(a is None or b is None for a, b in pairs):
         return None
     values = np.asarray(pairs, dtype=float)
@@ -215,14 +214,14 @@ def ratio(pairs: Sequence[tuple[float | None, float | None]], seed: int = 0) -> 
 
 
 def words(interval: Interval | None) -> str:
-    """A figure with its interval, without a unit."""
+    """Format a unitless figure with its interval."""
     if interval is None:
         return "–"
     return f"{interval.middle:.2f}" + (f" ({interval.low:.2f}–{interval.high:.2f})" if interval.has_interval else "")
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as in a sentence: "a, b and c"."""
+    """Join names as in a sentence: "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -237,15 +236,13 @@ class Temperatures(Variants):
     title: ClassVar[str] = "Temperature sweep"
 
     def value_of(self, name: str) -> float:
-        """The temperature."""
         return float(name.rpartition(" ")[2])
 
     def words_of(self, settings: GenerationSettings) -> str:
-        """Those without sampling."""
         return length_words(settings)
 
     def remarks(self) -> Iterator[str]:
-        """What sampling means on this engine."""
+        """Yield how tokens were sampled, and how exact that is."""
         settings = self.header.settings
         yield (
             f"Sampled with top-p {settings.top_p:g}, top-k {settings.top_k}, and another seed in every repeat; 0 is "
@@ -266,10 +263,10 @@ class TemperaturePlan(TrialPlan[Temperatures]):
 
     @cached_property
     def variants(self) -> dict[str, GenerationSettings]:
-        """The settings at each temperature.
+        """Settings at each temperature.
 
         Raises:
-            SettingsError: a temperature is out of its range.
+            SettingsError: a temperature is out of range.
         """
         found = {}
         for value in sorted(set(self.temperatures)):
@@ -283,19 +280,18 @@ class TemperaturePlan(TrialPlan[Temperatures]):
         """Check that the strategy can sample.
 
         Raises:
-            PairError, SettingsError: it cannot, or a temperature is out of its range.
+            PairError, SettingsError: it cannot, or a temperature is out of range.
         """
         pair = with_tokenizers_compared(self.pair)
         for each in self.variants.values():
             check_strategy(pair, each.engine, each.strategy, each.sampling)
 
     def settings_of(self, variant: str, repeat: int) -> GenerationSettings:
-        """A temperature's settings, with a seed of this repeat."""
+        """Return a temperature's settings, with a different seed in each repeat."""
         settings = self.variants[variant]
         return settings.model_copy(update={"seed": settings.seed + repeat}) if settings.do_sample else settings
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Temperatures:
-        """The sweep with these rows."""
         return Temperatures(**self.common(facts, rows), variants=self.variants)
 
 
@@ -328,7 +324,7 @@ TEMPERATURE = Kind(
 
 
 PARTS = {"target": "precision", "draft": "draft_precision", "cache": "kv_cache_precision"}
-"""What has a precision of its own, with its runtime setting."""
+"""Components with a precision of their own, and the runtime setting of each."""
 PRECISIONS = ("as loaded", "target f32", "target bf16", "draft f32", "draft bf16", "cache f32", "cache u8")
 
 
@@ -339,7 +335,7 @@ class Precisions(Variants):
     title: ClassVar[str] = "Precision sweep"
 
     def remarks(self) -> Iterator[str]:
-        """What was in use, as far as the device says."""
+        """Yield the precisions in use, as reported by the device."""
         yield "Every precision is compared with plain decoding at the same precision of target and KV cache."
         for name, facts in self.engines.items():
             environment = facts.environment
@@ -357,10 +353,10 @@ class PrecisionPlan(TrialPlan[Precisions]):
 
     @cached_property
     def runtimes(self) -> dict[str, RuntimeSettings]:
-        """The runtime settings of each variant.
+        """Runtime settings of each variant.
 
         Raises:
-            SettingsError: one is not a precision.
+            SettingsError: a name is not a precision.
         """
         return {f"{self.settings.engine} {each}": self._runtime(each) for each in dict.fromkeys(self.precisions)}
 
@@ -377,14 +373,13 @@ class PrecisionPlan(TrialPlan[Precisions]):
 
     @cached_property
     def variants(self) -> dict[str, GenerationSettings]:
-        """The same settings for each."""
         return dict.fromkeys(self.runtimes, self.settings)
 
     def check(self) -> None:
-        """Check that there is a model here to load.
+        """Check that the models are on this machine.
 
         Raises:
-            SettingsError: a server decodes, or something is not a precision.
+            SettingsError: a server decodes, or a name is not a precision.
         """
         if self.pair.target.server is not None:
             raise SettingsError("A server chose its precision when it was started; choose a pair on this machine.")
@@ -392,16 +387,15 @@ class PrecisionPlan(TrialPlan[Precisions]):
             raise SettingsError("There is nothing to compare; give at least one precision.")
 
     def pair_of(self, variant: str) -> ModelPair:
-        """The pair at a variant's precision."""
+        """Return the pair at a variant's precision."""
         runtime = self.runtimes[variant]
         return self.pair if runtime == self.pair.runtime else self.pair.model_copy(update={"runtime": runtime})
 
     def session_of(self, variant: str) -> str:
-        """Each variant is loaded on its own."""
+        """Return a session per variant, since each is loaded separately."""
         return variant
 
     def result(self, facts: Mapping[str, EngineFacts], rows: Sequence[TrialRow]) -> Precisions:
-        """The sweep with these rows."""
         return Precisions(**self.common(facts, rows), variants=self.variants)
 
 

@@ -1,8 +1,8 @@
 """Plotly figures: their style on the page and in reports, the live charts of a race, and those of a finished run.
 
-Colours are style sheet variables that the browser resolves, so one figure serves light and dark. The live charts
-come without data: the page extends their traces point by point while it plays, which keeps the reader's zoom and
-allocates nothing. Their layout and the order of their traces are defined here.
+Colours are CSS variables that the browser resolves, so one figure serves light and dark. The live charts come without
+data: the page extends their traces point by point during playback, which keeps the reader's zoom and allocates
+nothing. Their layout and trace order are defined here.
 """
 
 import json
@@ -33,7 +33,7 @@ _COLOURS = ("--sd-own", "--sd-accepted", "--sd-rejected", "--sd-plain", "--sd-re
 
 
 def base_figure(**layout: Any) -> go.Figure:
-    """An empty figure in the page's style; Plotly's default template, made for light pages, is off."""
+    """Return an empty figure in the page's style, without Plotly's default template, which suits only light pages."""
     figure = go.Figure(layout=_LAYOUT | {"template": "none"} | layout)
     figure.update_xaxes(AXIS)
     figure.update_yaxes(AXIS)
@@ -41,31 +41,31 @@ def base_figure(**layout: Any) -> go.Figure:
 
 
 def colour(number: int) -> str:
-    """The colour of one of several decoding strategies."""
+    """Return the colour of one of several decoding strategies."""
     return f"var({_COLOURS[number % len(_COLOURS)]})"
 
 
 def plain_line(figure: go.Figure) -> None:
-    """Draw the line at 1, where speculation is as fast as plain decoding."""
+    """Draw the reference line at 1, where speculation is as fast as plain decoding."""
     figure.add_hline(y=1, line={"color": "var(--sd-ink)", "dash": "dash", "width": 1})
 
 
 _LIVE: dict[str, Any] = {"height": None, "showlegend": False, "margin": {"l": 40, "r": 12, "t": 6, "b": 34}}
-"""Layout of the live charts, which fill their cards; the cards' headings name the colours."""
+"""Layout of the live charts, which fill their cards; the cards' headings explain the colours."""
 
 
 def to_json(figure: go.Figure) -> str:
-    """The figure as JSON for the page."""
+    """Return the figure as JSON for the page."""
     return json.dumps(figure.to_plotly_json())
 
 
 def race_figures() -> str:
-    """Both live charts as a JSON object, by name."""
+    """Return both live charts as a JSON object, by name."""
     return f'{{"clock": {clock_figure()}, "acceptance": {acceptance_figure()}}}'
 
 
 def clock_figure() -> str:
-    """Committed tokens against each side's own clock, in seconds; traces: plain, speculative."""
+    """Plot committed tokens against each side's own clock, in seconds; traces: plain, speculative."""
     figure = base_figure(**_LIVE)
     for name, colour, dash in (("plain", "var(--sd-plain)", "dot"), ("speculative", "var(--sd-accepted)", "solid")):
         line = {"color": colour, "dash": dash, "width": 2.5, "shape": "hv"}
@@ -76,13 +76,13 @@ def clock_figure() -> str:
 
 
 def acceptance_figure() -> str:
-    """Proposals by round, accepted and not accepted, stacked, with the running α; traces in that order."""
+    """Plot proposals by round, accepted and not accepted, stacked, with the running α; traces in that order."""
     figure = base_figure(**_LIVE, barmode="stack", bargap=0.15)
     figure.add_bar(x=[], y=[], name="accepted", marker_color="var(--sd-accepted)")
     figure.add_bar(x=[], y=[], name="rejected or discarded", marker_color="var(--sd-refused)")
     line = {"color": "var(--sd-ink)", "width": 2}
     figure.add_scatter(x=[], y=[], name="running α", mode="lines", line=line, yaxis="y2", connectgaps=True)
-    other = {"color": "var(--sd-plain)", "width": 2, "dash": "dot"}  # of the other run, when two are overlaid
+    other = {"color": "var(--sd-plain)", "width": 2, "dash": "dot"}  # for the other run of an overlay
     figure.add_scatter(x=[], y=[], name="other α", mode="lines", line=other, yaxis="y2", connectgaps=True)
     figure.update_xaxes(title="round")
     right = AXIS | {
@@ -98,7 +98,7 @@ def acceptance_figure() -> str:
 
 
 def timeline(run: Run) -> go.Figure:
-    """Draft and verify phases on the speculative clock, in milliseconds; whole rounds if the engine reports none."""
+    """Plot draft and verify phases on the speculative clock, in milliseconds; whole rounds if phases are unknown."""
     figure = base_figure(barmode="overlay", bargap=0.25, showlegend=False, hovermode="closest")
     begin = list(accumulate((step.seconds for step in run.rounds), initial=0.0))[:-1]
     if all(step.draft_seconds is not None for step in run.rounds):
@@ -129,7 +129,7 @@ def _phases(figure: go.Figure, name: str, starts: Sequence[float], seconds: Sequ
 
 
 def confidence_figure(run: Run) -> go.Figure:
-    """Share of judged proposals that were accepted, by the draft's probability in tenths."""
+    """Plot the share of judged proposals that were accepted, by the draft's probability in tenths."""
     figure = base_figure()
     bins = metrics.acceptance_by_confidence(run)
     figure.add_bar(
@@ -150,7 +150,7 @@ def confidence_figure(run: Run) -> go.Figure:
 
 
 def lookahead_figure(comparison: Comparison) -> go.Figure:
-    """Lookahead of each round, beside the oracle's at the same place."""
+    """Plot the lookahead of each round, next to the oracle's at the same position."""
     figure = base_figure()
     rounds = comparison.speculative.rounds
     numbers = list(range(1, len(rounds) + 1))
@@ -168,7 +168,7 @@ def lookahead_figure(comparison: Comparison) -> go.Figure:
 
 
 def accepted_figure(comparison: Comparison) -> go.Figure:
-    """Rounds of the race by number of accepted proposals: 0, 1, 2, …"""
+    """Plot the race's rounds by number of accepted proposals: 0, 1, 2, …"""
     race, figure = race_of(comparison), base_figure(showlegend=False, hovermode="closest")
     counts = {} if race is None else accepted_per_round([race])
     figure.add_bar(

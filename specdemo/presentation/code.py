@@ -1,4 +1,4 @@
-"""Settings as code: a few lines that reproduce them in other software, without specdemo."""
+"""Code for other software that reproduces settings in a few lines, without specdemo."""
 
 import json
 import re
@@ -16,12 +16,12 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import Lookup, ServerDefault, Strategy
 
 _PORT = "8000"
-_WINDOW = 4096  # last tokens that llama.cpp penalizes, if the context length is unknown
+_WINDOW = 4096  # last tokens for llama.cpp to penalize, if the context length is unknown
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """The request to reproduce, where its models are found, and the strategy's form for the software."""
+    """A request to reproduce, where to find its models, and the strategy in the software's form."""
 
     pair: ModelPair
     settings: GenerationSettings
@@ -32,15 +32,15 @@ class _Copy:
 
     @property
     def chat(self) -> bool:
-        """Whether the prompt is a message of a chat."""
+        """True if the prompt is a chat message."""
         return is_chat(self.pair, self.settings)
 
 
 class Software(NamedTuple):
-    """Software that code can be written for.
+    """Software to write code for.
 
-    `form` gives a strategy's form for it, `target` and `draft` are the model formats that it reads, and `write`
-    yields the lines.
+    `form` converts a strategy to the software's form, `target` and `draft` are the model formats that it reads, and
+    `write` yields the lines.
     """
 
     title: str
@@ -51,9 +51,10 @@ class Software(NamedTuple):
 
 
 def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
-    """The lines for one of `FLAVOURS`. With `local` they name paths on this machine.
+    """Return the lines for one of `FLAVOURS`. With `local` they name paths on this machine.
 
-    A draft that does not exist in a format that the software reads is replaced by prompt lookup; a comment says so.
+    A draft that does not exist in a format that the software reads is replaced by prompt lookup, as a comment
+    explains.
 
     Raises:
         SettingsError: the software does not support this strategy, draft or target, or the server's configuration is
@@ -64,7 +65,7 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
         raise SettingsError("The server's own speculation settings are unknown; choose a pair on this machine.")
     if software.form(request.strategy) is None:
         strategy = request.strategy
-        if strategy.fixed_lookahead is not None:  # what stands in the way is who proposes
+        if strategy.fixed_lookahead is not None:  # so the drafter is what is unsupported
             raise SettingsError(
                 f"{software.title} has no equivalent of {strategy.drafter.words}; choose another drafter."
             )
@@ -72,7 +73,7 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
     draft, notes = None, list[str]()
     if request.strategy.drafter.model:
         model = _draft(pair)
-        # transformers loads no heads, and only GenAI and OVMS load others than EAGLE-3 heads
+        # transformers loads no heads; the others, except GenAI and OVMS, load only EAGLE-3 heads
         eagle = pair.eagle3 and flavour != "transformers"
         formats = software.draft if pair.head is None or eagle or flavour in ("genai", "ovms") else ()
         draft = _found(model, formats, local)
@@ -102,7 +103,7 @@ def _draft(pair: ModelPair) -> Model:
 
 
 def _found(model: Model, formats: tuple[Format, ...], local: bool) -> Origin | None:
-    """A model's origin in the first of these formats that it exists in."""
+    """Return a model's origin in the first of these formats that it exists in."""
     return next(filter(None, (origin(model, format_, local=local) for format_ in formats)), None)
 
 
@@ -130,7 +131,7 @@ def _genai(copy: _Copy) -> Iterator[str]:
         why = "  # without it, GenAI does not apply a threshold in greedy decoding" if name == "logprobs" else ""
         yield f"config.{name} = {value!r}{why}"
     yield f"prompt = {copy.request.prompt!r}"
-    if copy.chat and copy.pair.target.in_parts:  # GenAI takes no chat here
+    if copy.chat and copy.pair.target.in_parts:  # GenAI accepts no chat history for these models
         yield "config.apply_chat_template = True"
     elif copy.chat:
         yield 'prompt = ov_genai.ChatHistory([{"role": "user", "content": prompt}])'
@@ -148,7 +149,7 @@ def _ovms(copy: _Copy) -> Iterator[str]:
     flags += ["--cache_size", str(runtime.cache_size)]
     if copy.draft is not None:
         yield from command(["ovms", *flags, "--draft_source_model", copy.draft.path])
-    else:  # the graph then needs prompt_lookup in its plugin_config
+    else:  # the graph needs prompt_lookup in its plugin_config
         yield from command(["ovms", *flags, "--pipeline_type", "LM_CB"])
         yield "# and in the model's graph.pbtxt: plugin_config: '{ \"prompt_lookup\": true }'"
     yield ""
@@ -198,7 +199,7 @@ def _transformers(copy: _Copy) -> Iterator[str]:
     yield f"prompt = {copy.request.prompt!r}"
     special = ""
     if copy.chat:
-        special = ", add_special_tokens=False"  # the template has them
+        special = ", add_special_tokens=False"  # the template adds them
         extra = "" if copy.request.enable_thinking else ", enable_thinking=False"
         yield 'chat = [{"role": "user", "content": prompt}]'
         yield f"prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False{extra})"
@@ -213,12 +214,12 @@ def _transformers(copy: _Copy) -> Iterator[str]:
 
 
 def _pretrained(place: Origin) -> str:
-    """The arguments of `from_pretrained`."""
+    """Return the arguments of `from_pretrained`."""
     return repr(place.place) if place.file is None else f"{place.place!r}, gguf_file={place.file!r}"
 
 
 def _request(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]:
-    """A request to a server."""
+    """Yield a request to a server."""
     name, prompt = copy.pair.target.name, copy.request.prompt
     path, body = "/completions", {"model": name, "prompt": prompt, **request}
     if copy.chat:
@@ -242,14 +243,14 @@ FLAVOURS: dict[str, Software] = {
         _transformers,
     ),
 }
-"""All software that code can be written for."""
+"""All software to write code for."""
 
 
 _PLAIN = re.compile(r"[\w./:=+\\-]+")
 
 
 def command(arguments: Sequence[str]) -> Iterator[str]:
-    """The line that runs a program and, if PowerShell (7.3 or newer) needs another one, that line as a comment."""
+    """Yield the line that runs a program and, if PowerShell (7.3 or newer) needs another one, that as a comment."""
     line, other = join(arguments), powershell(arguments)
     yield line
     if other != line:
@@ -257,7 +258,7 @@ def command(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def post(url: str, body: Mapping[str, Any]) -> Iterator[str]:
-    """The line that sends a JSON object to a server, and PowerShell's as a comment."""
+    """Yield the line that sends a JSON object to a server, and PowerShell's as a comment."""
     data = json.dumps(body, ensure_ascii=False)
     yield join(["curl", url, "-H", "Content-Type: application/json", "-d", data])
     flags = ["-Method", "Post", "-Uri", url, "-ContentType", "application/json; charset=utf-8", "-Body", data]
@@ -265,5 +266,5 @@ def post(url: str, body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def powershell(arguments: Sequence[str]) -> str:
-    """A command line for PowerShell, where a quote within quotes is doubled."""
+    """Quote a command line for PowerShell, which doubles quotes within quotes."""
     return " ".join(each if _PLAIN.fullmatch(each) else "'" + each.replace("'", "''") + "'" for each in arguments)

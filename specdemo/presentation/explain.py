@@ -1,4 +1,4 @@
-"""A comparison in plain sentences, for page and terminal: its settings, its evidence, and why outputs differ."""
+"""Plain sentences about a comparison, for page and terminal: its settings, its evidence, and why outputs differ."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from specdemo.strategies import SOURCES, Tree
 
 
 def agreement(comparison: Comparison) -> str:
-    """Whether outputs are identical, and over how many tokens."""
+    """Describe whether outputs are identical, and over how many tokens."""
     if not comparison.both:
         return "one side only"
     compared = min(len(comparison.plain.tokens), len(comparison.speculative.tokens))
@@ -23,13 +23,13 @@ def agreement(comparison: Comparison) -> str:
 
 
 def made_by(comparison: Comparison) -> str:
-    """The pair, device and settings behind a result."""
+    """Describe the pair, device and settings behind a result."""
     device = comparison.environment.device
     return f"{comparison.pair.name} on {device}: {run_words(comparison)}."
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """The source of the proposals, and everything else that qualifies the figures."""
+    """Yield the source of the proposals, and everything else that qualifies the figures."""
     yield _SOURCES[comparison.trace_source]
     if (counters := comparison.counters) is not None:
         yield _counted(comparison, counters)
@@ -50,7 +50,7 @@ def notes(comparison: Comparison) -> Iterator[str]:
 
 
 def _counted(comparison: Comparison, counters: Counters) -> str:
-    """GenAI's own counters, and whether they agree with the figures shown."""
+    """Describe GenAI's own counters, and whether they agree with the figures shown."""
     counts = f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected"
     ours = metrics.proposed_and_accepted(comparison.speculative)
     if not counters.same:
@@ -69,7 +69,7 @@ def _counted(comparison: Comparison, counters: Counters) -> str:
 
 
 def moved_to(move: Move) -> str:
-    """A setting's new value, in two words."""
+    """Describe a setting's new value in two words."""
     if move.num_assistant_tokens is not None:
         return f"lookahead {move.num_assistant_tokens}"
     return f"threshold {move.assistant_confidence_threshold:.2f}"
@@ -92,7 +92,7 @@ _SOURCES = {
 
 
 def divergence_reason(comparison: Comparison) -> str:
-    """Why outputs can differ with these settings; empty if they are identical."""
+    """Explain why outputs can differ with these settings; empty if they are identical."""
     if metrics.identical(comparison):
         return ""
     settings = comparison.settings
@@ -119,7 +119,7 @@ def divergence_reason(comparison: Comparison) -> str:
 
 
 def fault(comparison: Comparison) -> str:
-    """What is at fault where outputs differ and rounding does not explain it; else empty."""
+    """Name the fault if outputs differ and rounding does not explain it; else empty."""
     found, settings = comparison.divergence, comparison.settings
     if found is None or found.near_tie or settings.do_sample or settings.engine == "served":
         return ""
@@ -128,7 +128,7 @@ def fault(comparison: Comparison) -> str:
 
 
 def _candidates(found: Divergence) -> str:
-    """The target's probabilities of both tokens, and how far rounding moves probabilities here."""
+    """Describe the target's probabilities of both tokens, and how far rounding moves probabilities here."""
     tokens = found.plain, found.speculative
     plain, speculative = (f"{_quoted(each.text)} {each.probability * 100:.3g} %" for each in tokens)
     return (
@@ -142,7 +142,7 @@ _HARMLESS = "So this is a near-tie, which rounding decides: harmless."
 
 
 def _remedy(comparison: Comparison) -> str:
-    """The precision with which outputs diverge less often; where they diverge in that one, none avoids it."""
+    """Name the precision with which outputs diverge less often, or say that none does if it is already in use."""
     precision, weights = comparison.environment, comparison.pair.target.weights
     quantized = weights not in UNCOMPRESSED and precision.dynamic_quantization.startswith("groups")
     if not quantized and {precision.inference_precision, precision.kv_cache_precision} == {"f32"}:
@@ -155,9 +155,9 @@ def _remedy(comparison: Comparison) -> str:
 
 
 def _reproduced(comparison: Comparison) -> str:
-    """The command that reproduces a divergence, for POSIX shells and, if it differs, for PowerShell, a line each.
+    """Return the command that reproduces a divergence, for POSIX shells and, if different, PowerShell, a line each.
 
-    It names what differs from the settings that the pair begins with: a terminal begins with them, too.
+    It names only what differs from the pair's initial settings, which the terminal uses as well.
     """
     pair, words = comparison.pair, ["python", "-m", "specdemo", "compare", comparison.prompt]
     for role, model in (("target", pair.target), ("draft", pair.draft)):
@@ -184,7 +184,7 @@ _REMOTE_DIVERGENCE = (
     "different kernels than a pass over one, which decides between two tokens that are almost equally likely."
 )
 UNCOMPRESSED = ("f32", "f16", "bf16", "F32", "F16", "BF16")
-"""Stored precisions of weights, of folders and of GGUF files, with which activations are not quantized."""
+"""Stored weight precisions, in folders and GGUF files, for which activations are not quantized."""
 _EXACT = (
     "Activations are not quantized (dynamic quantization is off), so that outputs stay identical. That makes steps "
     "slower: plain ones of SmolLM2 took 1.1 to 1.5 times as long on two cores of an AMD EPYC. Runtime in the Models "
@@ -197,7 +197,7 @@ _QUANTIZED = (
 
 
 def walk_through(comparison: Comparison) -> Iterator[str]:
-    """The algorithm in a few sentences, illustrated by a round of this run."""
+    """Explain the algorithm in a few sentences, illustrated by a round of this run."""
     rounds = comparison.speculative.rounds
     traced = [
         (number, step)

@@ -1,7 +1,7 @@
 """The feed of a run to the page: numbered events, one line of JSON each.
 
 An update carries all events since the second-to-last one: a busy browser may miss one, and an update's cost does not
-grow with the run. The final update carries everything. The page plays rounds on their recorded clocks; all figures
+grow with the run. The final update carries everything. The page replays rounds on their recorded clocks; all figures
 are computed here, none in the browser.
 """
 
@@ -24,17 +24,17 @@ from specdemo.settings import GenerationSettings
 
 
 class Feed:
-    """The events of one run."""
+    """Events of one run."""
 
     def __init__(
         self, prompt: str, settings: GenerationSettings, history: Sequence[Turn] = (), *, chat: bool = False
     ) -> None:
-        """`chat`: the prompt is a chat message after the turns of `history`."""
+        """Start a feed; with `chat`, the prompt is a chat message after the turns of `history`."""
         self.run = uuid4().hex
         self.shown = False  # whether the page has received any event
         self._phase = ""
         self._lines: list[str] = []
-        self._sent = (0, 0)  # number of events at the last two updates
+        self._sent = (0, 0)  # numbers of events at the last two updates
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
         self._markdown: dict[Side, Markdown] = {"plain": Markdown(), "speculative": Markdown()} if chat else {}
@@ -47,22 +47,20 @@ class Feed:
         self._append("start", prompt=prompt, chat=chat, history=conversation_html(history), **shared)
 
     def news(self) -> str:
-        """The events since the second-to-last call."""
+        """Return the events since the second-to-last call."""
         self.shown = True
         start, self._sent = self._sent[0], (self._sent[1], len(self._lines))
         return "".join(self._lines[start:])
 
     @property
     def everything(self) -> str:
-        """All events."""
         return "".join(self._lines)
 
     def __len__(self) -> int:
-        """Number of events."""
         return len(self._lines)
 
     def add(self, progress: Slice | Comparison) -> None:
-        """Append the event of a slice or of the result."""
+        """Append the event of a slice, or of the result."""
         if isinstance(progress, Slice):
             done = progress.finish_reason is not None
             rounds = self._rounds_of(progress)
@@ -80,20 +78,20 @@ class Feed:
         return self
 
     def phase(self, words: str) -> None:
-        """Append a phase before the first token, if it is new."""
+        """Append a phase before the first token, unless it is the current one."""
         if words != self._phase:
             self._phase = words
             self._append("phase", text=words)
 
     def fail(self, message: str) -> None:
-        """Append an error that ended the run; earlier events stay."""
+        """Append the error that ended the run; earlier events stay."""
         self._append("error", text=message)
 
     def _append(self, kind: str, **event: Any) -> None:
         self._lines.append(_line(self.run, len(self), kind, event))
 
     def _rounds_of(self, piece: Slice) -> list[dict[str, Any]]:
-        """A slice's rounds, each with the figures at its end."""
+        """Return a slice's rounds, each with the figures at its end."""
         rounds = self._rounds[piece.side]
         number = len(rounds)
         rounds += piece.rounds
@@ -123,7 +121,7 @@ class Feed:
 
 
 def feed_of(comparison: Comparison) -> Feed:
-    """The feed of a finished run, each side in one slice."""
+    """Return the feed of a finished run, each side in one slice."""
     chat = is_chat(comparison.pair, comparison.settings)
     feed = Feed(comparison.prompt, comparison.settings, comparison.history, chat=chat)
     for side in SIDES:
@@ -137,18 +135,18 @@ def feed_of(comparison: Comparison) -> Feed:
 
 
 def _moves(piece: Slice) -> list[dict[str, Any]]:
-    """Marks for the charts: the rounds from which a setting had a new value."""
+    """Return marks for the charts: the rounds from which a setting had a new value."""
     return [{"round": move.round, "text": explain.moved_to(move)} for move in piece.moves]
 
 
 def end_event(run: str, at: int, comparison: Comparison) -> str:
-    """The event of a run's result; it comes again, as a later event, when the race has been repeated."""
+    """Return the event of a run's result, which is sent again after each repeat of the race."""
     return _line(run, at, "end", _end(comparison))
 
 
 def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
     line = json.dumps({"run": run, "at": at, "kind": kind, **event}, ensure_ascii=False)
-    return line.replace("<", "\\u003c") + "\n"  # user text never looks like markup in transit
+    return line.replace("<", "\\u003c") + "\n"  # user text must never look like markup in transit
 
 
 def _end(comparison: Comparison) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The figures of a comparison, with name, value of each side and formula; and as tiles on the page."""
+"""Figures of a comparison, each with name, values of both sides and formula; and as tiles on the page."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -17,7 +17,7 @@ SPEED_COLUMNS = ("speedup", "α", "τ")
 
 
 class Figure(NamedTuple):
-    """One row. `plain` is empty where the figure belongs to speculation alone."""
+    """One row. `plain` is empty if the figure applies only to speculation."""
 
     name: str
     plain: str
@@ -26,7 +26,7 @@ class Figure(NamedTuple):
 
 
 def figures(comparison: Comparison) -> Iterator[Figure]:
-    """The figures in the order in which they explain each other."""
+    """Yield the figures in an order in which they explain each other."""
     plain, speculative = comparison.plain, comparison.speculative
     formulas = metrics.FORMULAS
     yield _speedup(comparison)
@@ -55,19 +55,19 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def speed_cells(part: Summary) -> tuple[str, str, str]:
-    """The cells of a table with `SPEED_COLUMNS`."""
+    """Return the cells of a table with `SPEED_COLUMNS`."""
     return str(part.speedup), number(part.acceptance_rate), number(part.mean_accepted_length)
 
 
 def _speedup(comparison: Comparison) -> Figure:
-    """The speedup's estimate, with its interval."""
+    """Return the estimated speedup with its interval."""
     speedup = estimates.of_comparison(comparison)
     formula = f"{metrics.FORMULAS['speedup']}; {estimates.FORMULA}"
     return Figure("speedup", "", "–" if speedup is None else str(speedup), formula)
 
 
 def _positions(run: Run) -> str:
-    """Acceptance by position, up to the last position that a round accepted."""
+    """Format acceptance by position, up to the last position that a round accepted."""
     rates = metrics.per_position_acceptance(run)
     shown = [percent(rate) for rate in rates if rate > 0][:_POSITIONS]
     if len(shown) < len(rates):
@@ -76,7 +76,7 @@ def _positions(run: Run) -> str:
 
 
 def _histogram(comparison: Comparison) -> str:
-    """How many rounds of the race accepted 0, 1, 2, … proposals; a dash where rounds are not seen."""
+    """Format the rounds of the race that accepted 0, 1, 2, … proposals; a dash if rounds are unknown."""
     race = race_of(comparison)
     counts = {} if race is None else accepted_per_round([race])
     return " · ".join(f"{accepted}: {rounds}" for accepted, rounds in counts.items()) or "–"
@@ -98,22 +98,22 @@ def _cost_figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """A number with two decimals; a dash if it is unknown."""
+    """Format a number with two decimals; a dash if unknown."""
     return "–" if value is None else f"{value:.2f}{unit}"
 
 
 def percent(share: float) -> str:
-    """A share, given from 0 to 1, in whole per cent."""
+    """Format a share from 0 to 1 in whole per cent."""
     return f"{share * 100:.0f} %"
 
 
 def parameters(count: int) -> str:
-    """A number of parameters in readable form: 1.1M, 7.0B."""
+    """Format a parameter count, such as 1.1M or 7.0B."""
     return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.1f}M"
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Seconds as milliseconds with two decimals; a dash if they are unknown."""
+    """Format seconds as milliseconds with two decimals; a dash if unknown."""
     return "–" if seconds is None else f"{seconds * 1000:.2f} ms"
 
 
@@ -129,7 +129,7 @@ _COSTS = Markup("<details><summary>v(n) for n = 1 … {last}</summary><p>{values
 
 
 def figures_html(comparison: Comparison) -> str:
-    """A definition list of all figures, the source of the proposals, and the measured step costs."""
+    """Return a definition list of all figures, the source of the proposals, and the measured step costs."""
     tiles = Markup("").join(_tile(figure) for figure in figures(comparison))
     remarks = Markup("").join(Markup("<p>{}</p>").format(note) for note in notes(comparison))
     costs = Markup("") if comparison.costs is None else _costs(comparison.costs)
@@ -137,7 +137,7 @@ def figures_html(comparison: Comparison) -> str:
 
 
 def grounds_html(paragraphs: Iterable[str]) -> str:
-    """The evidence for a conclusion: paragraphs, then each term once, with its formula on hover."""
+    """Return the evidence for a conclusion: paragraphs, then each term once, with its formula on hover."""
     text = Markup("").join(map(_paragraph, filter(None, paragraphs)))
     terms = Markup(" · ").join(
         Markup('<dfn title="{}">{}</dfn>: {}').format(FORMULAS[name], term, words) for term, name, words in _TERMS
@@ -146,7 +146,7 @@ def grounds_html(paragraphs: Iterable[str]) -> str:
 
 
 def _paragraph(text: str) -> Markup:
-    """Sentences, then, on lines of their own, commands."""
+    """Return sentences, followed by commands on lines of their own."""
     sentences, *lines = text.splitlines()
     commands = Markup("").join(Markup("<br><code>{}</code>").format(line) for line in lines)
     return Markup("<p>{}{}</p>").format(sentences, commands)

@@ -3,11 +3,11 @@
 Each round and each token is an element with a `data-tip`: the lines shown on hover or focus. Classes set the colours;
 underlines and strike-throughs repeat their meaning.
 
-Markdown is formatted token by token as a text arrives, so that each token keeps its colour. It covers what chat
-models write: headings, bold text, inline code, code blocks and table rows. Nothing is left out: marks such as `**`
-are spans of their own, which the style sheet hides or shows. Nothing sent is taken back: unclosed bold text and code
-end with their paragraph, and table columns align only if the model aligned them. Earlier turns, which need no
-colours, are rendered as a whole.
+Markdown is formatted token by token as text arrives, so that each token keeps its colour. The parser covers what chat
+models write: headings, bold text, inline code, code blocks and table rows. No text is dropped: marks such as `**` are
+spans of their own, which the style sheet hides or shows. No output is revised: unclosed bold text and code end with
+their paragraph, and table columns align only if the model aligned them. Earlier turns, which need no colours, are
+rendered as a whole.
 """
 
 import re
@@ -45,10 +45,10 @@ class Markdown:
     def __init__(self) -> None:
         self._blocks = 0
         self._fenced = self._info = self._code = self._strong = self._heading = self._row = self._closed = False
-        self._at_start = True  # of a line
+        self._at_start = True  # at the start of a line
 
     def spans(self, text: str) -> Iterator[Span]:
-        """The spans of the next token."""
+        """Yield the spans of the next token."""
         for part in filter(None, _PARTS.split(text)):
             yield self._span(part)
             self._at_start = part == "\n" or (self._at_start and part.isspace())
@@ -95,7 +95,7 @@ class Markdown:
         inside = self._fenced and not self._info
         if self._at_start:  # a blank line
             self._strong = self._code = False
-        closed = self._closed  # the line is only a mark, and leaves no line where marks are hidden
+        closed = self._closed  # only a mark, so no line is left when marks are hidden
         self._info = self._heading = self._row = self._closed = False
         if closed:
             return Span("\n", "mark")
@@ -103,7 +103,7 @@ class Markdown:
 
 
 def render(text: str) -> str:
-    """A whole Markdown text as HTML: its markup is escaped, and it neither links nor loads anything."""
+    """Render a complete Markdown text as HTML, with its markup escaped, and without links or external resources."""
     html: str = _RENDERER.render(text)
     return html
 
@@ -122,7 +122,7 @@ _TURN = Markup(
 
 
 def conversation_html(history: Sequence[Turn]) -> str:
-    """The earlier turns of a chat, with the target's answers both rendered and as written."""
+    """Return the earlier turns of a chat, with the target's answers both rendered and as written."""
     turns = (
         _TURN.format(prompt=turn.prompt, answer=Markup(render(turn.answer)), written=turn.answer) for turn in history
     )
@@ -136,7 +136,7 @@ _CELL = Markup("<td>{}</td>")
 
 
 def table_html(head: Sequence[str], rows: Iterable[Sequence[str]], *, titled: bool = False) -> Markup:
-    """A table. `titled`: the first cell of each row is its title."""
+    """Return a table. `titled`: the first cell of each row is its title."""
 
     def row(cells: Sequence[str], titles: int) -> Markup:
         return _ROW.format(Markup("").join((_HEAD if at < titles else _CELL).format(c) for at, c in enumerate(cells)))
@@ -157,12 +157,12 @@ _UNKNOWN = "?"  # a proposal whose token is unknown
 def round_html(
     step: Round, *, side: Side, number: int, first: int, source: TraceSource, markdown: Markdown | None = None
 ) -> str:
-    """One round.
+    """Return a round as HTML.
 
     Args:
         step: the round.
         side: plain rounds commit one token each, which needs no colour.
-        number: of the round; 0 is the prefill.
+        number: the round's number; 0 is the prefill.
         first: index of its first committed token in the run.
         source: the source of its proposals.
         markdown: the text's parser, if it is Markdown.
@@ -186,7 +186,7 @@ def _tokens(step: Round, side: Side, first: int, source: TraceSource, markdown: 
 
 
 def target_token_name(step: Round) -> str:
-    """The name of the token that the target adds to a round: correction, bonus, or the only token of the round."""
+    """Name the token that the target adds to a round: correction, bonus, or the round's only token."""
     if not step.proposed:
         return "target's token"
     corrected = any(draft.verdict is Verdict.REJECTED for draft in step.proposed)

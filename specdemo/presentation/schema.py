@@ -1,7 +1,7 @@
 """Comparisons as JSON objects of schema 2, and back.
 
-The object holds what was measured and, for readers without this package, the figures derived from it
-(`tokens_per_second`, `summary`). Reading ignores the derived ones: they are functions of the rest.
+The object holds the measurements and, for readers without this package, figures derived from them
+(`tokens_per_second`, `summary`). Reading ignores the derived figures, since they follow from the rest.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _REST = (
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """One JSON-serialisable object of schema 2."""
+    """Return a JSON-serialisable object of schema 2."""
     speedup = of_comparison(comparison)
     return {
         "schema": SCHEMA,
@@ -62,7 +62,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Comparison:
-    """Read the object that `to_json` wrote.
+    """Read an object that `to_json` wrote.
 
     Raises:
         ValueError: the object has another schema.
@@ -76,11 +76,11 @@ def from_text(text: str | bytes, advice: str) -> Comparison:
     """Read a comparison from untrusted JSON.
 
     Raises:
-        FileError: it is not a comparison; the message ends in this advice.
+        FileError: it is not a comparison; the message ends with `advice`.
     """
     try:
         return from_json(json_value(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:  # JSON of any other shape
+    except (ValueError, TypeError, KeyError, AttributeError) as error:  # JSON of any other structure
         raise FileError(f"This is not a comparison of schema {SCHEMA}; {advice}.") from error
 
 
@@ -110,7 +110,7 @@ def _run_from_json(data: dict[str, Any]) -> dict[str, Any]:
         "committed": list(islice(tokens, len(data["token_ids"]) - in_rounds)),
         "seconds": TICK if data["prefill_seconds"] is None else data["prefill_seconds"],  # a run without tokens
     }
-    rounds = [  # one by one: a single call for all of a long run would stall the other threads of a server
+    rounds = [  # one by one, since a single call for a long run would stall a server's other threads
         Round.model_validate({**step, "committed": list(islice(tokens, len(step["committed"])))})
         for step in data["rounds"]
     ]

@@ -1,10 +1,10 @@
-"""A finished run as files to share: a page that replays it offline, and pictures, in the page's colours.
+"""A finished run as files to share: a page that replays it offline, and pictures in the page's colours.
 
-The HTML file has the page's own player, panes and style. Its charts are those of `sketch.js`, which draws the few
-kinds of traces that a race has; with Plotly the file would take 5 MB. Browsers do not load modules from local files,
-so all modules are bundled into one script: each becomes a block, after the modules that it imports, and puts its
-exports into a table. This relies on the modules' form: named imports and exports, each on lines of their own. The
-events are compressed, and the content security policy forbids every request.
+The HTML file contains the page's own player, panes and style. Its charts are drawn by `sketch.js`, which supports the
+few kinds of traces that a race needs; with Plotly the file would take 5 MB. Browsers do not load modules from local
+files, so all modules are bundled into one script: each becomes a block, after the modules that it imports, and puts
+its exports into a table. This relies on the modules' form: named imports and exports, each on lines of their own. The
+events are compressed, and the content security policy forbids all requests.
 """
 
 import gzip
@@ -36,7 +36,7 @@ from specdemo.records import SIDES, Comparison, Side
 
 
 def replay(comparison: Comparison) -> bytes:
-    """The HTML file that replays a comparison."""
+    """Return the HTML file that replays a comparison."""
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(text_of("replay.html"))
     return page.render(
         title=f"{headline(comparison)}: {comparison.pair.name}",
@@ -51,7 +51,7 @@ def replay(comparison: Comparison) -> bytes:
 
 
 def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """The environment and the models of a comparison, as rows of text."""
+    """Yield the environment and the models of a comparison as rows of text."""
     for name, value in comparison.environment:
         yield name.replace("_", " "), "unknown" if value is None else str(value)
     for role, model in (("target", comparison.pair.target), ("draft", comparison.pair.draft)):
@@ -61,14 +61,14 @@ def _environment(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 WIDTH, HEIGHT = 880, 500
 _EDGE, _GAP, _LINE = 22, 16, 27
-_TOP = 118  # of the panes
+_TOP = 118  # y of the panes
 _PANE = (WIDTH - 2 * _EDGE - _GAP) // 2, HEIGHT - _TOP - 46
 _INNER = _PANE[0] - 28  # width of a pane's text
-_BESIDE = 230  # right of the bars
-_HANGING = 2  # characters that may stand out beyond it
-_WATCH_SECONDS = 5.0  # length of the moving part
-_STILL_SECONDS = 4.0  # of the last picture
-_FRAMES = 10  # a second
+_BESIDE = 230  # width to the right of the bars
+_HANGING = 2  # characters that may extend beyond the text's width
+_WATCH_SECONDS = 5.0  # length of the animation
+_STILL_SECONDS = 4.0  # length of the final frame
+_FRAMES = 10  # per second
 _COLOURS = 64
 _FONTS = ("DejaVuSans.ttf", "Arial.ttf", "Helvetica.ttc", "LiberationSans-Regular.ttf", "NotoSans-Regular.ttf")
 _BACKGROUNDS = {"accepted": "accepted-soft", "own": "own-soft", "rejected": "rejected-soft"}
@@ -77,12 +77,12 @@ _TONES = {"faster": "accepted", "slower": "rejected", "same": "ink"}
 
 
 def verdict_picture(comparison: Comparison) -> bytes:
-    """The end of the race and its conclusion, as a PNG."""
+    """Return the end of the race and its conclusion as a PNG."""
     return _encoded(_Canvas(comparison).frame(None), "PNG")
 
 
 def moving_picture(comparison: Comparison) -> bytes:
-    """The race from start to conclusion, as a looping GIF."""
+    """Return the race from start to conclusion as a looping GIF."""
     canvas = _Canvas(comparison)
     moving = round(_WATCH_SECONDS * _FRAMES)
     frames = [canvas.frame(canvas.seconds * number / moving) for number in range(moving)]
@@ -96,7 +96,7 @@ def moving_picture(comparison: Comparison) -> bytes:
 
 
 class _Placed(NamedTuple):
-    """A word of the prompt or of a piece, and its place in the pane's text, in pixels."""
+    """A word of the prompt or of a piece, and its position in the pane's text, in pixels."""
 
     text: str
     kind: str
@@ -131,12 +131,12 @@ class _Text:
                 self._x += width
 
     def rounds_at(self, seconds: float | None) -> int:
-        """Number of rounds done by then; None: at the end."""
+        """Return the number of rounds done by then; None: at the end."""
         return len(self.done) if seconds is None else bisect_right(self.done, seconds)
 
 
 class _Canvas:
-    """Draws a race at any moment."""
+    """Renderer of a race at any moment."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
@@ -146,7 +146,7 @@ class _Canvas:
         self._goal = max(text.tokens[-1] for text in self._texts.values())
 
     def frame(self, seconds: float | None) -> Image.Image:
-        """The race at this time of both clocks; None: its end, with the conclusion."""
+        """Draw the race at this time on both clocks; None: its end, with the conclusion."""
         image = Image.new("RGB", (WIDTH, HEIGHT), _colour("bg"))
         pen = ImageDraw.Draw(image)
         for number, side in enumerate(SIDES):
@@ -188,19 +188,19 @@ class _Canvas:
         pen.text((right + 12, top - 6), words, _colour("ink"), _font(13))
 
     def _progress(self, side: Side, shown: int, seconds: float | None) -> tuple[float, str]:
-        """A side's share of all tokens after `shown` rounds, and its tokens and clock in words."""
+        """Return a side's share of all tokens after `shown` rounds, and its tokens and clock in words."""
         text = self._texts[side]
         tokens = text.tokens[shown - 1]
         clock = text.done[-1] if seconds is None or shown == len(text.done) else seconds
         return tokens / self._goal, f"{tokens} tokens · {_duration(clock)}"
 
     def _finish(self, ends: tuple[float, float], number: int) -> tuple[float, str]:
-        """The share of the longer time that a side took, and that time in words."""
+        """Return a side's time as a share of the longer one, and in words."""
         difference = self._conclusion.difference if SIDES[number] == "speculative" else None
         return ends[number] / (max(ends) or 1.0), " · ".join(filter(None, (_duration(ends[number]), difference)))
 
     def _pane(self, side: Side, shown: int) -> Image.Image:
-        """The pane of a side, scrolled to the end of its text."""
+        """Draw the pane of a side, scrolled to the end of its text."""
         image = Image.new("RGB", _PANE, _colour("card"))
         pen = ImageDraw.Draw(image)
         rows = self._texts[side].placed[:shown]
@@ -232,7 +232,7 @@ def _draw(pen: ImageDraw.ImageDraw, placed: _Placed, left: int, top: int) -> Non
 
 
 def _cut(text: str, width: int, size: int) -> str:
-    """A text, shortened to fit."""
+    """Shorten a text to fit."""
     while _font(size).getlength(text) > width:
         text = text[:-2].rstrip() + "…"
     return text
@@ -246,7 +246,7 @@ def _encoded(image: Image.Image, kind: str) -> bytes:
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """An installed font with many letters; otherwise Pillow's own, which has Latin ones only."""
+    """Return an installed font with many scripts; otherwise Pillow's own, which has only Latin."""
     for name in _FONTS:
         try:
             return ImageFont.truetype(name, size)
@@ -261,7 +261,7 @@ def _colour(name: str) -> str:
 
 PAGE = ASSETS / "page"
 STYLES = ("tokens.css", "race.css", "boards.css")
-"""The page's own style sheets, in order; `gradio.css` arranges Gradio's parts and stays out of replays."""
+"""The page's style sheets, in order; `gradio.css` arranges Gradio's components and is not needed in replays."""
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:class|function|const) (\w+))", re.MULTILINE)
 _NEEDED = re.compile(r'^import [^"]* from "\./([\w.]+)";\n', re.MULTILINE)
@@ -270,13 +270,13 @@ _ANY = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 @cache
 def bundle(entry: str) -> str:
-    """A module and all its imports as one script."""
+    """Return a module and all its imports as one script."""
     blocks = "".join(map(_block, modules(entry)))
     return f"const modules = {{}};\n{blocks}"
 
 
 def modules(entry: str) -> list[str]:
-    """A module and all its imports, each after its own imports."""
+    """Return a module and all its imports, each after its own imports."""
     return list(dict.fromkeys(_order(entry)))
 
 
@@ -296,12 +296,12 @@ def _block(name: str) -> str:
 
 
 def text_of(name: str) -> str:
-    """One of the page's files."""
+    """Read one of the page's files."""
     return (PAGE / name).read_text(encoding="utf-8")
 
 
 class FileKind(NamedTuple):
-    """A kind of file: a description, its media type, and the function that makes it."""
+    """A kind of file: its description, its media type, and the function that makes it."""
 
     what: str
     media_type: str
@@ -316,10 +316,10 @@ FILE_KINDS = {
 
 
 def unpack(packed: str, most: int) -> Comparison:
-    """Read a comparison from base64 of gzipped JSON, as the page sends it; the JSON has at most `most` bytes.
+    """Read a comparison from base64 of gzipped JSON, as sent by the page; the JSON may have at most `most` bytes.
 
     Raises:
-        FileError: it is not a comparison, or larger.
+        FileError: it is not a comparison, or too large.
     """
     advice = "run again and share that"
     try:

@@ -1,7 +1,7 @@
 """The conclusion of a comparison, for page, terminal, reports and pictures alike.
 
-It has one headline, one plain sentence and at most one warning. Everything else is in `why`, folded away at first,
-where each term is explained once. All of it quotes the one estimate of `analysis.estimates`.
+It has one headline, one plain sentence and at most one warning. Everything else is in `why`, collapsed at first,
+where each term is explained once. All parts quote the same estimate, from `analysis.estimates`.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ TERMS = {
     "round": "the draft guesses, the target checks all guesses in one pass and adds a token of its own",
     "normal step": "one pass of the target alone, which writes one token",
 }
-"""Terms that conclusions use, explained."""
+"""Explanations of terms that conclusions use."""
 
 _TOO_NOISY = "too noisy to call"
 
@@ -33,9 +33,9 @@ _TOO_NOISY = "too noisy to call"
 class Conclusion(NamedTuple):
     """The conclusion of a comparison.
 
-    `seconds` are the estimates for plain and speculative decoding of the same number of tokens; their ratio is the
+    `seconds` are estimates for plain and speculative decoding of the same number of tokens; their ratio is the
     headline's number, and `difference` the time saved or lost. `doubt` is the gravest warning, and `chip` the same in
-    a few words. `ceiling`: the speedup of a perfect draft on this machine.
+    a few words. `ceiling` is the speedup of a perfect draft on this machine.
     """
 
     headline: str
@@ -50,7 +50,7 @@ class Conclusion(NamedTuple):
 
 
 def verdict(comparison: Comparison) -> Conclusion:
-    """The conclusion of a comparison."""
+    """Return the conclusion of a comparison."""
     speedup = of_comparison(comparison) if comparison.both else None
     worst = next(iter(sorted(warnings(comparison), key=lambda caution: caution.rank)), None)
     seconds = None if speedup is None else seconds_of(comparison, speedup)
@@ -68,7 +68,7 @@ def verdict(comparison: Comparison) -> Conclusion:
 
 
 def headline(comparison: Comparison) -> str:
-    """The conclusion in a few words, such as "1.84× faster"."""
+    """Return the conclusion in a few words, such as "1.84× faster"."""
     if not comparison.both:
         return "Nothing to compare"
     speedup = of_comparison(comparison)
@@ -88,14 +88,14 @@ def headline(comparison: Comparison) -> str:
 
 
 def tone(comparison: Comparison) -> Tone:
-    """The conclusion's direction, for colouring."""
+    """Return the conclusion's direction, for colouring."""
     speedup = of_comparison(comparison) if comparison.both else None
     call = _TOO_NOISY if speedup is None else speedup.call
     return "faster" if call == "faster" else "slower" if call == "slower" else "same"
 
 
 def sentence(comparison: Comparison) -> str:
-    """The reason in one plain sentence: a round's tokens compared with its cost in plain steps."""
+    """Give the reason in one plain sentence: a round's tokens compared with its cost in plain steps."""
     missing = " ".join(_missing(comparison))
     speedup = of_comparison(comparison) if comparison.both else None
     if missing or speedup is None:
@@ -115,7 +115,7 @@ def sentence(comparison: Comparison) -> str:
 
 
 def why(comparison: Comparison) -> Iterator[str]:
-    """The evidence, a paragraph each; some may be empty."""
+    """Yield the evidence in paragraphs, some of which may be empty."""
     if comparison.both:
         yield evidence(comparison)
         yield makeup(comparison)
@@ -127,7 +127,7 @@ def why(comparison: Comparison) -> Iterator[str]:
 
 
 def evidence(comparison: Comparison) -> str:
-    """The number of timed steps behind the speedup, and advice if they are too few."""
+    """Name the number of timed steps behind the speedup, and give advice if they are too few."""
     speedup = of_comparison(comparison)
     if speedup is None:
         return ""
@@ -140,7 +140,7 @@ def evidence(comparison: Comparison) -> str:
 
 
 def makeup(comparison: Comparison) -> str:
-    """The acceptance rate, and the costs of drafting and verifying."""
+    """Describe the acceptance rate, and the costs of drafting and verifying."""
     settings, costs = comparison.settings, comparison.costs
     drafter, lookahead = settings.strategy.drafter, settings.strategy.fixed_lookahead
     sentences = []
@@ -155,7 +155,7 @@ def makeup(comparison: Comparison) -> str:
 
 
 def ceiling_words(comparison: Comparison) -> str | None:
-    """The speedup of a perfect draft on this machine, in words; None if steps were not measured."""
+    """Describe the speedup of a perfect draft on this machine; None if steps were not measured."""
     found = _ceiling(comparison)
     if found is None:
         return None
@@ -163,7 +163,7 @@ def ceiling_words(comparison: Comparison) -> str | None:
 
 
 def seconds_of(comparison: Comparison, speedup: Speedup) -> tuple[float, float]:
-    """Seconds of plain and speculative decoding for what both sides decoded, in the ratio of the speedup."""
+    """Return the seconds that plain and speculative decoding take for the common tokens, in the speedup's ratio."""
     tokens = metrics.common_tokens(comparison)
     step = speedup.plain_step
     plain = metrics.seconds_to(comparison.plain, tokens) if step is None else step * tokens
@@ -171,7 +171,7 @@ def seconds_of(comparison: Comparison, speedup: Speedup) -> tuple[float, float]:
 
 
 def _difference(speedup: Speedup, plain: float, speculative: float) -> str | None:
-    """The time that speculation saves or costs, shown beside the bars; None if it is uncertain."""
+    """Describe the time that speculation saves or costs, shown beside the bars; None if it is uncertain."""
     match speedup.call:
         case "faster":
             return f"{_seconds(plain - speculative)} saved of {_seconds(plain)}"
@@ -188,7 +188,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _missing(comparison: Comparison) -> Iterator[str]:
-    """The reasons why a side is missing or ended too early."""
+    """Yield the reasons why a side is missing or ended too early."""
     yield from comparison.failures.values()
     for side in SIDES:
         if comparison.side(side).finish_reason == "absent":
@@ -196,7 +196,7 @@ def _missing(comparison: Comparison) -> Iterator[str]:
 
 
 def _nothing(comparison: Comparison) -> str:
-    """A sentence if nothing was proposed, or nothing accepted; else empty."""
+    """Return a sentence if nothing was proposed, or nothing accepted; else empty."""
     rounds = comparison.speculative.rounds
     if not rounds or any(step.accepted for step in rounds):
         return ""
@@ -209,7 +209,7 @@ def _nothing(comparison: Comparison) -> str:
 
 
 def _noise(speedup: Speedup) -> str:
-    """The reason why the result is too noisy to call."""
+    """Explain why the result is too noisy to call."""
     if speedup.impossible:
         return f"The measured {speedup.middle:.2f}× is impossible: something else slowed one side down."
     if speedup.low is None or speedup.high is None:
@@ -218,7 +218,7 @@ def _noise(speedup: Speedup) -> str:
 
 
 def _settling(comparison: Comparison, speedup: Speedup) -> str:
-    """Advice on how to get a firmer result."""
+    """Advise how to get a firmer result."""
     if any(caution.kind == "other load" for caution in warnings(comparison)):
         return "Close other programs and run again."
     if metrics.common_tokens(comparison) < 64:
@@ -227,7 +227,7 @@ def _settling(comparison: Comparison, speedup: Speedup) -> str:
 
 
 def _allowed(comparison: Comparison) -> str:
-    """The ceiling as a sentence."""
+    """Return the ceiling as a sentence."""
     found = _ceiling(comparison)
     if found is None:
         return ""
@@ -241,7 +241,7 @@ def _allowed(comparison: Comparison) -> str:
 
 
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
-    """A perfect draft's speedup and lookahead; None if steps were not measured, or the machine was disturbed."""
+    """Return a perfect draft's speedup and lookahead; None if steps were not measured, or were disturbed."""
     settings, speedup = comparison.settings, of_comparison(comparison)
     disturbed = any(caution.kind in ("other load", "v(n) below 1") for caution in warnings(comparison))
     if comparison.costs is None or settings.kv_cache == "off" or disturbed:
@@ -252,7 +252,7 @@ def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
 
 
 def _costs(costs: Costs, lookahead: int | None, *, drafted: bool) -> str:
-    """The costs of a draft step and of a target pass, measured apart from the run."""
+    """Describe the costs of a draft step and of a target pass, measured separately from the run."""
     parts = []
     guess = metrics.draft_cost(costs)
     if drafted and guess is not None:
@@ -268,7 +268,7 @@ def _costs(costs: Costs, lookahead: int | None, *, drafted: bool) -> str:
 
 
 def _shares(run: Run) -> str:
-    """Rounds by source of proposals, and how many proposals were accepted."""
+    """Describe the rounds by source of proposals, and how many proposals were accepted."""
     parts = []
     for source, name in SOURCES.items():
         rounds = [step for step in run.rounds if step.source == source]
@@ -283,5 +283,5 @@ def _shares(run: Run) -> str:
 
 
 def _capital(text: str) -> str:
-    """Capitalize the first letter; unlike `str.capitalize`, keep the others."""
+    """Capitalize the first letter, keeping the others, unlike `str.capitalize`."""
     return text[:1].upper() + text[1:]

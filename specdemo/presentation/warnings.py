@@ -1,4 +1,4 @@
-"""Warnings about figures that are impossible or misleading, each with the reason.
+"""Warnings about impossible or misleading figures, each with the reason.
 
 A round reads the target's weights at least once, as a plain step does. So it takes hardly less time than a plain
 step, and the speedup can hardly exceed τ, the tokens that a round commits. Likewise a pass over several tokens takes
@@ -18,11 +18,11 @@ from specdemo.records import Comparison, Costs, Verdict
 from specdemo.strategies import Tree
 
 _BELOW = 0.95  # of v(1)
-_BUSY = 0.2  # of the machine's processor time
+_BUSY = 0.2  # of the machine's CPU time
 
-_SLOW = 0.3  # plain steps: a draft step that takes less is not to blame for the lack of any gain
+_SLOW = 0.3  # plain steps: a draft step below this is not to blame for a lack of gain
 _EXPERTS = ("moe", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3", "dbrx", "llama4", "jamba")
-"""Parts of the architecture names of mixtures of experts."""
+"""Substrings of the architecture names of mixture-of-experts models."""
 
 Kind = Literal[
     "fault",
@@ -60,7 +60,7 @@ _CHIPS: dict[Kind, str] = {
     "includes 1": "no clear difference",
     "trees on a CPU": "trees may differ on CPUs",
 }
-"""The warnings in a few words, gravest first."""
+"""Warnings in a few words, gravest first."""
 _RANKS = {kind: rank for rank, kind in enumerate(_CHIPS)}
 
 
@@ -73,17 +73,17 @@ class Caution(NamedTuple):
 
     @property
     def chip(self) -> str:
-        """The warning in a few words."""
+        """Warning in a few words."""
         return _CHIPS[self.kind] + (f": {self.detail}" if self.detail else "")
 
     @property
     def rank(self) -> int:
-        """Its place among all kinds; 0 is the gravest."""
+        """Rank among all kinds; 0 is the gravest."""
         return _RANKS[self.kind]
 
 
 def warnings(comparison: Comparison) -> Iterator[Caution]:
-    """The warnings about a comparison."""
+    """Yield the warnings about a comparison."""
     speedup = of_comparison(comparison)
     if reason := fault(comparison):
         yield Caution("fault", reason)
@@ -116,7 +116,7 @@ def warnings(comparison: Comparison) -> Iterator[Caution]:
 
 
 def causes(comparison: Comparison) -> Iterator[Caution]:
-    """Warnings about the pair, or how it is loaded, that explain why speculation does not pay off."""
+    """Yield warnings about the pair, or how it is loaded, that explain why speculation does not pay off."""
     pair, costs, by_model = comparison.pair, comparison.costs, comparison.settings.strategy.drafter.model
     yield from _of_outcomes(comparison, by_model=by_model)
     if costs is not None:
@@ -207,7 +207,7 @@ def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Caution]:
 
 
 def doubts_of(summary: Summary) -> Iterator[Caution]:
-    """The warnings about a summary of trials."""
+    """Yield the warnings about a summary of trials."""
     yield from _impossible(summary.speedup, summary.mean_accepted_length)
     reason = too_wide(summary.speedup)
     if reason is not None:
@@ -232,7 +232,7 @@ def _impossible(speedup: Interval, length: float | None) -> Iterator[Caution]:
 
 
 def too_wide(speedup: Interval) -> str | None:
-    """A warning if the runs differ too much."""
+    """Return a warning if the runs differ too much."""
     if not speedup.wide:
         return None
     if speedup.call in ("faster", "slower"):
@@ -242,7 +242,7 @@ def too_wide(speedup: Interval) -> str | None:
 
 
 def busy(share: float | None) -> str | None:
-    """A warning if other programs took much of the processor's time."""
+    """Return a warning if other programs took much of the CPU's time."""
     if share is None or share <= _BUSY:
         return None
     return (

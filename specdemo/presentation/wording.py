@@ -1,4 +1,4 @@
-"""Settings in words, which every result names; and a text in pieces, coloured in the terminal and in pictures."""
+"""Settings in words, as every result names them; and text in pieces, coloured in the terminal and in pictures."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,12 +11,12 @@ from specdemo.strategies import ENGINES
 
 
 def in_words(settings: GenerationSettings) -> str:
-    """Settings in words, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
+    """Describe settings, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
     return f"{settings.strategy.words}, {shared_words(settings)}"
 
 
 def run_words(comparison: Comparison) -> str:
-    """A run's settings in words, with every value that a moved setting had: "lookahead 2 → lookahead 6"."""
+    """Describe a run's settings, with every value of a setting that changed: "lookahead 2 → lookahead 6"."""
     strategy = comparison.settings.strategy
     strategies = [strategy]
     for move in comparison.moves:
@@ -29,7 +29,7 @@ def run_words(comparison: Comparison) -> str:
 
 
 def shared_words(settings: GenerationSettings) -> str:
-    """Settings in words without the decoding strategy, which sweeps and benchmarks vary."""
+    """Describe settings without the decoding strategy, which sweeps and benchmarks vary."""
     return ", ".join(
         [
             settings.strategy.drafter.words,
@@ -40,23 +40,23 @@ def shared_words(settings: GenerationSettings) -> str:
 
 
 def common_words(settings: GenerationSettings) -> str:
-    """Settings in words without strategy, drafter and engine."""
+    """Describe settings without strategy, drafter and engine."""
     return f"{_sampling(settings)}, {length_words(settings)}"
 
 
 def length_words(settings: GenerationSettings) -> str:
-    """Settings in words without those and without sampling, which temperature sweeps vary."""
+    """Describe settings as `common_words` does, but without sampling, which temperature sweeps vary."""
     cache = ["no KV cache"] if settings.kv_cache == "off" else []
     return ", ".join([*cache, f"at most {settings.max_new_tokens} tokens"])
 
 
 def is_chat(pair: ModelPair, settings: GenerationSettings) -> bool:
-    """Whether prompts are messages of a chat."""
+    """Check if prompts are chat messages."""
     return pair.target.chat_template and settings.apply_chat_template
 
 
 def prompt_of(comparison: Comparison) -> str:
-    """The prompt as shown before the text, which continues it or, in a chat, answers it on the next line."""
+    """Return the prompt as shown before the text, which continues it or, in a chat, answers it on the next line."""
     return comparison.prompt + ("\n" if is_chat(comparison.pair, comparison.settings) else "")
 
 
@@ -74,14 +74,14 @@ PieceKind = Literal["plain", "accepted", "own", "rejected"]
 
 
 class Piece(NamedTuple):
-    """Some text and its kind; `own`: a correction or bonus token, or a round's only token."""
+    """Text and its kind; `own` is a correction or bonus token, or a round's only token."""
 
     text: str
     kind: PieceKind
 
 
 def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
-    """The pieces of a round: accepted proposals, the rejected one unless unknown, then the target's token."""
+    """Yield the pieces of a round: accepted proposals, the rejected one unless unknown, then the target's token."""
     accepted = step.accepted
     for token in step.committed[:accepted]:
         yield Piece(token.text, "accepted")
@@ -93,6 +93,6 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
 
 
 def pieces_of(run: Run, side: Side = "speculative") -> Iterator[Piece]:
-    """The pieces of a whole run, its prefill first."""
+    """Yield the pieces of a whole run, starting with its prefill."""
     for step in (run.prefill, *run.rounds):
         yield from pieces(step, side)

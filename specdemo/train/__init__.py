@@ -1,6 +1,6 @@
-"""A draft for a target that has none: text, labels, training, export, report; or a table of n-grams.
+"""Draft training for a target that has none: text, labels, training, export, report; or a table of n-grams.
 
-What this package hands on needs no PyTorch; `specdemo.train.pipeline`, which trains, does.
+Importing this package does not need PyTorch; `specdemo.train.pipeline`, which trains, does.
 """
 
 from specdemo.train.corpus import is_corpus, sources_in

@@ -1,13 +1,13 @@
-"""The two kinds of draft, in the shape of the target's layers: as PyTorch modules to train, as OpenVINO IR to run.
+"""The two kinds of draft, built like the target's layers: PyTorch modules to train, and OpenVINO IR to run.
 
-A draft of its own reads tokens. An EAGLE-3 head reads, with each token, the target's hidden states at the position
-before: three of them, or, for tokens that the target has not read yet, the head's own output. Both write only
-the most frequent tokens; rows of others would cost time at every step and are seldom right.
+A standalone draft reads tokens. An EAGLE-3 head reads each token with the target's hidden states at the previous
+position: three of them or, where the target has not read the token yet, the head's own output. Both choose only among
+the most frequent tokens; rows for others would cost time at every step and are seldom right.
 
-The IR is written operation by operation rather than traced: nothing but OpenVINO is needed, the cache is model state
-from the beginning, and GenAI recognises the parts of a head by their names (`hidden_states`, `midlayer`,
-`d2t`). Matrices are int8 with a scale for each row; a matrix used twice is stored once. The folder has what every
-engine takes: IR, configuration, tokenizer.
+The IR is built operation by operation instead of being traced: this needs only OpenVINO, the cache is stateful from
+the start, and GenAI recognises the parts of a head by name (`hidden_states`, `midlayer`, `d2t`). Matrices are int8
+with one scale per row; a matrix used twice is stored once. The folder contains what every engine needs: IR,
+configuration and tokenizer.
 """
 
 import json
@@ -29,29 +29,29 @@ from specdemo.models.machine import instruction_sets
 from specdemo.train.network import Array, Ids, Network, Shape, Start
 
 PRODUCTS = torch.bfloat16 if {"AVX-512 BF16", "AMX BF16"} & {*instruction_sets()} else torch.float32
-"""Of factors of large products: processors with bfloat16 multiply ten times as fast in it, others more slowly."""
-DROPOUT = 0.1  # of what a layer adds: a short text is passed over often, and would be memorised
+"""Dtype of large matrix products: ten times as fast with bfloat16 instructions, slower without them."""
+DROPOUT = 0.1  # on each residual branch: a short text is repeated many times, and would be memorised
 
 
 def products() -> torch.autocast:
-    """Within it, modules multiply in `PRODUCTS`."""
+    """Return a context in which modules multiply in `PRODUCTS`."""
     return torch.autocast("cpu", torch.bfloat16, enabled=PRODUCTS is torch.bfloat16)
 
 
 class Norm(nn.Module):
-    """Root-mean-square norm."""
+    """RMS norm."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., width] in, the same out."""
+        """Normalise [..., width]."""
         return functional.rms_norm(x.float(), self.weight.shape, self.weight, self.eps)
 
 
 class Layer(nn.Module):
-    """A Llama layer."""
+    """A Llama decoder layer."""
 
     def __init__(self, shape: Shape, frequencies: Array) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Layer(nn.Module):
         self.register_buffer("frequencies", torch.from_numpy(frequencies.copy()), persistent=False)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [batch, heads, tokens, head_dim] of what attention reads; keys for every head."""
+        """Project to queries, keys and values, [batch, heads, tokens, head_dim], repeating shared keys and values."""
         batch, tokens, _ = x.shape
         angles = torch.arange(tokens)[:, None] * self.frequencies
         cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
@@ -89,7 +89,7 @@ class Layer(nn.Module):
         return queries, keys, split(self.v(x), self.kv_heads).repeat_interleave(share, dim=1)
 
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
-        """The residual stream after the layer; `attended` is [batch, heads, tokens, head_dim]."""
+        """Return the residual stream after the layer; `attended` is [batch, heads, tokens, head_dim]."""
         batch, _, tokens, _ = attended.shape
         x = residual + self.drop(self.o(attended.transpose(1, 2).reshape(batch, tokens, -1)))
         read = self.post_norm(x)
@@ -97,15 +97,15 @@ class Layer(nn.Module):
         return added
 
     def forward(self, x: Tensor) -> Tensor:
-        """The residual stream, [batch, tokens, hidden]."""
+        """Return the residual stream after the layer, [batch, tokens, hidden]."""
         queries, keys, values = self.project(self.input_norm(x))
         return self.finish(x, attention(queries, keys, values))
 
 
 def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """What each token finds in those up to itself, [batch, heads, tokens, head_dim].
+    """Return causal attention, [batch, heads, tokens, head_dim].
 
-    On a CPU PyTorch's own attention takes two to five times as long with its gradient, for texts of this length.
+    On CPUs PyTorch's own takes two to five times as long with its gradient, for texts of this length.
     """
     batch, heads, tokens, width = queries.shape
     future = torch.full((tokens, tokens), float("-inf"), dtype=queries.dtype).triu(1)
@@ -115,7 +115,7 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 class Draft(nn.Module):
-    """A decoder of few layers."""
+    """A decoder with few layers."""
 
     def __init__(self, shape: Shape, frequencies: Array, layers: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class Draft(nn.Module):
         self.norm = Norm(shape.hidden, shape.eps)
 
     def forward(self, embedded: Tensor) -> Tensor:
-        """Last hidden states of embedded tokens, [batch, tokens, hidden]."""
+        """Return the last hidden states of embedded tokens, [batch, tokens, hidden]."""
         x = embedded
         for layer in self.layers:
             x = layer(x)
@@ -132,12 +132,12 @@ class Draft(nn.Module):
 
 
 class Head(nn.Module):
-    """An EAGLE-3 head: a draft whose layers also read the target's hidden states at the token before.
+    """An EAGLE-3 head: a draft whose layers also read the target's hidden states at the previous token.
 
     A few units of the target's residual stream are thousands of times as large as the others, so states are scaled
-    before `fc`; an export multiplies the scales into it. `fc` predicts the target's last state from three others;
-    further along a chain, where there is none yet, the head's own output stands for it. What each layer gets of it is
-    as large as the residual stream there: added to the embeddings at the size of the last one, it would drown them.
+    before `fc`; the export folds the scales into it. `fc` predicts the target's last state from three others; later
+    in a chain, where these are missing, the head's own output replaces it. Each layer receives it scaled to the
+    residual stream there: added to the embeddings at the last state's size, it would drown them.
     """
 
     def __init__(self, shape: Shape, frequencies: Array, layers: int) -> None:
@@ -153,14 +153,14 @@ class Head(nn.Module):
         self.norm = Norm(shape.hidden, shape.eps)
 
     def forward(self, embedded: Tensor, states: Tensor, steps: int) -> list[Tensor]:
-        """Outputs of `steps` steps of a chain at once, each [batch, tokens, hidden], before the last norm.
+        """Run `steps` steps of a chain; return the output of each, [batch, tokens, hidden], before the last norm.
 
-        At index i the head reads the token i + 1 and the state at i. In step k the last k - 1 states are its own
-        outputs, as when it proposes its k-th token.
+        Index i reads token i + 1 and the state at i. In step k the last k - 1 states are the head's own outputs, as
+        when it proposes its k-th token.
 
         Args:
             embedded: the tokens 1, 2, ..., [batch, tokens, hidden].
-            states: of the target at 0, 1, ..., [batch, tokens, 3 * hidden].
+            states: the target's at 0, 1, ..., [batch, tokens, 3 * hidden].
         """
         state, caches, outputs = self.fc(states * self.scales), [_Cache() for _ in self.layers], list[Tensor]()
         for _ in range(steps):
@@ -174,16 +174,16 @@ class Head(nn.Module):
 
 
 class _Cache:
-    """Keys and values of a layer in the steps of a chain: those from true states, and those of each later step.
+    """Keys and values of a layer along a chain: those from the target's states, then those of each later step.
 
-    In step k, index i attends to true ones up to i - k + 1, and to one of each later step.
+    In step k, index i attends to the first ones up to i - k + 1, and to one of each later step.
     """
 
     def __init__(self) -> None:
         self.keys, self.values = list[Tensor](), list[Tensor]()
 
     def attended(self, queries: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """What the next step finds; all are [batch, heads, tokens, head_dim]."""
+        """Append a step's key and value, and attend; all are [batch, heads, tokens, head_dim]."""
         self.keys.append(key)
         self.values.append(value)
         step, tokens = len(self.keys) - 1, queries.shape[2]
@@ -203,7 +203,7 @@ class _Cache:
 
 
 def _moved(x: Tensor, places: int) -> Tensor:
-    """Along the tokens (second to last dimension) by some places to the right; zeros come in."""
+    """Shift tokens (second to last dimension) to the right, filling with zeros."""
     return functional.pad(x, (0, 0, places, 0))[..., : x.shape[-2], :] if places else x
 
 
@@ -211,10 +211,10 @@ NEVER = -1e4  # logit of tokens outside the draft's vocabulary
 
 
 class Graph:
-    """A network in the making: its inputs, its cache, and the parts that all decoders have."""
+    """An OpenVINO network under construction: inputs, KV cache, and the parts that all decoders share."""
 
     def __init__(self, shape: Shape, frequencies: Array) -> None:
-        """Inputs, rotary embedding and mask."""
+        """Create inputs, rotary embedding and mask."""
         self.shape, self.sinks = shape, list[ov.Node]()
         self.ids = parameter("input_ids", ov.Type.i64, 2)
         self.mask = parameter("attention_mask", ov.Type.i64, 2)
@@ -226,7 +226,7 @@ class Graph:
         self.allowed = self._allowed()
 
     def _rotary(self, frequencies: Array) -> tuple[ov.Node, ov.Node]:
-        """Cosines and sines, [batch, 1, tokens, head_dim]."""
+        """Return cosines and sines, [batch, 1, tokens, head_dim]."""
         positions = ops.convert(ops.unsqueeze(self.positions, _ints(1)), "f32")
         angles = ops.matmul(ops.constant(frequencies.reshape(1, -1, 1)), positions, False, False)
         angles = ops.transpose(angles, _ints([0, 2, 1]))
@@ -234,7 +234,7 @@ class Graph:
         return ops.unsqueeze(ops.cos(both), _ints(1)), ops.unsqueeze(ops.sin(both), _ints(1))
 
     def _allowed(self) -> ov.Node:
-        """0 where a token may look, minus infinity elsewhere, [batch, 1, tokens, tokens before and now]."""
+        """Return the attention mask, 0 or minus infinity, [batch, 1, tokens, past and new tokens]."""
         length, tokens = ops.squeeze(_size(self.mask, 1), _ints(0)), ops.squeeze(_size(self.ids, 1), _ints(0))
         columns = ops.range(_ints(0), length, _ints(1), "i64")
         rows = ops.add(ops.range(_ints(0), tokens, _ints(1), "i64"), ops.subtract(length, tokens))
@@ -244,19 +244,19 @@ class Graph:
         return ops.select(both, _floats(0.0), _floats(-np.inf))
 
     def product(self, x: ov.Node, matrix: ov.Node, name: str) -> ov.Node:
-        """`x` times the transposed matrix."""
+        """Multiply `x` by the transposed matrix."""
         node = ops.matmul(x, matrix, False, True)
         node.set_friendly_name(name)
         return node
 
     def norm(self, x: ov.Node, scales: Array) -> ov.Node:
-        """Root-mean-square norm."""
+        """Apply RMS norm."""
         mean = ops.reduce_mean(ops.power(x, _floats(2.0)), _ints([-1]), True)
         inverse = ops.divide(_floats(1.0), ops.sqrt(ops.add(mean, _floats(self.shape.eps))))
         return ops.multiply(_floats(scales.reshape(1, 1, -1)), ops.multiply(x, inverse))
 
     def layer(self, residual: ov.Node, read: ov.Node, weights: Mapping[str, Array], name: str) -> ov.Node:
-        """A layer whose attention reads `read`; gives the residual stream, named after the layer."""
+        """Add a layer whose attention reads `read`; return the residual stream, named after the layer."""
         shape, matrices = self.shape, {one: int8(weights[f"{one}.weight"]) for one in _MATRICES}
 
         def heads(which: str, count: int) -> ov.Node:
@@ -285,7 +285,7 @@ class Graph:
         return ops.add(ops.multiply(x, self.cos), ops.multiply(rotated, self.sin))
 
     def _cached(self, new: ov.Node, name: str) -> ov.Node:
-        """What the cache holds, and the new; both stay in it."""
+        """Append to a cached tensor and return all of it."""
         sizes = [_ints([size]) for size in (self.shape.kv_heads, 0, self.shape.head_dim)]
         empty = ops.broadcast(_floats(0.0), ops.concat([self.batch, *sizes], 0))
         info = VariableInfo()
@@ -298,7 +298,7 @@ class Graph:
         return whole
 
     def _shared(self, x: ov.Node) -> ov.Node:
-        """Keys or values once for every head that shares them."""
+        """Repeat keys or values for the heads that share them."""
         share = self.shape.heads // self.shape.kv_heads
         if share == 1:
             return x
@@ -308,7 +308,7 @@ class Graph:
         return ops.reshape(wide, _ints([0, self.shape.heads, -1, self.shape.head_dim]), True)
 
     def model(self, results: Mapping[str, ov.Node], name: str) -> ov.Model:
-        """The network with these outputs."""
+        """Return the network with these outputs."""
         outputs = []
         for output, node in results.items():
             result = ops.result(node)
@@ -322,7 +322,7 @@ _MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
 
 def int8(matrix: Array) -> ov.Node:
-    """A matrix stored as int8, with a scale a row."""
+    """Return a matrix stored as int8, with one scale per row."""
     scales = np.maximum(np.abs(matrix).max(1, keepdims=True) / 127, 1e-6).astype(np.float16)
     whole = np.clip(np.rint(matrix / scales.astype(np.float32)), -127, 127).astype(np.int8)
     half = ops.multiply(ops.convert(ops.constant(whole), "f16"), ops.constant(scales))
@@ -330,15 +330,15 @@ def int8(matrix: Array) -> ov.Node:
 
 
 def parameter(name: str, kind: ov.Type, rank: int) -> Any:
-    """An input, of dynamic sizes."""
+    """Return an input with dynamic dimensions."""
     node = ops.parameter([-1] * rank, kind)
-    node.set_friendly_name(name)  # paged attention is looked for by it
+    node.set_friendly_name(name)  # paged attention looks it up by this name
     node.output(0).set_names({name})
     return node
 
 
 def _size(node: ov.Node, axis: int) -> ov.Node:
-    """A dimension's size, [1]."""
+    """Return a dimension's size, [1]."""
     return ops.gather(ops.shape_of(node, "i64"), _ints([axis]), _ints(0))
 
 
@@ -358,7 +358,7 @@ class Vocabulary:
     """The draft's vocabulary inside a network whose ids and logits are the target's."""
 
     def __init__(self, start: Start, vocabulary: Ids, size: int) -> None:
-        """Store the rows once, if what is read and what is written share them."""
+        """Store the rows once if embedding and output share them."""
         places = np.full(size, len(vocabulary), np.int32)
         places[vocabulary] = np.arange(len(vocabulary))
         self.places, self.size = ops.constant(places), len(vocabulary)
@@ -368,27 +368,27 @@ class Vocabulary:
         self.rows = self.embedding if shared else int8(np.vstack([start.rows, unknown]))
 
     def read(self, ids: ov.Node) -> ov.Node:
-        """Rows of ids, [batch, tokens, hidden]."""
+        """Embed token ids, [batch, tokens, hidden]."""
         zero = ops.constant(np.int32(0))
         return ops.gather(self.embedding, ops.gather(self.places, ids, zero), zero)
 
     def small(self, graph: Graph, states: ov.Node) -> ov.Node:
-        """Logits of the vocabulary, and of the unknown token, which is never chosen."""
+        """Return logits over the draft's vocabulary and the unknown token, which is never chosen."""
         logits = graph.product(states, self.rows, "lm_head")
         unknown = np.zeros(self.size + 1, np.float32)
         unknown[-1] = 2 * NEVER
         return ops.maximum(ops.add(logits, ops.constant(unknown)), ops.constant(np.float32(NEVER)))
 
     def whole(self, graph: Graph, states: ov.Node) -> ov.Node:
-        """Logits of all tokens of the target."""
+        """Return logits over the target's vocabulary."""
         return ops.gather(self.small(graph, states), self.places, ops.constant(np.int32(-1)))
 
 
 def draft_model(start: Start, weights: Weights, vocabulary: Ids, size: int) -> ov.Model:
-    """A draft of its own, for a vocabulary of so many tokens.
+    """Build a standalone draft, for a target with `size` tokens.
 
-    Ids become places in the draft's vocabulary when they come in, and its logits become those of all tokens when
-    they go out, so from outside its vocabulary is the target's.
+    Ids are mapped to the draft's vocabulary on input, and logits to the target's on output, so from outside the
+    vocabulary is the target's.
     """
     graph, tables = Graph(start.shape, start.frequencies), Vocabulary(start, vocabulary, size)
     x = tables.read(graph.ids)
@@ -399,10 +399,10 @@ def draft_model(start: Start, weights: Weights, vocabulary: Ids, size: int) -> o
 
 
 def head_model(start: Start, weights: Weights, vocabulary: Ids, size: int) -> ov.Model:
-    """An EAGLE-3 head for a target with so many tokens.
+    """Build an EAGLE-3 head for a target with `size` tokens.
 
-    Its logits are those of all tokens of the target, though it writes only those of its vocabulary: GenAI applies a
-    repetition penalty to tokens of the prompt by their ids, which must not lie beyond the logits. So `d2t` is zero.
+    Logits cover the target's whole vocabulary, though only the draft's tokens are ever chosen: GenAI applies a
+    repetition penalty to the prompt's tokens by id, so every id needs a logit. `d2t` is therefore zero.
     """
     graph, tables = Graph(start.shape, start.frequencies), Vocabulary(start, vocabulary, size)
     hidden = parameter("hidden_states", ov.Type.f32, 3)
@@ -421,15 +421,15 @@ def head_model(start: Start, weights: Weights, vocabulary: Ids, size: int) -> ov
     to_target = ops.constant(np.zeros(size, np.int64))
     to_target.set_friendly_name("d2t")
     model = graph.model({"logits": logits, "d2t": to_target}, "eagle3")
-    model.set_rt_info(True, "eagle3_mode")  # by which GenAI recognises a head
+    model.set_rt_info(True, "eagle3_mode")  # marks it as a head for GenAI
     return model
 
 
 def _decoy() -> ov.Node:
-    """Zero, whatever table stands in it, [1, 1].
+    """Return zero, [1, 1], looked up in a large table.
 
-    GenAI puts the target's embeddings in the place of the first large table that a head looks up; this head has rows
-    of its own, for its own tokens, so it offers another table.
+    GenAI replaces the first large table that a head looks up with the target's embeddings. This head has its own rows
+    for its own tokens, so it offers GenAI another table.
     """
     table = ops.broadcast(ops.constant(np.float32(0)), ops.constant(np.array([2048, 1], np.int64)))
     row = ops.gather(table, ops.constant(np.array([0], np.int64)), ops.constant(np.int32(0)))
@@ -437,7 +437,7 @@ def _decoy() -> ov.Node:
 
 
 def config(network: Network, target: Mapping[str, Any], layers: int, eagle3: bool) -> dict[str, Any]:
-    """What the application and GenAI read of a model's `config.json`."""
+    """Return the fields of `config.json` that the application and GenAI read."""
     shape = network.shape
     theta = float(network.frequencies[-1]) ** (-shape.head_dim / max(1, shape.head_dim - 2))
     common = {name: target[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id") if name in target}
@@ -463,7 +463,7 @@ def config(network: Network, target: Mapping[str, Any], layers: int, eagle3: boo
 
 
 def save(folder: Path, model: ov.Model, settings: Mapping[str, Any], target: Path, tokenizer: bool) -> None:
-    """Write a whole folder, or nothing: it gathers beside its place."""
+    """Write the folder atomically, by way of a scratch folder next to it."""
     scratch = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""The target's text on disk: token ids, and rows that say where each conversation lies.
+"""The target's text on disk: token ids, and rows that locate each conversation.
 
-A batch's ids are written before its rows, so after a crash the rows say what is whole; what lies behind is cut off.
+A batch's ids are written before its rows, so after a crash the rows show what is complete; the rest is truncated.
 """
 
 import json
@@ -23,59 +23,59 @@ Flags = npt.NDArray[np.bool_]
 """Shape (tokens,)."""
 
 OFFSET, LENGTH, ANSWERED, LABEL, SAMPLED, BATCH = range(6)
-"""Columns of a row: first token, tokens in all, tokens of answers, label, 1 where answers were sampled, batch."""
+"""Columns of a row: first token, number of tokens, number of answer tokens, label, 1 if sampled, batch."""
 
-HELD_OUT, LEAST = 32, 8  # one prompt of greedy answers in 32, but at least 8, or a quarter of them
-_ANSWER = np.uint32(1 << 31)  # set in the ids that belong to answers
+HELD_OUT, LEAST = 32, 8  # one prompt of greedy answers in 32, but at least 8, or a quarter if fewer
+_ANSWER = np.uint32(1 << 31)  # set in the ids of answer tokens
 
 
 class Label(NamedTuple):
-    """Where a conversation comes from."""
+    """Task and origin of a conversation."""
 
     kind: str
-    """Of task, such as "summary"."""
+    """Kind of task, such as "summary"."""
 
     source: str
-    """Of the prompt: a data set's name, or one of `prompts.SOURCES`."""
+    """Source of the prompt: a data set's name, or one of `prompts.SOURCES`."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A chat of one turn or more, as the target's chat template writes it, system turn included."""
+    """A chat of one or more turns, as the target's chat template formats it, including the system turn."""
 
     ids: Ids
     answered: Flags
-    """Which tokens the target wrote as answers."""
+    """Mask of the tokens that the target wrote as answers."""
 
     label: Label
     sampled: bool = False
 
     @classmethod
     def of(cls, prompt: list[int], answer: list[int], label: Label, sampled: bool = False) -> "Conversation":
-        """A chat of one turn."""
+        """Return a single-turn chat."""
         ids = np.array(prompt + answer, np.int64)
         return cls(ids, np.arange(len(ids)) >= len(prompt), label, sampled)
 
     @property
     def prompt(self) -> int:
-        """Tokens before the first answer."""
+        """Number of tokens before the first answer."""
         return int(self.answered.argmax()) if self.answered.any() else len(self.ids)
 
     @property
     def digest(self) -> int:
-        """Of the first prompt: one asked twice has one digest."""
+        """Digest of the first prompt, by which repeated prompts are recognised."""
         return int.from_bytes(blake2b(self.ids[: self.prompt].astype(np.uint32).tobytes(), digest_size=8).digest())
 
 
 class Parts(NamedTuple):
-    """Indices of conversations."""
+    """Indices of conversations to train and to test on."""
 
     train: list[int]
     held_out: list[int]
-    """With the prompts of the smallest digests: of every corpus the same prompts."""
+    """Prompts with the smallest digests, so that every corpus holds out the same prompts."""
 
     elsewhere: list[int]
-    """Of a source that is only tested on."""
+    """Conversations from the source that is only tested on."""
 
 
 FILES = ("text.ids", "text.rows", "text.labels")
@@ -85,7 +85,7 @@ class Corpus:
     """A folder's `text.ids` (uint32), `text.rows` (uint32, six columns) and `text.labels` (JSON lines)."""
 
     def __init__(self, folder: Path) -> None:
-        """Open a folder, or begin one; cuts off what a crash left unfinished."""
+        """Open or create a folder; truncate what a crash left unfinished."""
         folder.mkdir(parents=True, exist_ok=True)
         self._ids, self._rows, self._labels = (folder / name for name in FILES)
         for file in (self._ids, self._rows, self._labels):
@@ -109,21 +109,21 @@ class Corpus:
 
     @property
     def batches(self) -> int:
-        """Batches that are whole."""
+        """Number of complete batches."""
         return int(self.rows[-1, BATCH]) + 1 if len(self.rows) else 0
 
     @property
     def tokens(self) -> int:
-        """Tokens of all conversations, prompts included."""
+        """Number of tokens of all conversations, including prompts."""
         return int(self.rows[:, LENGTH].sum())
 
     @property
     def answer_tokens(self) -> int:
-        """Tokens of all answers."""
+        """Number of tokens of all answers."""
         return int(self.rows[:, ANSWERED].sum())
 
     def append(self, conversations: list[Conversation]) -> None:
-        """Add a batch."""
+        """Append a batch."""
         offset = int(self.rows[-1, OFFSET] + self.rows[-1, LENGTH]) if len(self.rows) else 0
         new = [label for label in dict.fromkeys(one.label for one in conversations) if label not in self.labels]
         if new:
@@ -142,14 +142,14 @@ class Corpus:
         self.rows = np.concatenate([self.rows, added])
 
     def take(self, other: "Corpus", answer_tokens: int) -> None:
-        """Begin with another corpus' batches: all, or until there are so many tokens of answers (0: all)."""
+        """Copy another corpus's batches, until there are `answer_tokens` tokens of answers (0: all)."""
         for batch in range(other.batches):
             if answer_tokens and self.answer_tokens >= answer_tokens:
                 break
             self.append([other[index] for index in np.flatnonzero(other.rows[:, BATCH] == batch).tolist()])
 
     def split(self, hold_out: str = "") -> Parts:
-        """Conversations to train on and to test on; `hold_out` is a source of prompts, or ""."""
+        """Split into conversations to train on and to test on; `hold_out` is a source of prompts, or ""."""
         elsewhere = {index for index in range(len(self)) if hold_out and self.label(index).source == hold_out}
         digests = {index: self[index].digest for index in range(len(self)) if index not in elsewhere}
         greedy = sorted({digest for index, digest in digests.items() if not self.rows[index, SAMPLED]})
@@ -159,7 +159,7 @@ class Corpus:
         return Parts(train, [index for index, digest in digests.items() if digest <= limit], sorted(elsewhere))
 
     def label(self, index: int) -> Label:
-        """Label of a conversation, without reading its ids."""
+        """Return the label of a conversation without reading its ids."""
         return self.labels[int(self.rows[index, LABEL])]
 
     def __len__(self) -> int:
@@ -176,19 +176,19 @@ class Corpus:
 
 
 def pack(folder: Path, out: Path) -> None:
-    """Write a corpus' files compressed, about two bytes a token."""
+    """Write a corpus's files compressed, about two bytes per token."""
     out.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         (out / f"{name}.xz").write_bytes(lzma.compress((folder / name).read_bytes(), preset=9))
 
 
 def is_corpus(folder: Path) -> bool:
-    """Whether a folder holds a corpus, packed or not."""
+    """Check if a folder holds a corpus, packed or not."""
     return all((folder / name).is_file() or (folder / f"{name}.xz").is_file() for name in FILES)
 
 
 def sources_in(folder: Path) -> set[str]:
-    """Sources of the prompts in a folder's corpus, packed or not.
+    """Return the prompt sources of a folder's corpus, packed or not.
 
     Raises:
         FileError: the file is damaged.
@@ -200,7 +200,7 @@ def sources_in(folder: Path) -> set[str]:
 
 
 def unpacked(folder: Path, scratch: Path) -> Corpus:
-    """The corpus of a folder; a packed one is unpacked into `scratch`.
+    """Open the corpus of a folder, unpacking it into `scratch` if necessary.
 
     Raises:
         FileError: the files are damaged.

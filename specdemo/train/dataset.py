@@ -1,8 +1,8 @@
-"""Batches of conversations with the target's hidden states, and which conversations are held out.
+"""Batches of conversations with the target's hidden states, split into training and held-out parts.
 
-Held out are some prompts of every source, and one source of prompts whole: agreement on the first is that on prompts
-like those of the training, agreement on the second that on prompts unlike them.
-Conversations of like length share a batch, since all are padded to the longest.
+Some prompts of every source are held out, and one source altogether: agreement on the first shows how well the draft
+does on prompts like those it was trained on, agreement on the second on unfamiliar ones.
+Conversations of similar length share a batch, since all are padded to the longest.
 """
 
 import time
@@ -22,33 +22,34 @@ from specdemo.train.architecture import PRODUCTS
 from specdemo.train.corpus import ANSWERED, LENGTH, OFFSET, SAMPLED, Corpus, Ids
 from specdemo.train.network import Network
 
-LONGEST = 1024  # tokens of a conversation; what is behind them is left out
-CHUNK = 256  # conversations that are sorted by length together
+LONGEST = 1024  # tokens of a conversation; the rest is cut off
+CHUNK = 256  # conversations sorted by length at a time
 
 States = npt.NDArray[np.float16]
 """Shape (tokens, states, hidden)."""
 
 
 class Labeller:
-    """A target that gives its hidden states instead of logits.
+    """A target that outputs its hidden states instead of logits.
 
-    The last one, after the last norm, times the output rows gives the target's whole distribution, so none is stored:
-    2 bytes a hidden unit instead of probabilities of chosen tokens. A head reads three earlier states besides.
+    The last state, after the final norm, times the output rows gives the target's whole distribution, so only the
+    state is stored: 2 bytes per hidden unit instead of the probabilities of chosen tokens. A head reads three earlier
+    states as well.
     """
 
     def __init__(self, network: Network, layers: tuple[int, ...], threads: int = 0) -> None:
-        """Compile it with the states after `layers` and the last one as outputs."""
+        """Compile the model with the states after `layers` and the last one as outputs."""
         self.states = len(layers) + 1
         outputs = [network.ends[layer].output(0) for layer in layers] + [network.head.input_value(0)]
         results = [ov.opset13.result(output) for output in outputs]
         model = ov.Model(results, network.model.get_sinks(), network.model.get_parameters(), "states")
-        # The device's own precision, but for activations: quantized ones are far from the target's.
+        # the device's default precision, but no dynamic quantization, which moves states far from the target's
         properties = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0} | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
         self.request = network.core.compile_model(model, "CPU", properties).create_infer_request()
         self.inputs = {name for value in model.inputs for name in value.get_names()}
 
     def __call__(self, ids: Ids) -> States:
-        """States at every position of a text."""
+        """Return the states at every position of a text."""
         self.request.reset_state()
         given = {
             "input_ids": ids[None],
@@ -68,7 +69,7 @@ def write_labels(
     file: Path,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Append the states of all conversations that have none yet; what a crash left of one is written anew."""
+    """Append the states of conversations without any, rewriting one that a crash left incomplete."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.touch()
     ends = corpus.rows[:, OFFSET].astype(np.int64) + corpus.rows[:, LENGTH]
@@ -86,29 +87,29 @@ def write_labels(
 
 @dataclass(frozen=True)
 class Batch:
-    """Conversations side by side, padded at the right."""
+    """Conversations side by side, padded on the right."""
 
     ids: Tensor
     """Token ids, [batch, tokens]."""
 
     small: Tensor
-    """The same as places in the draft's vocabulary; its size stands for all other tokens."""
+    """Ids in the draft's vocabulary; its size stands for all other tokens."""
 
     states: Tensor
-    """The target's, [batch, tokens, states, hidden], in `PRODUCTS`; the last is what its output rows read."""
+    """The target's states, [batch, tokens, states, hidden], in `PRODUCTS`; the output rows read the last one."""
 
     first: Tensor
-    """Where each token of the vocabulary, or the unknown one, occurs first, [batch, size + 1]; far off if never."""
+    """First position of each vocabulary token and of the unknown one, [batch, size + 1]; 2**31 - 1 if absent."""
 
     scored: Tensor
-    """Where the target's next token belongs to its answer, [batch, tokens]."""
+    """Mask of the positions whose next token belongs to the target's answer, [batch, tokens]."""
 
 
 class Dataset:
-    """Conversations, hidden states, and the target's output rows, from which both kinds of draft learn."""
+    """Conversations, hidden states and the target's output rows: the training data of both kinds of draft."""
 
     def __init__(self, folder: Path, network: Network, states: int, hold_out: str = "") -> None:
-        """Open `text.*` and `states.f16`; only conversations that have states count. `hold_out` is a source."""
+        """Open `text.*` and `states.f16`, with only the conversations that have states. `hold_out` is a source."""
         self.network, self.corpus = network, Corpus(folder)
         shape, rows = (states, network.shape.hidden), self.corpus.rows
         stored = np.memmap(folder / "states.f16", np.float16, "r")
@@ -122,12 +123,12 @@ class Dataset:
         return bool(self.corpus[index].answered[1 : self.length(index)].any())
 
     def frequent(self, most: int) -> Ids:
-        """The tokens that answers use most often, in order of their ids; held-out sources do not count."""
+        """Return the tokens that answers use most often, sorted by id, not counting the source held out."""
         counts = self.counts()
         return np.sort(np.argsort(-counts, kind="stable")[:most])
 
     def counts(self) -> Ids:
-        """How often answers use each token of the target's vocabulary."""
+        """Count each token of the target's vocabulary in the answers."""
         counts = np.zeros(self.network.shape.vocabulary, np.int64)
         for index in (*self.train, *self.held_out):
             one = self.corpus[index]
@@ -135,33 +136,32 @@ class Dataset:
         return counts
 
     def choose(self, vocabulary: Ids) -> None:
-        """Set the draft's vocabulary."""
         self.vocabulary = vocabulary
         self.small = np.full(self.network.shape.vocabulary, len(vocabulary), np.int64)
         self.small[vocabulary] = np.arange(len(vocabulary))
         self.output = torch.from_numpy(self.network.output[vocabulary])
 
     def reduced(self, share: float, seed: int) -> "Dataset":
-        """The same with a part of the conversations to train on; a smaller part lies within a larger one."""
+        """Return a copy with a share of the training conversations; smaller shares are subsets of larger ones."""
         order, part = np.random.default_rng(seed).permutation(len(self.train)), copy(self)
         part.train = [self.train[place] for place in order[: max(1, round(share * len(order)))]]
         return part
 
     @property
     def answer_tokens(self) -> int:
-        """Tokens of the answers that are trained on."""
+        """Number of answer tokens in the training part."""
         return int(self.corpus.rows[self.train, ANSWERED].sum())
 
     def length(self, index: int) -> int:
-        """Tokens of a conversation that count."""
+        """Return a conversation's number of tokens, at most `LONGEST`."""
         return min(LONGEST, int(self.corpus.rows[index, LENGTH]))
 
     def greedy(self, indices: list[int]) -> list[int]:
-        """Conversations whose answers are the target's greedy ones."""
+        """Return the conversations with greedy answers."""
         return [index for index in indices if not self.corpus.rows[index, SAMPLED]]
 
     def epoch(self, seed: int, number: int, tokens: int) -> list[list[int]]:
-        """Batches of one pass over the training part, of at most so many tokens each, padding included."""
+        """Return the batches of one pass over the training part, each of at most `tokens` tokens with padding."""
         random = np.random.default_rng((seed, number))
         indices = [self.train[place] for place in random.permutation(len(self.train))]
         batches = list[list[int]]()
@@ -170,7 +170,7 @@ class Dataset:
         return [batches[place] for place in random.permutation(len(batches))]
 
     def grouped(self, indices: list[int], tokens: int) -> Iterator[list[int]]:
-        """Conversations in batches of like length."""
+        """Yield batches of conversations of similar length."""
         batch = list[int]()
         for index in sorted(indices, key=self.length):
             if batch and (len(batch) + 1) * self.length(index) > tokens:

@@ -1,8 +1,8 @@
-"""How often a draft is right on answers it was not trained on, what that is worth here, and the card that says so.
+"""Evaluation of a draft on answers it was not trained on, its speedup on this machine, and its model card.
 
-Draft and target are compared as they decode: both logits under the same repetition penalty. While a chain is right,
-the draft reads what the target wrote, so one pass over a finished text gives the length of every chain. The card, the
-README of a trained draft, says how it was made, what was measured, and what it cannot do.
+Draft and target are compared as they decode: both logits under the same repetition penalty. As long as a chain is
+right, the draft reads what the target wrote, so one pass over a finished text gives the length of every chain. The
+card, the README of a trained draft, says how it was made, what was measured, and what it cannot do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,25 +36,25 @@ SHOWN = 4
 STEPS = 200  # timed steps of a draft
 OPENINGS = ("The sun was", "Once upon a time", "In the beginning", "This is", "It was the first")
 Right = npt.NDArray[np.bool_]
-"""Whether a token was predicted, [steps of a chain, tokens of answers]."""
+"""Correct predictions, [steps of a chain, answer tokens]."""
 Groups = dict[str, tuple[int, float]]
-"""Tokens and agreement, by a name that some answers share."""
+"""Number of tokens and agreement, by group of answers."""
 
 
 class Answer(NamedTuple):
-    """What a draft predicted of one conversation's answers."""
+    """A draft's predictions of one conversation's answers."""
 
     right: Right
     loss: float
-    """Sum of −log q(the target's token), over tokens of the vocabulary."""
+    """Sum of −log q(the target's token), over tokens in the vocabulary."""
 
     inside: int
-    """Tokens of the vocabulary."""
+    """Number of tokens in the vocabulary."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Figures on greedy answers that were not trained on."""
+    """Figures on held-out greedy answers."""
 
     answers: int
     tokens: int
@@ -62,13 +62,13 @@ class Evaluation:
     """Share of the target's tokens that the draft predicts as the first of a round."""
 
     loss: float
-    """Mean −log q(the target's token), over tokens of the vocabulary, in nats."""
+    """Mean −log q(the target's token), over tokens in the vocabulary, in nats."""
 
     outside: float
     """Share of the target's tokens outside the draft's vocabulary."""
 
     acceptance_length: dict[int, float]
-    """Mean acceptance length τ, committed tokens a target pass, by lookahead."""
+    """Mean acceptance length τ, tokens committed per target pass, by lookahead."""
 
     kinds: Groups = field(default_factory=dict)
     """By kind of task."""
@@ -84,7 +84,7 @@ class Evaluation:
 def evaluate(
     learner: Learner, dataset: Dataset, indices: Sequence[int], penalty: float, answers: int = 48, tokens: int = 4096
 ) -> Evaluation:
-    """Evaluate on at most so many of the greedy answers among these conversations."""
+    """Evaluate on at most `answers` of the greedy answers among these conversations."""
     found, labels = list[Answer](), list[Label]()
     learner.eval()
     with torch.inference_mode():
@@ -111,7 +111,7 @@ def _agreement(rights: Sequence[Right]) -> float:
 
 
 def _grouped(rights: Sequence[Right], names: Sequence[str]) -> Groups:
-    """Tokens and agreement of the answers with each name."""
+    """Return the number of tokens and the agreement of the answers with each name."""
     groups = {
         name: [one for one, other in zip(rights, names, strict=True) if other == name] for name in sorted({*names})
     }
@@ -119,7 +119,7 @@ def _grouped(rights: Sequence[Right], names: Sequence[str]) -> Groups:
 
 
 def answers_of(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
-    """Per conversation, whether each token of the answers was predicted at each step of a chain, and the loss."""
+    """Return, per conversation, which answer tokens were predicted at each step of a chain, and the loss."""
     steps = len(LOOKAHEADS)
     with products():
         predictions = learner.predictions(batch, steps)
@@ -133,7 +133,7 @@ def answers_of(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
             wanted, shown, loss = batch.small[place, where + 1], list[Right](), 0.0
             inside = wanted < len(rows)
             for each in predictions:
-                if shown and each is predictions[0]:  # a draft of its own is as good at every step
+                if shown and each is predictions[0]:  # a standalone draft is equally good at every step
                     shown.append(shown[0])
                     continue
                 logits = torch.nn.functional.linear(each[place, where], rows).float()
@@ -146,7 +146,7 @@ def answers_of(learner: Learner, batch: Batch, penalty: float) -> list[Answer]:
 
 
 def acceptance_length(rights: list[Right], lookahead: int) -> float:
-    """Committed tokens per target pass over whole answers, at a constant lookahead."""
+    """Return the tokens committed per target pass over whole answers, at a constant lookahead."""
     tokens = passes = 0
     for steps in rights:
         at, end = 0, steps.shape[1]
@@ -161,14 +161,14 @@ def acceptance_length(rights: list[Right], lookahead: int) -> float:
 
 
 class VocabularyCost(NamedTuple):
-    """What a vocabulary of a size costs and leaves out."""
+    """Cost and coverage of a vocabulary size."""
 
     size: int
     outside: float
-    """Share of the answers' tokens outside of it."""
+    """Share of the answers' tokens outside it."""
 
     seconds: float
-    """Of one step of the draft, the median; 0 where it was not measured."""
+    """Median time of one draft step; 0 if not measured."""
 
     def __str__(self) -> str:
         step = f", {self.seconds * 1e3:.2f} ms a step" if self.seconds else ""
@@ -176,7 +176,7 @@ class VocabularyCost(NamedTuple):
 
 
 def step_seconds(models: Sequence[ov.Model], threads: int = 0) -> list[float]:
-    """Median seconds of a step over one token, of drafts that take turns, so that all meet the same conditions."""
+    """Return the median seconds of a one-token step; drafts alternate, so that all run under the same conditions."""
     properties = {"INFERENCE_PRECISION_HINT": "f32"} | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
     requests = [ov.Core().compile_model(model, "CPU", properties).create_infer_request() for model in models]
     seconds: list[list[float]] = [[] for _ in models]
@@ -192,17 +192,17 @@ def step_seconds(models: Sequence[ov.Model], threads: int = 0) -> list[float]:
             began = perf_counter()
             request.infer(inputs)
             some.append(perf_counter() - began)
-    return [median(some[STEPS // 4 :]) for some in seconds]  # the first ones warm up
+    return [median(some[STEPS // 4 :]) for some in seconds]  # the first quarter is warm-up
 
 
 def costs_of(pair: ModelPair) -> Costs | None:
-    """Step costs in GenAI's engine; None where they cannot be measured."""
+    """Measure step costs with GenAI's engine; None if they cannot be measured."""
     with closing(load_engine("genai", pair)) as engine:
         return measure_costs(engine)
 
 
 def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, float | None]:
-    """The lookahead with the highest predicted speedup, τ / (γc + v(γ+1)), and that speedup; None without costs."""
+    """Return the lookahead with the highest predicted speedup, τ / (γc + v(γ+1)), and that speedup, if known."""
     cost = None if costs is None else metrics.draft_cost(costs)
     if costs is None or cost is None:
         return 4, None
@@ -215,7 +215,7 @@ def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, fl
 
 
 def race_summary(pair: ModelPair, request: Request, lookahead: int, effort: Effort = FULL) -> str:
-    """A sentence about races at a constant lookahead, under the repetition penalty."""
+    """Race at a constant lookahead, under the repetition penalty; return a sentence on the results."""
     random = Random(f"{request.seed} races")
     made = [from_pattern(random, []).text for _ in range(effort.races)] if pair.target.chat_template else []
     prompts = made or OPENINGS[: effort.races]
@@ -246,25 +246,25 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Figures:
-    """What a draft predicts, and of how much text it learnt."""
+    """A draft's evaluation, and how much text it was trained on."""
 
     tokens: int
-    """Of answers, trained on."""
+    """Number of answer tokens trained on."""
 
     alike: Evaluation
-    """On held-out prompts of the sources that were trained on."""
+    """Evaluation on held-out prompts from the training sources."""
 
     elsewhere: Evaluation | None
-    """On prompts of a source that was not; None without one."""
+    """Evaluation on the source left out of training; None without one."""
 
 
 def card(request: Request, facts: Mapping[str, str], curve: Sequence[Figures], measured: str) -> str:
-    """Markdown.
+    """Return the model card as Markdown.
 
     Args:
-        request: what was trained.
-        facts: lines of the first table, by name.
-        curve: figures of drafts of ever more text; the last is this one, often the only one.
+        request: the training request.
+        facts: rows of the first table, by name.
+        curve: figures of drafts trained on more and more text; the last, often the only one, is this draft.
         measured: a sentence about races, or "".
     """
     alike, elsewhere = curve[-1].alike, curve[-1].elsewhere
@@ -319,7 +319,7 @@ def _lengths(name: str, found: Evaluation) -> str:
 
 
 def _by(name: str, alike: Groups, other: Groups) -> list[str]:
-    """A table of agreement by a group of answers."""
+    """Return a table of agreement by group of answers."""
 
     def cell(found: tuple[int, float] | None) -> str:
         return "–" if found is None else f"{found[1]:.0%} of {found[0]}"
@@ -329,7 +329,7 @@ def _by(name: str, alike: Groups, other: Groups) -> list[str]:
 
 
 def _by_text(curve: Sequence[Figures]) -> list[str]:
-    """A table of what more text was worth."""
+    """Return a table of figures by amount of training text."""
 
     def cells(found: Evaluation | None) -> str:
         return f"{found.agreement:.1%} | {found.acceptance_length[SHOWN]:.2f}" if found else "– | –"

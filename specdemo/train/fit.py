@@ -1,9 +1,9 @@
-"""The one training loop, for targets, drafts and heads; it continues where it was stopped.
+"""The resumable training loop for targets, drafts and heads.
 
-AdamW with a short rise and a cosine's fall of the learning rate over a budget that is fixed beforehand: steps, or
-seconds of training, which are counted over all starts. At equal shares of the budget the held-out loss is measured;
-the best weights so far are kept, and training ends early once it has not fallen for a while. Products are in
-bfloat16 where the processor has it; weights and sums stay in float32.
+AdamW with a short warm-up and a cosine decay of the learning rate over a fixed budget: steps, or seconds of training,
+added up over all starts. The held-out loss is measured at equal shares of the budget; the best weights are kept, and
+training stops early if the loss no longer falls. Products are in bfloat16 if the processor supports it; weights and
+sums stay in float32.
 """
 
 import json
@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from specdemo.train.architecture import products
 from specdemo.train.request import FULL
 
-WARM_UP = 100  # steps; a tenth of all steps where that is less
-CHECKS, PATIENCE = 20, 5  # measurements of the held-out loss, and how many in a row may find no lower one
+WARM_UP = 100  # steps; at most a tenth of all steps
+CHECKS, PATIENCE = 20, 5  # held-out evaluations, and how many in a row may bring no improvement
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast to train. Exactly one of `steps` and `seconds` is the budget; the other is 0."""
+    """Training budget and learning rate. Exactly one of `steps` and `seconds` is the budget; the other is 0."""
 
     steps: int = 0
     seconds: float = 0
@@ -41,19 +41,19 @@ class Point:
     step: int
     seconds: float
     loss: float
-    """Of the training batches since the point before."""
+    """Mean loss of the training batches since the previous point."""
 
     held_out_loss: float
     agreement: float
-    """On held-out answers, of prompts like those trained on."""
+    """Agreement on held-out answers, to prompts like those trained on."""
 
 
 class Check(Protocol):
-    """What one measurement on held-out text finds."""
+    """Result of an evaluation on held-out text."""
 
     @property
     def loss(self) -> float:
-        """Lower is better."""
+        """Held-out loss; lower is better."""
 
     @property
     def agreement(self) -> float:
@@ -62,14 +62,14 @@ class Check(Protocol):
 
 @dataclass
 class Progress:
-    """How far training is; saved with the weights."""
+    """Training progress, saved with the weights."""
 
     step: int = 0
     seconds: float = 0
     curve: list[Point] = field(default_factory=list)
 
     def share(self, plan: Plan) -> float:
-        """Of the budget that is spent."""
+        """Return the share of the budget that is spent."""
         return self.step / plan.steps if plan.steps else self.seconds / plan.seconds
 
     @property
@@ -79,7 +79,7 @@ class Progress:
 
     @property
     def stalled(self) -> bool:
-        """Whether the held-out loss has stopped falling."""
+        """True if the held-out loss has stopped falling."""
         return len(self.curve) - self.best > PATIENCE if self.curve else False
 
 
@@ -93,9 +93,10 @@ def fit(
     say: Callable[[str], None] = print,
     save_seconds: float = FULL.save_seconds,
 ) -> list[Point]:
-    """Train in place, and leave the best weights; returns the learning curve.
+    """Train in place, load the best weights and return the learning curve.
 
-    `batches` gives the batch of a step, always the same one; `loss` takes the share of the training that is done.
+    `batches` returns the batch of a step, the same one each time; `loss` takes a batch and the share of the training
+    that is done.
     """
     matrices = [weights for weights in model.parameters() if weights.dim() == 2]
     others = [weights for weights in model.parameters() if weights.dim() != 2]
@@ -110,7 +111,7 @@ def fit(
         rate = plan.learning_rate * min(1, (progress.step + 1) / warm_up) * _fall(progress.share(plan))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        torch.manual_seed(progress.step)  # of dropout; a run that is continued draws the same
+        torch.manual_seed(progress.step)  # for dropout; a resumed run draws the same
         with products():
             value = loss(batches(progress.step), progress.share(plan))
         value.backward()
@@ -143,7 +144,7 @@ def fit(
 
 
 def write_json(curve: Sequence[Any], file: Path) -> None:
-    """Write the points of a curve, which are dataclasses."""
+    """Write the points of a curve, which are dataclasses, as JSON."""
     file.write_text(json.dumps([asdict(point) for point in curve], indent=1) + "\n", encoding="utf-8")
 
 
@@ -161,23 +162,23 @@ def _line(progress: Progress, plan: Plan) -> str:
 
 
 class _Store:
-    """The checkpoint: weights, the best ones so far, the optimizer's state and the progress."""
+    """A checkpoint: weights, best weights so far, optimizer state and progress."""
 
     def __init__(self, file: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.file, self.model, self.optimizer = file, model, optimizer
         self.weights: dict[str, Tensor] | None = None
 
     def best(self) -> None:
-        """Keep the present weights as the best."""
+        """Record the current weights as the best."""
         self.weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def load_best(self) -> None:
-        """Return to the best weights."""
+        """Load the best weights."""
         if self.weights is not None:
             self.model.load_state_dict(self.weights)
 
     def save(self, progress: Progress) -> None:
-        """Write all, or leave the file as it was."""
+        """Write the checkpoint atomically."""
         state = {
             "model": self.model.state_dict(),
             "best": self.weights,
@@ -189,7 +190,7 @@ class _Store:
         partial.replace(self.file)
 
     def restore(self) -> Progress:
-        """Read the file, if there is one."""
+        """Load the checkpoint, if there is one."""
         if not self.file.exists():
             return Progress()
         state = torch.load(self.file, weights_only=True)
@@ -201,7 +202,7 @@ class _Store:
 
 
 def endless(epoch: Callable[[int], list[Any]], read: Callable[[Any], Any]) -> Callable[[int], Any]:
-    """The batch of a step, epoch after epoch."""
+    """Return a function from a step to its batch, epoch after epoch."""
     current: tuple[int, int, list[Any]] = (-1, 0, [])
 
     def at(step: int) -> Any:

@@ -1,9 +1,9 @@
-"""What a target's network holds, and the initial weights of a draft that follow from it.
+"""Weights and sizes of a target's network, and a draft's initial weights derived from them.
 
-It is read from the target's IR by structure, not by names, which differ between exporters. A decoder is a residual
-stream: the attention and the MLP of every layer add to it. The MLP's addition is a matrix product whose input is an
-elementwise one (gate times up), by which GenAI recognises the layers as well. Weights may be stored in any precision:
-the constants and what dequantises them are cut out as a network of their own and run.
+The target's IR is read by structure, since names differ between exporters. A decoder is a residual stream to which
+the attention and the MLP of every layer add. The MLP's addition is a matrix product with an elementwise product (gate
+times up) as its input, by which GenAI recognises layers as well. Weights may be stored in any precision: constants
+and their dequantization are cut out as a small network and run.
 
 A draft starts with layers and rows of its target, or with those of an earlier draft.
 """
@@ -44,7 +44,7 @@ class Shape:
 
 
 class _Rows(NamedTuple):
-    """Rows of the matrix of a product."""
+    """Rows of a product's matrix."""
 
     product: ov.Node
     first: int
@@ -55,14 +55,14 @@ class Network:
     """A target's IR."""
 
     def __init__(self, folder: Path) -> None:
-        """Read, not compile."""
+        """Read the model without compiling it."""
         self.core = ov.Core()
         self.model = self.core.read_model(folder / "openvino_model.xml")
         self.nodes = self.model.get_ordered_ops()
 
     @cached_property
     def head(self) -> ov.Node:
-        """The product of the last hidden states with the output rows."""
+        """Product of the last hidden states and the output rows."""
         node = self.model.output("logits").get_node().input_value(0).get_node()
         while node.get_type_name() != "MatMul":
             if not node.get_input_size():
@@ -72,7 +72,7 @@ class Network:
 
     @cached_property
     def ends(self) -> list[ov.Node]:
-        """Where each layer has added its part to the residual stream."""
+        """Node at which each layer has been added to the residual stream."""
         ends = layer_ends(self.model)
         if not ends:
             raise ModelError(_OTHER)
@@ -80,12 +80,12 @@ class Network:
 
     @cached_property
     def attentions(self) -> list[ov.Node]:
-        """Each layer's attention."""
+        """Attention node of each layer."""
         return [node for node in self.nodes if node.get_type_name() == "ScaledDotProductAttention"]
 
     @cached_property
     def embedding(self) -> Array:
-        """Rows of all tokens, [vocabulary, hidden]."""
+        """Embeddings of all tokens, [vocabulary, hidden]."""
         for node in self.nodes:
             if node.get_type_name() == "Gather" and _reaches(node.input_value(1).get_node(), "input_ids"):
                 return self.constant(node.input_value(0))
@@ -98,7 +98,7 @@ class Network:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens of the vocabulary."""
+        """Number of tokens."""
         size = self.model.output("logits").get_partial_shape()[2]
         return int(size.get_length()) if size.is_static else len(self.output)
 
@@ -109,7 +109,7 @@ class Network:
 
     @cached_property
     def frequencies(self) -> Array:
-        """Of the rotary embedding, [head_dim / 2], in radians a position."""
+        """Rotary embedding's frequencies, [head_dim / 2], in radians per position."""
         cos = next(node for node in self.nodes if node.get_type_name() == "Cos")
         for node in _upstream(cos):
             for value in node.input_values():
@@ -121,7 +121,7 @@ class Network:
 
     @cached_property
     def shape(self) -> Shape:
-        """Sizes, from the network itself."""
+        """Sizes, read from the network itself."""
         attention = self.attentions[0]
         queries, keys = (self._part(attention.input_value(index)) for index in range(2))
         head_dim = attention.get_output_partial_shape(0)[3].get_length()
@@ -137,9 +137,9 @@ class Network:
         )
 
     def _part(self, value: ov.Output) -> "_Rows":
-        """The nearest product of matrices before a value, and the rows of it that the value depends on.
+        """Return the nearest matrix product before a value, and its rows that the value depends on.
 
-        Products that read the same input may be one, with a split behind it.
+        Products with the same input may be fused into one, followed by a split.
         """
         waiting = [value]
         for found in waiting:
@@ -163,12 +163,12 @@ class Network:
         return 1e-5
 
     def layer(self, index: int) -> dict[str, Array]:
-        """Weights of a layer by the names of `modules.Layer`, matrices as [outputs, inputs].
+        """Return a layer's weights under the names of `architecture.Layer`, matrices as [outputs, inputs].
 
         Biases, and norms within the attention, are left out.
 
         Raises:
-            ModelError: the layer is built in another way.
+            ModelError: the layer has another structure.
         """
         attention, end = self.attentions[index], self.ends[index]
         down = _source(end, 1)
@@ -188,21 +188,21 @@ class Network:
         return weights | norms
 
     def matrix(self, product: ov.Node) -> Array:
-        """What a product multiplies with, [outputs, inputs]."""
+        """Return a product's matrix, [outputs, inputs]."""
         matrix = self.constant(product.input_value(1))
         return matrix if product.get_attributes()["transpose_b"] else np.ascontiguousarray(matrix.T)
 
     def scales(self, norm: ov.Node) -> Array:
-        """Of a norm's last multiplication, [hidden]."""
+        """Return a norm's scales, [hidden]."""
         for value in norm.input_values():
             if not any(
                 node.get_type_name() == "Parameter" for node in (value.get_node(), *_upstream(value.get_node()))
             ):
                 return self.constant(value).reshape(-1)
-        return np.ones(self.shape.hidden, np.float32)  # scales of 1 are left out of a network
+        return np.ones(self.shape.hidden, np.float32)  # exporters leave out scales of 1
 
     def constant(self, value: ov.Output) -> Array:
-        """What a part of the network that depends on no input comes to."""
+        """Evaluate a part of the network that depends on no input."""
         cut = ov.Model([ov.opset13.result(ov.opset13.convert(value, "f32"))], [], "constant")
         compiled = self.core.compile_model(cut, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         return np.array(compiled({})[0], np.float32)
@@ -213,7 +213,7 @@ def _source(node: ov.Node, side: int = 0) -> ov.Node:
 
 
 def _upstream(node: ov.Node) -> Iterator[ov.Node]:
-    """All nodes that a node depends on, nearest first."""
+    """Yield all nodes that a node depends on, nearest first."""
     waiting, seen = [node], set[str]()
     while waiting:
         for value in waiting.pop(0).input_values():
@@ -225,35 +225,35 @@ def _upstream(node: ov.Node) -> Iterator[ov.Node]:
 
 
 def _reaches(node: ov.Node, name: str) -> bool:
-    """Whether a node is that input, but for changes of its type."""
+    """Check if a node is that input, apart from conversions and reshapes."""
     while node.get_type_name() in _PASSED and node.get_input_size():
         node = _source(node)
     return name in node.output(0).get_names()
 
 
-_RIDGE = 1.0  # of the fit of rows; their squares are sums over thousands of tokens
+_RIDGE = 1.0  # of the fit of rows, whose squares are sums over thousands of tokens
 
 
 @dataclass(frozen=True)
 class Start:
-    """Initial weights of a draft: parts of its target, or those of an earlier draft for it."""
+    """Initial weights of a draft: parts of its target, or of an earlier draft for it."""
 
     shape: Shape
     frequencies: Array
     layers: list[dict[str, Array]]
     norm: Array
     embedding: Array
-    """Rows of the vocabulary, then one that stands for all other tokens, [size + 1, hidden]."""
+    """Embeddings of the vocabulary, then one for all other tokens, [size + 1, hidden]."""
 
     rows: Array
     """Output rows of the vocabulary, [size, hidden]."""
 
     def grown(self, old: Ids, new: Ids, network: Network) -> "Start":
-        """The same for another vocabulary: rows of the tokens in both are kept, others are made from the target's.
+        """Return the weights for another vocabulary: known tokens keep their rows, others derive from the target's.
 
-        Training moves all rows in like ways (it shrinks them and shifts their mean), so that rows as the target has
-        them would win too often. An affine map, fitted to the rows that were trained, moves them alike: for the
-        bundled draft it explains two thirds of the change, and agreement at the start is 41 instead of 27 %.
+        Training moves all rows alike (it shrinks them and shifts their mean), so unchanged rows of the target would
+        win too often. An affine map, fitted to the trained rows, moves them alike: for the bundled draft it explains
+        two thirds of the change and raises agreement at the start from 27 to 41 %.
         """
         embedding = _grown(self.embedding[:-1], network.embedding, old, new)
         tied = np.array_equal(self.embedding[:-1], self.rows) and np.array_equal(network.embedding, network.output)
@@ -262,7 +262,7 @@ class Start:
 
 
 def _grown(trained: Array, target: Array, old: Ids, new: Ids) -> Array:
-    """Rows of the `new` tokens; `trained` are those of the `old` ones, `target` those of all."""
+    """Return rows of the `new` tokens; `trained` are those of the `old` ones, `target` those of all."""
     found = np.isin(new, old)
     rows = target[new].copy()
     if not found.all():
@@ -275,7 +275,7 @@ def _grown(trained: Array, target: Array, old: Ids, new: Ids) -> Array:
 
 
 def from_target(network: Network, vocabulary: Ids, layers: Sequence[int]) -> Start:
-    """Some of the target's own layers, and its rows."""
+    """Start from some of the target's layers, and its rows."""
     embedding = network.embedding
     return Start(
         shape=network.shape,
@@ -288,7 +288,7 @@ def from_target(network: Network, vocabulary: Ids, layers: Sequence[int]) -> Sta
 
 
 def initial_weights(start: Start) -> dict[str, Array]:
-    """A start's layers and norm by the names of `modules.Draft`."""
+    """Return the layers and norm under the names of `architecture.Draft`."""
     layers = {
         f"layers.{index}.{name}.weight": value
         for index, layer in enumerate(start.layers)
@@ -298,7 +298,7 @@ def initial_weights(start: Start) -> dict[str, Array]:
 
 
 def from_draft(folder: Path, target: Network) -> tuple[Start, Ids]:
-    """Read a draft that `train-draft` made for this target; also gives its vocabulary.
+    """Read a draft that `train-draft` made for this target; return it with its vocabulary.
 
     Raises:
         ModelError: it is of another kind, or for another target.
@@ -314,7 +314,7 @@ def from_draft(folder: Path, target: Network) -> tuple[Start, Ids]:
 
 
 def _tables(draft: Network) -> tuple[Array, Array]:
-    """Places of the target's tokens, and the rows at those places."""
+    """Return the indices of the target's tokens, and the rows at these indices."""
     refused = ModelError(
         "A draft can only begin from one that train-draft made with --kind draft; leave --from out, or name another."
     )
@@ -328,7 +328,7 @@ def _tables(draft: Network) -> tuple[Array, Array]:
 
 
 def _reads(gather: ov.Node) -> str:
-    """Name of the node that gives the indices, before changes of their type."""
+    """Return the name of the node that provides the indices, before conversions."""
     node = gather.input_value(1).get_node()
     while node.get_type_name() == "Convert":
         node = node.input_value(0).get_node()

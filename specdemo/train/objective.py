@@ -1,20 +1,20 @@
-"""What a draft learns: the target's distribution over the draft's vocabulary, then to be accepted.
+"""A draft's training objective: first the target's distribution over the draft's vocabulary, then acceptance.
 
-Both are compared as they will decode, under the repetition penalty. Trained without it, a draft is less sure than its
-target of the words that every text repeats; the same penalty then turns it away from them sooner, and it is right
+Both models are compared as they will decode, under the repetition penalty. A draft trained without it is less sure
+than its target of the words that every text repeats; the penalty then turns it away from them sooner, and it is right
 less often.
 
-Cross-entropy with the whole distribution teaches the most from little text. A draft of few parameters cannot match it
-everywhere, though, and what counts is agreement on the likeliest tokens. So the objective changes on the way:
+Cross-entropy with the whole distribution teaches the most from little text. A small draft cannot match it everywhere,
+though, and what counts is agreement on the likeliest tokens. So the objective changes during training:
 
     distribution   −Σ p log q
     choice         −log q(argmax p): the token that greedy decoding commits
-    acceptance     −log Σ min(p, q): the chance that sampling accepts, whose gradient favours likely tokens
+    acceptance     −log Σ min(p, q): the probability that sampling accepts; its gradient favours likely tokens
 
-with the target's p and the draft's q (LK losses, arXiv 2602.23881). Two more are added where asked for: in the first
-half, one minus the cosine between the draft's last hidden state and the target's; in the last part, tokens that the
-draft gets wrong at that moment count more. In greedy decoding a chain ends at a draft's mistake and is never read
-further, so replaying its mistakes means to learn these tokens again, not to read its text.
+with the target's p and the draft's q (LK losses, arXiv 2602.23881). Two terms are optional: in the first half, one
+minus the cosine between the draft's last hidden state and the target's; in the last part, a higher weight for tokens
+that the draft currently gets wrong. In greedy decoding a chain ends at a draft's mistake and is never read further,
+so replaying mistakes means training on these tokens again, not on the text that would follow them.
 """
 
 from abc import ABC, abstractmethod
@@ -30,25 +30,25 @@ from specdemo.train.dataset import Batch, Dataset
 from specdemo.train.network import Array, Start
 from specdemo.train.request import Objective, Request
 
-DECAY = 0.8  # weight of a head's next step in a chain, relative to the one before
-LONGER = (0.4, 0.75)  # shares of the training after which a head learns chains of two and of three steps
-EARLY = (0.05, 0.1)  # the same of a head that begins from a draft, whose first step is right as often as the draft
-FITTED, TOKENS = 400, 4096  # conversations of the first, linear fit of a head, and tokens of its batches
-SHARPEN, REPLAY = 0.5, 0.8  # shares of the training after which the later weights hold, and mistakes count more
-STATES, MISTAKES = 1.0, 1.0  # weights of the distance of states, and of a mistake beside other tokens
+DECAY = 0.8  # weight of each step of a head's chain, relative to the previous one
+LONGER = (0.4, 0.75)  # shares of the training after which a head is trained on chains of two and of three steps
+EARLY = (0.05, 0.1)  # the same for a head that starts from a draft, whose first step is already as good as the draft
+FITTED, TOKENS = 400, 4096  # conversations, and tokens per batch, for a head's initial linear fit
+SHARPEN, REPLAY = 0.5, 0.8  # shares of the training after which the later weights apply, and mistakes count more
+STATES, MISTAKES = 1.0, 1.0  # weights of the distance between states, and of mistakes on top of 1
 
 
 class Weights(NamedTuple):
-    """Of the parts of a loss."""
+    """Weights of the terms of a loss."""
 
     distribution: float
     choice: float
     acceptance: float
     states: float = 0
-    """Of one minus the cosine of the last hidden states."""
+    """Weight of one minus the cosine of the last hidden states."""
 
     mistakes: float = 0
-    """Added to the weight 1 of tokens where the likeliest token is not the target's."""
+    """Extra weight, on top of 1, for tokens where the draft's likeliest token is not the target's."""
 
 
 LATER: dict[Objective, Weights] = {
@@ -60,7 +60,7 @@ MATCHING = LATER["distribution"]
 
 
 def weights_at(share: float, request: Request) -> Weights:
-    """Weights of the loss when `share` of the training is done."""
+    """Return the loss weights when `share` of the training is done."""
     first = share < SHARPEN
     return (MATCHING if first else LATER[request.objective])._replace(
         states=STATES * (request.match_states and first), mistakes=MISTAKES * (request.replay and share >= REPLAY)
@@ -68,27 +68,27 @@ def weights_at(share: float, request: Request) -> Weights:
 
 
 class Learner(nn.Module, ABC):
-    """A draft with its loss; the kinds differ in what they read."""
+    """A draft with its loss; the kinds differ in their inputs."""
 
     model: Draft | Head
 
     def __init__(self, target_rows: Tensor, start: Start, request: Request) -> None:
-        """`target_rows` [size, hidden] are the target's output rows, which stay as they are."""
+        """Use `target_rows` [size, hidden], the target's output rows, which stay frozen."""
         super().__init__()
         self.start, self.request = start, request
         self.target_rows: Tensor
         self.register_buffer("target_rows", target_rows.to(PRODUCTS), persistent=False)
         self.embedding = nn.Parameter(torch.from_numpy(start.embedding.copy()))
-        shared = np.array_equal(start.embedding[:-1], start.rows)  # then they stay so: one table, stored once
+        shared = np.array_equal(start.embedding[:-1], start.rows)  # if so, they stay tied and are stored once
         self.apart = None if shared else nn.Parameter(torch.from_numpy(start.rows.copy()))
 
     @property
     def rows(self) -> Tensor:
-        """The draft's output rows, [size, hidden]."""
+        """Output rows of the draft, [size, hidden]."""
         return self.embedding[:-1] if self.apart is None else self.apart
 
     def trained(self) -> Start:
-        """The start with the tables as they are now."""
+        """Return the initial weights with the trained embedding and output rows."""
         embedding, rows = (table.detach().numpy() for table in (self.embedding, self.rows))
         return replace(self.start, embedding=embedding, rows=rows)
 
@@ -99,19 +99,19 @@ class Learner(nn.Module, ABC):
         self.eval()  # until it is trained
 
     def embedded(self, batch: Batch) -> Tensor:
-        """What the draft reads of tokens, [batch, tokens, hidden]."""
+        """Embed the tokens, [batch, tokens, hidden]."""
         return nn.functional.embedding(batch.small, self.embedding)
 
     def steps(self, share: float) -> int:
-        """Length of the trained chains when `share` of the training is done."""
+        """Return the chain length to train on when `share` of the training is done."""
         return 1
 
     @abstractmethod
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
-        """By step of a chain: last hidden states for the token after each, normed, [batch, tokens, hidden]."""
+        """Return, per step of a chain, normed hidden states that predict the next token, [batch, tokens, hidden]."""
 
     def loss(self, batch: Batch, share: float) -> Tensor:
-        """Mean over scored positions, summed over the steps of a chain; `share` of the training is done."""
+        """Return the mean over scored positions, summed over a chain's steps; `share` is that of training done."""
         context, theirs = Context(batch, self.request.penalty), batch.states[:, :, -1][batch.scored]
         with torch.no_grad():
             wanted = theirs @ self.target_rows.T
@@ -130,7 +130,7 @@ class Learner(nn.Module, ABC):
 
 
 class Context:
-    """Which tokens a repetition penalty applies to at the scored positions of a batch."""
+    """Tokens under a repetition penalty, at the scored positions of a batch."""
 
     def __init__(self, batch: Batch, penalty: float) -> None:
         found = zip(batch.first[:, :-1], batch.scored, strict=True)
@@ -139,16 +139,16 @@ class Context:
 
 
 class ContextOfOne:
-    """The same of one conversation, in which few of all tokens occur."""
+    """Tokens under a repetition penalty in one conversation, where few tokens of the vocabulary occur."""
 
     def __init__(self, first: Tensor, places: Tensor, penalty: float) -> None:
-        """`first` [size] is where each token occurs first, `places` are the scored positions."""
+        """Take each token's first position (`first` [size]), and the scored positions (`places`)."""
         self.positions, self.penalty = len(places), penalty
         self.tokens = (first <= places[-1]).nonzero()[:, 0]
         self.repeated = first[self.tokens] <= places[:, None]
 
     def penalise(self, logits: Tensor) -> Tensor:
-        """Change logits [positions, size] in place; gives what those of `tokens` were multiplied with."""
+        """Penalise logits [positions, size] in place; return the factors applied to those of `tokens`."""
         some = logits[:, self.tokens]
         factors = torch.where(self.repeated, torch.where(some > 0, 1 / self.penalty, self.penalty), 1.0)
         logits[:, self.tokens] = some * factors
@@ -158,14 +158,14 @@ class ContextOfOne:
 class Loss(torch.autograd.Function):
     """Mean loss of a draft's distributions q against the target's p, both under the penalty.
 
-    The gradients are computed at once, conversation by conversation: their logits fit into the processor's cache.
+    Gradients are computed together with the loss, one conversation at a time, whose logits fit into the CPU cache.
     With respect to the logits they are q − p, q − one-hot(argmax p), and q (M − m) / A for the acceptance
     A = Σ min(p, q), where m is 1 for tokens with q < p, else 0, and M = Σ m q.
     """
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, rows: Tensor, wanted: Tensor, context: Context, weights: Weights) -> Tensor:
-        """States [positions, hidden], rows [size, hidden], the target's probabilities [positions, size]."""
+        """Take states [positions, hidden], rows [size, hidden], and the target's probabilities [positions, size]."""
         total, half, given = torch.zeros(()), rows.to(PRODUCTS), states.to(PRODUCTS)
         differences = torch.empty(wanted.shape, dtype=PRODUCTS)
         tables = zip(
@@ -184,13 +184,13 @@ class Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        """The gradients of states and rows, times that of the loss."""
+        """Scale the gradients of states and rows by that of the loss."""
         states, rows = ctx.saved_tensors
         return states * gradients[0], rows * gradients[0], None, None, None
 
 
 def gradients(logits: Tensor, wanted: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
-    """Sum of the losses over positions, and its gradient; `logits` is overwritten, `wanted` are probabilities."""
+    """Return the summed loss and its gradient; `wanted` are probabilities, and `logits` is overwritten."""
     logs = logits.log_softmax(-1)
     found = torch.exp(logs, out=logits)
     losses, gradient = torch.zeros(len(logits)), found * (weights.distribution + weights.choice)
@@ -213,7 +213,7 @@ def gradients(logits: Tensor, wanted: Tensor, weights: Weights) -> tuple[Tensor,
 
 
 class DraftLearner(Learner):
-    """A draft of its own: tokens in, tokens out."""
+    """A standalone draft: tokens in, tokens out."""
 
     model: Draft
 
@@ -223,7 +223,7 @@ class DraftLearner(Learner):
         self._initialise(start)
 
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
-        """One pass serves all steps: what the draft proposed and was right about, it then reads."""
+        """Use one pass for all steps: a draft's correct proposals are the text that it reads next anyway."""
         return [self.model(self.embedded(batch))] * steps
 
 
@@ -233,7 +233,7 @@ class HeadLearner(Learner):
     model: Head
 
     def __init__(self, dataset: Dataset, start: Start, request: Request, norm: Array) -> None:
-        """`norm` are the scales of the target's last norm."""
+        """Fit the initial projection of states; `norm` are the scales of the target's last norm."""
         super().__init__(dataset.output, start, request)
         self.model = Head(start.shape, start.frequencies, len(start.layers))
         self._initialise(start)
@@ -246,16 +246,16 @@ class HeadLearner(Learner):
             self.model.fc.weight.copy_((fitted * sizes[:, None]).T)
 
     def _measure(self, dataset: Dataset) -> None:
-        """Sizes of the residual stream before each layer, in the unit that is in the middle."""
+        """Measure the size (median RMS over units) of the residual stream before each layer."""
         x = self.embedded(dataset.batch(next(dataset.grouped(dataset.train[:FITTED], TOKENS))))
         for index, layer in enumerate(self.model.layers):
             self.model.sizes[index] = x.square().mean((0, 1)).sqrt().median()
             x = layer(x)
 
     def _linear(self, dataset: Dataset, norm: Tensor) -> tuple[Tensor, Tensor]:
-        """The least-squares map [3 * hidden, hidden] from three states to the last one, and the sizes of their units.
+        """Return the least-squares map [3 * hidden, hidden] from three states to the last, and their units' RMS.
 
-        It has the size of what the head gives out while it sees no states, by which its output is to be replaced.
+        The map is scaled to the head's own output without states, which replaces the last state later in a chain.
         """
         width = 3 * len(norm)
         squares, products, count, size = torch.zeros(width, width), torch.zeros(width, width // 3), 0, 1.0
@@ -276,11 +276,11 @@ class HeadLearner(Learner):
         return size * fitted / sizes[:, None], sizes
 
     def steps(self, share: float) -> int:
-        """Longer chains later: they cost as much again, and teach little before the first step is right."""
+        """Lengthen chains later: each step costs as much again, and teaches little before the first one is right."""
         return 1 + sum(share >= longer for longer in (EARLY if self.request.begin else LONGER))
 
     def predictions(self, batch: Batch, steps: int) -> list[Tensor]:
-        """At position t: what the head says after it read token t and the state before it; nothing at the first."""
+        """Return the head's output at t from token t and the state before it; zeros at the first position."""
         states = batch.states[:, :-1, :-1].flatten(2).float()
         outputs = self.model(self.embedded(batch)[:, 1:], states, steps)
         return [nn.functional.pad(self.model.norm(output), (0, 0, 1, 0)) for output in outputs]

@@ -1,6 +1,6 @@
-"""The stages from a target to a draft: text, labels, training, export, report. Each continues where it was stopped.
+"""Resumable stages from a target to a draft: text, labels, training, export, report.
 
-Everything is kept in a hidden folder beside the draft's place until it is deleted. To train longer, begin from the
+Intermediate files stay in a hidden folder next to the draft's until it is deleted. To train longer, start from the
 finished draft under another name.
 """
 
@@ -41,34 +41,34 @@ from specdemo.train.request import FULL, Effort, Request, remember
 from specdemo.train.table import count
 from specdemo.train.text import NO_SOURCES, TEXT_SHARE, Sources, write_corpus
 
-BATCH = 1280  # tokens; small, since on a CPU the number of steps is what is scarce
+BATCH = 1280  # tokens; small, since on a CPU the number of steps is the bottleneck
 LEARNING_RATE = 1e-3
-LABELS_SHARE = 0.25  # of the minutes, beside the text's; training, which has the rest, soon overfits a short text
-LEAST_LAYERS = 10  # of a target that GenAI takes a head for
-EVALUATED = 400  # held-out answers at the end, at most
+LABELS_SHARE = 0.25  # of the minutes, after the text's share; training gets the rest, and soon overfits a short text
+LEAST_LAYERS = 10  # minimum number of target layers for GenAI to accept a head
+EVALUATED = 400  # maximum held-out answers in the final evaluation
 CURVE, BY_TEXT = "curve.json", "curve-by-text.json"
-PARTS = (0.125, 0.25, 0.5)  # of the text, on which drafts are trained for the curve by text
-VOCABULARIES = (8192, 16384, 24576)  # sizes that are compared, beside the one asked for
+PARTS = (0.125, 0.25, 0.5)  # shares of the text to train drafts on, for the curve by text
+VOCABULARIES = (8192, 16384, 24576)  # sizes to compare, besides the requested one
 
 Say = Callable[[str], None]
 
 
 class Run:
-    """A run of the stages for one request."""
+    """A run of all stages for one request."""
 
     def __init__(
         self, request: Request, target: Model, out: Path, threads: int = 0, say: Say = print, effort: Effort = FULL
     ) -> None:
-        """Prepare, or continue; `out` is the draft's folder to be.
+        """Prepare or resume a run; `out` is the folder of the finished draft.
 
         Raises:
-            UsageError: another request was begun under this name, or no head can be made for this target.
+            UsageError: this name belongs to another request, or no head can be made for this target.
             ModelError: training does not support the target's architecture.
         """
         self.request, self.target, self.out, self.threads, self.say = request, target, out, threads, say
         self.effort, self.folder = effort, folder_of(target)
         self.network = Network(self.folder)
-        self.network.layer(0)  # which refuses other architectures
+        self.network.layer(0)  # raises on unsupported architectures
         layers = self.network.shape.layers
         if request.kind == "eagle3":
             self._check_head(layers)
@@ -93,10 +93,10 @@ class Run:
             )
 
     def everything(self, sources: Sources = NO_SOURCES) -> Evaluation:
-        """All stages, one after the other.
+        """Run all stages.
 
         Raises:
-            SpecdemoError: what a stage raises.
+            SpecdemoError: as raised by a stage.
         """
         corpus = write_corpus(self.request, self.folder, self.work, sources, self.threads, self.say, self.effort)
         self.labels(corpus)
@@ -129,10 +129,10 @@ class Run:
         return alike
 
     def labels(self, corpus: Corpus) -> None:
-        """The target reads what it wrote, and its states are stored.
+        """Store the target's hidden states on its own text.
 
         Raises:
-            DiskError: there is no room for them.
+            DiskError: there is not enough space.
         """
         file, row = self.work / "text" / "states.f16", (len(self.read_layers) + 1) * self.network.shape.hidden * 2
         written = file.stat().st_size if file.exists() else 0
@@ -146,7 +146,7 @@ class Run:
             write_labels(Labeller(self.network, self.read_layers, self.threads), row, corpus, file, self.say)
 
     def dataset(self) -> Dataset:
-        """The text with its labels, and the draft's vocabulary.
+        """Return the text with its labels and the draft's vocabulary.
 
         Raises:
             UsageError: there is too little text.
@@ -160,7 +160,7 @@ class Run:
         return dataset
 
     def vocabularies(self, dataset: Dataset) -> list[VocabularyCost]:
-        """Cost of a step against tokens outside, for several sizes; measured once."""
+        """Compare vocabulary sizes by the cost of a step and tokens left out; measured once."""
         file = self.work / "vocabularies.json"
         if not file.exists():
             counts, most = dataset.counts(), self.network.shape.vocabulary
@@ -181,7 +181,7 @@ class Run:
         return found
 
     def training(self, dataset: Dataset, share: float = 1) -> tuple[Learner, list[Point], Costs | None]:
-        """Train, with early figures; a share of the text has that share of the steps or seconds."""
+        """Train with intermediate evaluations; a share of the text gets the same share of the steps or seconds."""
         request = self.request
         learner = self.learner(dataset)
         costs = self.costs(learner, dataset.vocabulary) if self.effort.races else None
@@ -206,13 +206,13 @@ class Run:
         return learner, curve, costs
 
     def part(self, dataset: Dataset, share: float) -> Figures:
-        """Figures of a draft that is trained on a share of the text, with the vocabulary of all."""
+        """Train a draft on a share of the text, with the full text's vocabulary, and evaluate it."""
         reduced = dataset.reduced(share, self.request.seed)
         self.say(f"curve: training on {reduced.answer_tokens} tokens of answers")
         return self.figures(self.training(reduced, share)[0], reduced)
 
     def figures(self, learner: Learner, dataset: Dataset) -> Figures:
-        """Figures on held-out prompts of the training's sources, and on those of the source left out."""
+        """Evaluate on held-out prompts from the training sources, and on the source left out."""
         alike, elsewhere = (
             evaluate(learner, dataset, indices, self.request.penalty, EVALUATED)
             for indices in (dataset.held_out, dataset.elsewhere)
@@ -220,14 +220,14 @@ class Run:
         return Figures(dataset.answer_tokens, alike, elsewhere if elsewhere.tokens else None)
 
     def learner(self, dataset: Dataset) -> Learner:
-        """An untrained draft: parts of its target, or an earlier draft with another vocabulary."""
+        """Return an untrained draft: parts of its target, or an earlier draft with another vocabulary."""
         start, request = self.start(dataset.vocabulary), self.request
         if request.kind == "eagle3":
             return HeadLearner(dataset, start, request, self.network.norm)
         return DraftLearner(dataset, start, request)
 
     def start(self, vocabulary: Ids) -> Start:
-        """Initial weights for a vocabulary."""
+        """Return the initial weights for a vocabulary."""
         if self.before:
             start, earlier = self.before
             return start.grown(earlier, vocabulary, self.network)
@@ -235,7 +235,7 @@ class Run:
         return from_target(self.network, vocabulary, (0, last) if last else (0,))
 
     def costs(self, learner: Learner, vocabulary: Ids) -> Costs | None:
-        """Step costs of the pair, measured once: they do not depend on the weights."""
+        """Measure the pair's step costs, once, since they do not depend on the weights."""
         file = self.work / "costs.json"
         if not file.exists():
             untrained = self.work / "untrained"
@@ -253,7 +253,6 @@ class Run:
         return pair_of(self.target, inspect_folder(draft, draft=True), runtime=runtime)
 
     def export(self, learner: Learner, vocabulary: Ids, out: Path) -> None:
-        """Write a draft's folder."""
         weights = {name: value.detach().float().numpy() for name, value in learner.model.state_dict().items()}
         head, size, start = isinstance(learner, HeadLearner), self.network.shape.vocabulary, learner.trained()
         model = (architecture.head_model if head else architecture.draft_model)(start, weights, vocabulary, size)
@@ -269,7 +268,7 @@ class Run:
         figures: Sequence[Figures],
         measured: str,
     ) -> None:
-        """Write the draft's card into its folder; `figures` are those of drafts of ever more text, this one last."""
+        """Write the draft's card into its folder; `figures` are for drafts of more and more text, this one last."""
         request, text = self.request, dataset.corpus
         size = sum(file.stat().st_size for file in made.iterdir())
         budget = f"{request.minutes:g} minutes" if request.minutes else f"at most {self.effort.epochs} times the text"

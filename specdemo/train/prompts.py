@@ -1,11 +1,11 @@
-"""What the target is asked: prompts of people, tasks about passages, patterns of words, and its own questions.
+"""Prompts for the target: human prompts, tasks about passages, patterns of words, and questions of its own.
 
-A chat model was trained on both sides of a conversation, so given only the beginning of a user's turn it writes the
-question too (self-synthesis: Magpie, arXiv 2406.08464). Patterns make sure that every kind of task occurs; people's
-prompts are longer, messier and more varied, and a draft that has seen none of them predicts their answers much worse.
+A chat model was trained on both sides of a conversation, so given the start of a user's turn it also writes the
+question (self-synthesis: Magpie, arXiv 2406.08464). Patterns ensure that every kind of task occurs; human prompts are
+longer, messier and more varied, and a draft that has seen none of them predicts their answers much worse.
 
-In a pattern, `{thing}` and the like stand for a word of that list, `{number}` for a small number, `{text}` for a few
-sentences of a text. A pattern may name a list twice; each time is a draw of its own.
+In a pattern, `{thing}` and the like stand for a word from that list, `{number}` for a small number, `{text}` for a
+few sentences of a text. A pattern may name a list twice; each occurrence is drawn separately.
 """
 
 import json
@@ -20,23 +20,23 @@ from specdemo.errors import FileError
 from specdemo.train.corpus import Label
 
 NUMBERS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 20, 24, 25, 30, 36, 40, 45, 50, 60, 75, 100, 120, 150, 250)
-SENTENCES, PASSAGE = (2, 5), (3, 10)  # of a text within a pattern, and of a passage, at least and at most
-LONGEST_TEXT = 700  # characters of a text within a pattern
-_READ, _PIECE, _LEAST = 50_000_000, 4000, 400  # characters of a file of passages, of its pieces, of the shortest
+SENTENCES, PASSAGE = (2, 5), (3, 10)  # minimum and maximum sentences of a text in a pattern, and of a passage
+LONGEST_TEXT = 700  # characters of a text in a pattern
+_READ, _PIECE, _LEAST = 50_000_000, 4000, 400  # characters read of a file, of a piece, of the shortest piece
 
 
 class Prompt(NamedTuple):
-    """What a conversation begins with."""
+    """First prompt of a conversation."""
 
     text: str
     label: Label
 
 
 def read_prompts(file: Path) -> list[Prompt]:
-    """Prompts of a file: JSON lines with `prompt`, `source` and `kind`, of which only the first is needed, or text.
+    """Read prompts: one per line of text, or JSON lines with `prompt` and, optionally, `source` and `kind`.
 
     Raises:
-        FileError: there is no such file, or nothing in it, or a line of JSON without a prompt.
+        FileError: the file is missing or empty, or a JSON line has no prompt.
     """
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
@@ -63,7 +63,7 @@ def _parsed(line: str, number: int, file: Path) -> Prompt:
 
 
 def kind_of(text: str) -> str:
-    """Kind of task, by the words of the request: a grouping for tables, not a judgement."""
+    """Guess the kind of task from a request's words, to group results in tables."""
     return next((kind for kind, words in _KINDS.items() if re.search(words, text, re.IGNORECASE)), "question")
 
 
@@ -77,11 +77,11 @@ _KINDS = {
     "writing": r"\b(write|compose|draft|create|generate|make up|design)\b|\b(story|poem|essay|email|letter|post)\b",
     "list": r"\b(list|name|give me|suggest|recommend|brainstorm|ideas?)\b",
 }
-"""Words by which a kind is recognised; the first that fits counts."""
+"""Regular expressions by kind; the first match wins."""
 
 
 def from_pattern(random: Random, texts: Sequence[str]) -> Prompt:
-    """A pattern with words in it; `{text}` is a passage of `texts`. Without any, kinds that need one are left out."""
+    """Fill in a random pattern; `{text}` is a passage of `texts`. Without texts, kinds that need one are left out."""
     kinds = [kind for kind, patterns in PATTERNS.items() if texts or not any("{text}" in one for one in patterns)]
     kind = random.choice(kinds)
     pattern = random.choice(PATTERNS[kind])
@@ -99,7 +99,7 @@ def from_pattern(random: Random, texts: Sequence[str]) -> Prompt:
 
 
 def with_passage(random: Random, texts: Sequence[str]) -> Prompt:
-    """A task about a passage, which stands before it or after it."""
+    """Return a task about a passage, which comes before or after it."""
     kind = random.choice(list(PASSAGE_TASKS))
     task, text = random.choice(PASSAGE_TASKS[kind]), passage(random, random.choice(texts), PASSAGE)
     parts = (task, text) if random.random() < 0.8 else (text, task)
@@ -107,7 +107,7 @@ def with_passage(random: Random, texts: Sequence[str]) -> Prompt:
 
 
 def passage(random: Random, text: str, sentences: tuple[int, int] = SENTENCES) -> str:
-    """A few whole sentences from somewhere in a text."""
+    """Return a few whole sentences from a random place in a text."""
     found = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
     wanted = random.randint(*sentences)
     first = random.randint(0, max(0, len(found) - wanted))
@@ -115,10 +115,10 @@ def passage(random: Random, text: str, sentences: tuple[int, int] = SENTENCES) -
 
 
 def read_passages(file: Path) -> list[str]:
-    """Pieces of a text file, from which passages are drawn; `.xz` is unpacked.
+    """Read a text file in pieces, from which passages are drawn; `.xz` is decompressed.
 
     Raises:
-        FileError: it cannot be read, or holds less than a passage.
+        FileError: the file cannot be read, or is shorter than a passage.
     """
     try:
         with lzma.open(file, "rt", encoding="utf-8") if file.suffix == ".xz" else file.open(encoding="utf-8") as text:
@@ -134,7 +134,7 @@ def read_passages(file: Path) -> list[str]:
 
 
 def beginning(random: Random) -> str:
-    """How a user's turn begins that the target continues; often empty."""
+    """Return the start of a user's turn for the target to continue; often empty."""
     return random.choice(BEGINNINGS)
 
 
@@ -187,7 +187,7 @@ PASSAGE_TASKS: dict[str, list[str]] = {
         "Is the following text fiction or non-fiction? Why?",
     ],
 }
-"""What is asked about passages, by kind of task."""
+"""Tasks about passages, by kind."""
 
 FOLLOW_UPS = [
     "Can you make it shorter?",
@@ -203,7 +203,7 @@ FOLLOW_UPS = [
     "Summarize your answer in one sentence.",
     "Continue.",
 ]
-"""What a user says next, where the target does not make it up."""
+"""Follow-up prompts, used when the target does not write its own."""
 
 _WORDS = {
     "thing": (
@@ -441,4 +441,4 @@ BEGINNINGS: list[str] = [""] * 4 + [
         " I need",
     ]
 ]
-"""How a user's turn begins that the target is to go on with; empty: it begins it as well."""
+"""Starts of a user's turn for the target to continue; empty for a turn of its own."""

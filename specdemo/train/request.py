@@ -1,6 +1,6 @@
-"""What a training makes, and how much work goes into it.
+"""A training request, and how much work goes into it.
 
-The request is stored beside what it made, so that a training that is started again continues and never mixes two.
+The request is stored with the files it produces, so that restarted training resumes and never mixes two requests.
 """
 
 import json
@@ -19,64 +19,64 @@ VOCABULARY = 16384  # tokens
 
 @dataclass(frozen=True)
 class Request:
-    """A draft to be trained. Of `minutes` and `tokens` exactly one is above 0."""
+    """A draft to train. Exactly one of `minutes` and `tokens` is above 0."""
 
     target: str
     kind: Kind = "draft"
     minutes: float = 0
-    """Of writing, reading and training together, over all starts."""
+    """Minutes of writing, labelling and training together, over all starts."""
 
     tokens: int = 0
-    """Tokens of answers to write; then training passes over them at most `Effort.epochs` times."""
+    """Answer tokens to write; training then makes at most `Effort.epochs` passes over them."""
 
     vocabulary: int = VOCABULARY
-    """Tokens that the draft can write, at most."""
+    """Maximum number of tokens in the draft's vocabulary."""
 
     objective: Objective = "choice"
-    """Of the second half of the training; the first half matches the target's distribution."""
+    """Objective of the second half of training; the first half matches the target's distribution."""
 
     match_states: bool = False
-    """Whether the first half also draws the draft's last hidden states to the target's."""
+    """True to also pull the draft's last hidden states towards the target's, in the first half."""
 
     replay: bool = False
-    """Whether tokens that the draft gets wrong count more at the end of the training."""
+    """True to give tokens that the draft gets wrong more weight at the end of training."""
 
     curve: bool = False
-    """Whether drafts are also trained on parts of the text, to see what more text is worth."""
+    """True to also train drafts on parts of the text, to see how much more text helps."""
 
     hold_out: str = ""
-    """Source of prompts that is only tested on; empty: none."""
+    """Source of prompts that is only tested on; empty for none."""
 
     text: str = ""
-    """Folder of a text to begin with, such as an earlier run's; empty: none."""
+    """Folder of text to start with, such as an earlier run's; empty for none."""
 
     begin: str = ""
-    """Folder of the earlier draft from which this one begins; empty: parts of the target."""
+    """Folder of an earlier draft to start from; empty to start from parts of the target."""
 
     penalty: float = 1.1
-    """Repetition penalty of the answers, and of the comparison."""
+    """Repetition penalty of the answers, and of the comparison with the target."""
 
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much work goes into a training. Tests of small models on little text want less."""
+    """Amount of work for a training; smaller in tests."""
 
     batch: int = 64
     """Conversations that the target writes at once."""
 
     answer: int = 256
-    """Tokens of an answer, at most."""
+    """Maximum tokens of an answer."""
 
     epochs: int = 6
-    """Passes over the text, where its size is the budget."""
+    """Passes over the text, if the budget is in tokens."""
 
     races: int = 5
-    """Prompts on which the finished draft races; 0 leaves step costs and races out."""
+    """Prompts to race the finished draft on; 0 skips step costs and races."""
 
     race_tokens: int = 128
-    """Tokens of a race, at most."""
+    """Maximum tokens of a race."""
 
     save_seconds: float = 120
     """Seconds between checkpoints."""
@@ -86,10 +86,10 @@ FULL = Effort()
 
 
 def remember(request: Request, work: Path) -> None:
-    """Write the request down, or compare it with the one that is continued.
+    """Store the request, or compare it with the one being resumed.
 
     Raises:
-        UsageError: another draft was begun under this name.
+        UsageError: this name belongs to another request.
     """
     file = work / "request.json"
     asked = json.dumps(asdict(request), indent=2) + "\n"

@@ -1,7 +1,7 @@
-"""A target's table of n-grams, counted from its text: a drafter without a model, and without PyTorch.
+"""A target's n-gram table, counted from its text: a drafter without a model, and without PyTorch.
 
 Alone it predicts a fifth of the tokens, and two fifths where five tokens match (SmolLM2-135M-Instruct, 700,000 tokens
-of answers); a lookup takes about ten microseconds. The traced engine takes it as a source of proposals.
+of answers); a lookup takes about ten microseconds. The traced engine uses it as a source of proposals.
 """
 
 import shutil
@@ -21,11 +21,11 @@ from specdemo.train.network import Network
 from specdemo.train.request import FULL, Effort, Request, remember
 from specdemo.train.text import NO_SOURCES, Sources, write_corpus
 
-EVALUATED = 400  # conversations, at most
+EVALUATED = 400  # maximum conversations
 
 
 class Predictions(NamedTuple):
-    """Tokens that a table predicts of greedy answers, by length of the matching context (0: none)."""
+    """Tokens and correct predictions on greedy answers, by length of the matching context (0: none)."""
 
     tokens: list[int]
     right: list[int]
@@ -37,7 +37,7 @@ class Predictions(NamedTuple):
 
 
 def count(corpus: Corpus, vocabulary: int, hold_out: str = "") -> tuple[Table, Predictions, Predictions]:
-    """Count the training part; also what the table predicts of held-out prompts, and of the source left out."""
+    """Count the training part; return the table, and its predictions on held-out prompts and the source left out."""
     parts = corpus.split(hold_out)
     texts = (corpus[index] for index in parts.train)
     table = Table.count(((one.ids, one.answered) for one in texts), vocabulary)
@@ -45,7 +45,7 @@ def count(corpus: Corpus, vocabulary: int, hold_out: str = "") -> tuple[Table, P
 
 
 def predictions(table: Table, corpus: Corpus, indices: Sequence[int]) -> Predictions:
-    """What the table predicts of the greedy answers among these conversations."""
+    """Predict the greedy answers among these conversations."""
     found = Predictions([0] * (LONGEST + 1), [0] * (LONGEST + 1))
     for conversation in [one for one in map(corpus.__getitem__, indices) if not one.sampled][:EVALUATED]:
         ids = conversation.ids.tolist()
@@ -66,10 +66,10 @@ def make_table(
     say: Callable[[str], None] = print,
     effort: Effort = FULL,
 ) -> Predictions:
-    """Let the target write, count, and store the table with its card in the folder `out`.
+    """Let the target write, count its n-grams, and store the table and its card in the folder `out`.
 
     Raises:
-        UsageError: another request was begun under this name, or there is too little text.
+        UsageError: this name belongs to another request, or there is too little text.
     """
     folder, work = folder_of(target), out.with_name(f".{out.name}.training")
     remember(request, work)

@@ -1,8 +1,8 @@
-"""The target writes what its draft learns from: answers to people's prompts first, then to prompts of four sources.
+"""Text for a draft to learn from, written by the target: answers to human prompts, then to prompts of four sources.
 
-A draft has to predict what this target says, not what is right, so no corpus serves as well as the target's own
-text, written under the settings that the pair is used with. In batches of 64 a target of 135M parameters writes
-fifty times as fast as alone: a step's cost is reading the weights, and a batch shares it.
+A draft has to predict what this target says, not what is right, so no corpus serves as well as the target's own text,
+written under the settings that the pair is used with. In batches of 64 a target with 135M parameters writes fifty
+times as fast as alone: a step's cost is reading the weights, and a batch shares it.
 """
 
 import time
@@ -22,46 +22,46 @@ from specdemo.train.corpus import Conversation, Corpus, Label, unpacked
 from specdemo.train.prompts import FOLLOW_UPS, Prompt, beginning, from_pattern, kind_of, with_passage
 from specdemo.train.request import FULL, Effort, Request
 
-QUESTION, TURNS = 96, 3  # tokens at most, and turns of a chat
+QUESTION, TURNS = 96, 3  # maximum tokens of a question, and turns of a chat
 SHORTEST_QUESTION = 4  # tokens
-LONGEST_PROMPT, LONGEST_CHAT = 700, 700  # tokens; longer prompts are cut at the left, longer chats end
-ALIKE = 12  # questions that begin with the same three words, at most
+LONGEST_PROMPT, LONGEST_CHAT = 700, 700  # tokens; longer prompts are cut on the left, longer chats end
+ALIKE = 12  # maximum questions with the same first three words
 TEXT_SHARE = 0.4  # of the minutes
 SHARES = {"passages": 0.4, "patterns": 0.1}
-"""Of a batch, once the given prompts are answered; the target makes up the other prompts."""
+"""Shares of a batch, once all human prompts are answered; the target writes the other prompts itself."""
 CHATS = 0.35
-"""Share of the conversations that go on for another turn."""
-_MARKS = ("\u2063one\u2063", "\u2063two\u2063", "\u2063three\u2063")  # stand for turns, to take the template apart
+"""Share of the conversations that continue for another turn."""
+_MARKS = ("\u2063one\u2063", "\u2063two\u2063", "\u2063three\u2063")  # placeholder turns, to split the chat template
 
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How answers are written: as the pair will be used."""
+    """Generation settings for answers, the same as the pair will use."""
 
     penalty: float = 1.1
     temperature: float = 0.7
     greedy: float = 0.8
-    """Share of the answers."""
+    """Share of greedy answers."""
 
     tokens: int = FULL.answer
-    """Of an answer, at most."""
+    """Maximum tokens of an answer."""
 
     batch: int = FULL.batch
-    """Conversations that are written at once."""
+    """Conversations written at once."""
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where prompts come from, besides patterns and the target itself."""
+    """Sources of prompts, besides patterns and the target itself."""
 
     prompts: Sequence[Prompt] = ()
-    """Of people; each is answered once, greedily or not, before anything else is written."""
+    """Human prompts; each is answered once, greedily or not, before anything else is written."""
 
     passages: Sequence[str] = ()
-    """Texts about which tasks are set; without any, the target's own answers serve."""
+    """Texts for tasks about passages; without any, the target's own answers are used."""
 
     def given(self, index: int, seed: int, batch: int) -> list[Prompt]:
-        """Prompts of people for a batch of so many; none once all are answered."""
+        """Return the human prompts of a batch; none once all are answered."""
         order = Random(f"{seed} prompts").sample(range(len(self.prompts)), len(self.prompts))
         return [self.prompts[place] for place in order[index * batch : (index + 1) * batch]]
 
@@ -71,7 +71,7 @@ NO_SOURCES = Sources()
 
 @dataclass(eq=False)
 class _Chat:
-    """A conversation while it is written."""
+    """A conversation being written."""
 
     label: Label
     sampled: bool
@@ -87,10 +87,10 @@ class _Chat:
 
 
 class Writer:
-    """A target in GenAI's batching pipeline, and its chat template taken apart."""
+    """A target in GenAI's batching pipeline, with its chat template split into parts."""
 
     def __init__(self, folder: Path, answers: AnswerSettings, threads: int = 0, cache: int = 3) -> None:
-        """Load the target; `threads` 0 leaves their number to OpenVINO, `cache` is in GB."""
+        """Load the target; `threads` 0 is OpenVINO's default, `cache` is in GB."""
         scheduler = genai.SchedulerConfig()
         scheduler.cache_size, scheduler.max_num_seqs = cache, answers.batch
         scheduler.enable_prefix_caching = True
@@ -102,32 +102,32 @@ class Writer:
         self.tokenizer = self.pipeline.get_tokenizer()
         self.ends = {self.tokenizer.get_eos_token_id()} | set(self.pipeline.get_config().stop_token_ids)
         self.chat = bool(self.tokenizer.chat_template)
-        self.openings: Counter[str] = Counter()  # of the prompts that the target made up
+        self.openings: Counter[str] = Counter()  # of prompts that the target wrote
         self.before, self.after = self._turn()
         self.between = self._between()
 
     def _turn(self) -> tuple[str, str]:
-        """What the chat template puts before a user's words, system turn included, and after them."""
+        """Return the chat template's text before a user's words, including the system turn, and after them."""
         if not self.chat:
             return "", ""
         before, _, after = self._filled(_MARKS[:1]).partition(_MARKS[0])
         return before, after
 
     def _between(self) -> list[int]:
-        """Tokens between the end of an answer and the user's next words; none where a chat cannot go on."""
+        """Return the tokens between an answer and the user's next words; none if a chat cannot continue."""
         if not self.chat:
             return []
         _, _, rest = self._filled(_MARKS).partition(_MARKS[1])
         between, found, _ = rest.partition(_MARKS[2])
         ids = self._encode(between) if found else []
-        return ids[1:] if ids and ids[0] in self.ends else []  # else the answer's end and the template's differ
+        return ids[1:] if ids and ids[0] in self.ends else []  # otherwise the template ends answers differently
 
     def _filled(self, turns: Sequence[str]) -> str:
         history = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(turns)]
         return str(self.tokenizer.apply_chat_template(history, add_generation_prompt=True))
 
     def batch(self, index: int, seed: int, texts: Sequence[str], sources: Sources) -> list[Conversation]:
-        """Conversations of a batch; the same ones for the same arguments."""
+        """Return the conversations of a batch; deterministic in its arguments."""
         random = Random(f"{seed} {index}")
         mixed = self._mixed if self.chat else self._beginnings
         prompts = sources.given(index, seed, self.answers.batch) or mixed(random, texts, sources)
@@ -156,7 +156,7 @@ class Writer:
         return chat.ids[-1] in self.ends and len(chat.ids) < LONGEST_CHAT
 
     def _followed(self, chats: list[_Chat], random: Random) -> list[_Chat]:
-        """The chats with another turn each, where the target or the list has words for the user."""
+        """Add a turn to each chat for which the target or the list provides a follow-up."""
         words = [random.choice(FOLLOW_UPS) if random.random() < 0.4 else "" for _ in chats]
         made = self._questions([one.ids + self.between for one in chats], random, QUESTION // 2)
         going = [(chat, given or own) for chat, given, own in zip(chats, words, made, strict=True) if given or own]
@@ -166,7 +166,7 @@ class Writer:
         return chats
 
     def _mixed(self, random: Random, texts: Sequence[str], sources: Sources) -> list[Prompt]:
-        """Tasks about passages, patterns, and questions that the target makes up: various ones only."""
+        """Return tasks about passages, patterns, and sufficiently varied questions that the target writes."""
         size, passages = self.answers.batch, [*sources.passages, *texts]
         found = [with_passage(random, passages) for _ in range(round(size * SHARES["passages"]) if passages else 0)]
         found += [from_pattern(random, texts) for _ in range(round(size * SHARES["patterns"]))]
@@ -177,18 +177,18 @@ class Writer:
             if text and len(found) < size and self.openings[_opening(asked)] < ALIKE:
                 self.openings[_opening(asked)] += 1
                 found.append(Prompt(asked, Label(kind_of(asked), "target")))
-        # where too many questions begin alike, others take their place; patterns keep to their share
+        # replace questions that begin too much alike; patterns keep to their share
         rest = range(size - len(found))
         return found + [with_passage(random, passages) if passages else from_pattern(random, texts) for _ in rest]
 
     def _questions(self, heads: Sequence[list[int]], random: Random, tokens: int) -> list[str]:
-        """A user's words after each head, sampled at temperature 1; "" where they come to no end."""
+        """Sample a user's words after each head at temperature 1; "" if they do not end."""
         written = self._write(heads, [self._config(tokens, random, 1.0, 1.0) for _ in heads])
         whole = [ids if len(ids) >= SHORTEST_QUESTION and ids[-1] in self.ends else [] for ids in written]
         return [self.decode([one for one in ids if one not in self.ends]) for ids in whole]
 
     def _beginnings(self, random: Random, texts: Sequence[str], sources: Sources) -> list[Prompt]:
-        """For a model that only continues: the first words of given texts and of what it wrote."""
+        """Return prompts for a model without chat: the first words of given texts and of its own."""
         pool = [*(one.text for one in sources.prompts), *sources.passages, *texts]
         pool = pool or ["The", "A", "In", "Once upon a time", "It was", "This", "When"]
         label, size = Label("text", "beginnings"), self.answers.batch
@@ -205,7 +205,7 @@ class Writer:
         return config
 
     def _write(self, starts: Sequence[list[int]], configs: list[genai.GenerationConfig]) -> list[list[int]]:
-        """New tokens after each start, the one that ended it included."""
+        """Return the new tokens after each start, including the one that ended it."""
         tensors = [ov.Tensor(np.array([start], np.int64)) for start in starts]
         results = self.pipeline.generate(tensors, configs) if tensors else []
         return [list(result.m_generation_ids[0]) for result in results]
@@ -214,7 +214,7 @@ class Writer:
         return [int(one) for one in self.tokenizer.encode(text, add_special_tokens=not self.chat).input_ids.data[0]]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special ones left out."""
+        """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids)))
 
 
@@ -226,7 +226,7 @@ def write_text(
     sources: Sources = NO_SOURCES,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Write batches until `share` of the budget is 1; continues where it was stopped."""
+    """Write batches until `share` of the budget is 1, resuming where it stopped."""
     began, first, before = time.monotonic(), corpus.answer_tokens, share(corpus)
     writer.openings.update(_opening(_prompt(writer, one)) for one in corpus if one.label.source == "target")
     kept = 4 * writer.answers.batch
@@ -250,7 +250,7 @@ def _opening(text: str) -> str:
 
 
 def _prompt(writer: Writer, conversation: Conversation) -> str:
-    """The first user's words."""
+    """Return the first user turn."""
     whole = writer.tokenizer.decode(conversation.ids[: conversation.prompt].tolist(), skip_special_tokens=False)
     return str(whole).removeprefix(writer.before).removesuffix(writer.after)
 
@@ -268,7 +268,7 @@ def write_corpus(
     say: Callable[[str], None],
     effort: Effort = FULL,
 ) -> Corpus:
-    """The target writes into `work`, unless it has written enough; `folder` is the target's."""
+    """Let the target, loaded from `folder`, write into `work` until the budget is spent; return the corpus."""
     corpus, done = Corpus(work / "text"), work / "text.done"
     if done.exists():
         return corpus
@@ -289,7 +289,7 @@ def write_corpus(
 
 
 class _Clock:
-    """Seconds of a stage, counted over all starts."""
+    """Seconds of a stage, added up over all starts."""
 
     def __init__(self, file: Path, budget: float) -> None:
         self.file, self.budget = file, budget
@@ -297,7 +297,7 @@ class _Clock:
         self.began = time.monotonic()
 
     def share(self) -> float:
-        """Of the budget that is spent."""
+        """Return the share of the budget that is spent."""
         spent = self.before + time.monotonic() - self.began
         self.file.write_text(f"{spent:.1f}")
         return spent / self.budget

@@ -1,4 +1,4 @@
-"""Boards of a report, of step costs and of a run's anatomy: HTML and Plotly figures for named places on the page.
+"""Boards of a report, of step costs and of a run's anatomy: HTML and Plotly figures for named slots on the page.
 
 Text is escaped here.
 """
@@ -44,13 +44,13 @@ _BOARD = Markup('<div class="board race">{opening}<div class="charts">{charts}</
 
 
 def board(html: Mapping[str, str], charts: Mapping[str, go.Figure | None], *, whole: bool = True) -> str:
-    """A board's update as JSON. A `whole` one empties the places it does not name."""
+    """Return a board's update as JSON. A `whole` one clears the slots it does not name."""
     figures = {place: figure.to_plotly_json() for place, figure in charts.items() if figure is not None}
     return json.dumps({"html": html, "charts": figures, "whole": whole}, ensure_ascii=False)
 
 
 def report_template(charts: Sequence[str], tables: Sequence[str]) -> str:
-    """A board with places for a report's charts and tables, its conclusion above and its notes below."""
+    """Return a board with slots for a report's charts and tables, its conclusion above and its notes below."""
 
     def cards(names: Sequence[str], kind: str) -> Markup:
         return Markup("").join(_CARD.format(name=name, kind=kind) for name in names)
@@ -67,12 +67,12 @@ EMPTY = board({}, {})
 
 
 def result_board(found: Result) -> str:
-    """An experiment's results so far; an empty board before its first row."""
+    """Return an experiment's results so far; an empty board before the first row."""
     return report_board(found.report()) if found.measured else EMPTY
 
 
 def report_board(report: Report) -> str:
-    """A report as a board."""
+    """Return a report as a board."""
     html = {"opening": _paragraphs(report.opening), "notes": _paragraphs(report.notes)}
     for name, table in report.tables.items():
         html |= _around(name, table.title, table.remark)
@@ -99,7 +99,7 @@ _STEPS = ("context tokens", "plain step, ms", "draft step, ms", "first of a roun
 
 
 def caption(pair: ModelPair, engine: EngineName) -> str:
-    """The pair and engine of a board's figures."""
+    """Return the pair and engine of a board's figures as HTML."""
     return str(Markup("<p>{}</p>").format(f"{pair.name} · {ENGINES[engine].words}"))
 
 
@@ -111,19 +111,19 @@ class PairCosts(NamedTuple):
     costs: Costs
 
     def richer_than(self, other: "PairCosts") -> bool:
-        """Whether these belong to the same pair and engine and cover more context lengths."""
+        """Check if these belong to the same pair and engine and cover more context lengths."""
         same = (self.pair, self.engine) == (other.pair, other.engine)
         return same and len(self.costs.contexts) > len(other.costs.contexts)
 
 
 def prediction_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
-    """The predictions alone, which depend on acceptance and on what-if step costs."""
+    """Return only the predictions, which depend on acceptance and on what-if step costs."""
     html, figure = _expectation(measured.costs, acceptance, what_if)
     return board({"expectation": html}, {"prediction": figure}, whole=False)
 
 
 def costs_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEASURED) -> str:
-    """Measured step costs, and the speedups they predict for the draft model at this acceptance."""
+    """Return measured step costs, and the speedups they predict for the draft model at this acceptance."""
     html, figure = _expectation(measured.costs, acceptance, what_if)
     texts = {
         "caption": caption(measured.pair, measured.engine),
@@ -137,7 +137,7 @@ def costs_board(measured: PairCosts, acceptance: float, what_if: WhatIf = AS_MEA
 
 
 def _steps(costs: Costs) -> Iterator[tuple[str, ...]]:
-    """Rows for `_STEPS`: single steps at each context length."""
+    """Yield rows for `_STEPS`: single steps at each context length."""
     for steps in costs.contexts:
         plain, draft = steps.passes[0], steps.draft
         cost = None if draft is None else draft.middle / plain.middle
@@ -145,7 +145,7 @@ def _steps(costs: Costs) -> Iterator[tuple[str, ...]]:
 
 
 def _quartiles(seconds: Spread | None) -> str:
-    """The median in milliseconds, with both quartiles in parentheses."""
+    """Format the median in milliseconds, with both quartiles in parentheses."""
     if seconds is None:
         return "–"
     low, middle, high = (f"{value * 1000:.2f}" for value in (seconds.low, seconds.middle, seconds.high))
@@ -255,7 +255,7 @@ _COLUMNS = ("lookahead", "target passes", "draft passes", "τ")
 
 
 def anatomy(comparison: Comparison) -> str:
-    """The Anatomy view of a run as JSON: HTML and figures by name."""
+    """Return the Anatomy view of a run as JSON: HTML and figures by name."""
     run = comparison.speculative
     return json.dumps(
         {
@@ -313,7 +313,7 @@ def _chip(text: str, kind: str, name: str, details: str) -> Markup:
 
 
 def _odds(draft: DraftToken) -> str:
-    """The draft's probability, then the target's."""
+    """Format the draft's probability, then the target's."""
     if draft.draft_probability is None and draft.target_probability is None:
         return ""
     return f"{number(draft.draft_probability)} → {number(draft.target_probability)}"
@@ -330,7 +330,7 @@ def _note(step: Round) -> str:
 
 
 def _passes_table(comparison: Comparison) -> Markup:
-    """Target and draft passes of this run, of a constant lookahead of 5, and of the oracle."""
+    """Return target and draft passes of this run, of a constant lookahead of 5, and of the oracle."""
     run = comparison.speculative
     rows = [("this run", len(run.rounds), metrics.draft_passes(comparison), metrics.mean_accepted_length(run))]
     for name, passes in metrics.alternative_passes(comparison):
@@ -350,13 +350,13 @@ def _passes_table(comparison: Comparison) -> Markup:
 
 
 def _timed(comparison: Comparison) -> list[Trial]:
-    """The race and its repeats, without those whose steps were not timed."""
+    """Return the race and its repeats, without those whose steps were not timed."""
     race = race_of(comparison)
     return [trial for trial in (race, *comparison.repeats) if trial is not None and trial.round_steps]
 
 
 def position_figure(comparison: Comparison) -> go.Figure:
-    """Speedup, with intervals, and α along the text, over the race and its repeats."""
+    """Plot speedup, with intervals, and α along the text, over the race and its repeats."""
     parts = by_position(_timed(comparison))
     line = Line(
         "speedup",
@@ -374,6 +374,6 @@ def position_figure(comparison: Comparison) -> go.Figure:
 
 
 def _parts_table(comparison: Comparison) -> Markup:
-    """Speedup, α and τ of thinking and of the answer; empty for a model that does not think."""
+    """Return speedup, α and τ of thinking and of the answer; empty for a model that does not think."""
     rows = [(part.name, *speed_cells(part)) for part in by_thinking(_timed(comparison))]
     return table_html(("part", *SPEED_COLUMNS), rows) if rows else Markup("")

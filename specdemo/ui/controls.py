@@ -31,7 +31,7 @@ Control = gr.Checkbox | gr.Dropdown | gr.Radio | gr.Number | gr.Slider | gr.Text
 
 
 def control(name: str, *, typed: bool = False, **options: Any) -> Control:
-    """The control of one setting: radio buttons, a checkbox, a slider or a number field."""
+    """Return the control of one setting: radio buttons, a checkbox, a slider or a number field."""
     field = (FIELDS | RUNTIME)[name]
     common: dict[str, Any] = {
         "value": field.default,
@@ -48,14 +48,14 @@ def control(name: str, *, typed: bool = False, **options: Any) -> Control:
     if field.annotation not in (int, float):
         return gr.Textbox(**common)
     low, high = _limits(field)
-    if typed or high - low > 10_000:  # a seed is typed, not set with a slider
+    if typed or high - low > 10_000:  # a slider is no use for a seed
         return gr.Number(minimum=low, maximum=high, precision=0, **common)
     step = 1 if field.annotation is int else 0.05
     return gr.Slider(low, high, step=step, **common)
 
 
 def annotation(name: str) -> Any:
-    """The type of a setting for clients of the API: a `Literal` if it has a fixed set of values."""
+    """Return the type of a setting for API clients: a `Literal` if it has a fixed set of values."""
     able = choices(FIELDS[name])
     return FIELDS[name].annotation if able is None else Literal[tuple(able)]
 
@@ -66,7 +66,7 @@ def _limits(field: FieldInfo) -> tuple[float, float]:
 
 
 def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, bool]:
-    """Which controls have an effect for this pair, engine, drafter and policy."""
+    """Return which controls have an effect for this pair, engine, drafter and policy."""
     able = [*strategies(engine, pair.draft_kind, drafter)]
     allowed = {strategy.policy.name for strategy in able}
     chosen = policy if policy in allowed else first_policy(allowed)  # a hidden control keeps its value
@@ -83,32 +83,32 @@ def visibility(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> str | None:
-    """The chosen strategy's explanation, one sentence."""
+    """Return the chosen strategy's one-sentence explanation."""
     chosen = strategies(engine, pair.draft_kind, drafter, policy)
     return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
 
 
 AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
-"""Settings that visitors move while a run plays."""
+"""Settings that visitors can change during a run."""
 
 
 def engines_for(pair: ModelPair) -> tuple[EngineName, ...]:
-    """The engines that can load the pair; all local ones, for a target alone."""
+    """Return the engines that can load the pair; all local ones for a target alone."""
     return DRAFT_KINDS[pair.draft_kind or "model"].engines
 
 
 def drafters(pair: ModelPair, engine: EngineName) -> set[str]:
-    """The drafters that an engine supports with this pair."""
+    """Return the drafters that an engine supports with this pair."""
     return {strategy.drafter.name for strategy in strategies(engine, pair.draft_kind)}
 
 
 def policies(pair: ModelPair, engine: EngineName, drafter: str) -> set[str]:
-    """The policies that an engine supports with this pair and drafter."""
+    """Return the policies that an engine supports with this pair and drafter."""
     return {strategy.policy.name for strategy in strategies(engine, pair.draft_kind, drafter)}
 
 
 def choices_css() -> str:
-    """CSS rules that hide unavailable drafters and policies by a class of the control, such as `no-auto`.
+    """Return CSS rules that hide unavailable drafters and policies by a class of the control, such as `no-auto`.
 
     The choices stay in the control, since Gradio refuses to restore a value that is not among them.
     """
@@ -117,7 +117,7 @@ def choices_css() -> str:
 
 
 def classes(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, list[str]]:
-    """CSS classes by control: they hide unavailable choices, and mark the controls that a run follows live."""
+    """Return CSS classes by control, to hide unavailable choices and mark the controls that a run follows live."""
     able = strategies(engine, pair.draft_kind, drafter, policy)
     moves = ["moves"] if any(engine in strategy.live for strategy in able) else []
     return {
@@ -132,26 +132,26 @@ def _no(all_: Iterable[str], able: Collection[str]) -> list[str]:
 
 
 def initially(pair: ModelPair) -> dict[str, bool]:
-    """Which controls a new visitor sees."""
+    """Return which controls a new visitor sees."""
     start = start_values(pair)
     return visibility(pair, start["engine"], start["drafter"], start["policy"])
 
 
 def start_values(pair: ModelPair) -> dict[str, Any]:
-    """Initial values of a pair's controls."""
+    """Return the initial values of a pair's controls."""
     return initial_settings(pair.target, drafter=default_drafter(pair)).model_dump()
 
 
 def first_policy(able: Collection[str]) -> str:
-    """The default among policies."""
+    """Return the default policy among those available."""
     return "constant" if "constant" in able or not able else next(iter(able))
 
 
 def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings:
-    """The settings from the controls' values; a setting without effect here keeps the pair's default.
+    """Build settings from the controls' values; a setting without effect here keeps the pair's default.
 
     Raises:
-        SettingsError: a value is out of its range.
+        SettingsError: a value is out of range.
     """
     engines = engines_for(pair)
     engine = values["engine"] if values["engine"] in engines or len(engines) > 1 else engines[0]
@@ -160,7 +160,7 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
     if drafter not in able and (pair.draft is None or len(able) == 1):  # a hidden control keeps its value
         drafter = default_drafter(pair)
     values = values | {"engine": engine, "drafter": drafter}
-    if len(allowed := policies(pair, engine, drafter)) == 1:  # its control is hidden, and keeps its value
+    if len(allowed := policies(pair, engine, drafter)) == 1:  # a hidden control keeps its value
         values["policy"] = first_policy(allowed)
     shown = visibility(pair, values["engine"], values["drafter"], values["policy"]) | {
         "policy": True,
@@ -173,7 +173,7 @@ def settings_from(pair: ModelPair, values: dict[str, Any]) -> GenerationSettings
 def settings_from_link(
     pair: ModelPair, values: dict[str, str], start: dict[str, Any]
 ) -> tuple[GenerationSettings, SettingsError | None]:
-    """The settings in a link or in the browser's storage, given as strings, and an error if one is invalid.
+    """Return the settings in a link or in the browser's storage, given as strings, and an error if one is invalid.
 
     A missing or invalid setting takes its value from `start`, the controls' initial values.
     """
@@ -182,7 +182,7 @@ def settings_from_link(
         try:
             settings_from(
                 pair, {**chosen, "engine": "traced", name: values[name]}
-            )  # on the engine that supports most
+            )  # on the engine that supports the most settings
             chosen[name] = values[name]
         except SettingsError as error:
             wrong = SettingsError(f"One of the link's settings cannot be used. {error}")

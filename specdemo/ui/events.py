@@ -1,6 +1,6 @@
 """The page's events: their options in Gradio, checks of their values, and the updates of a long job.
 
-Anyone can send any JSON to any event over HTTP, without using the widgets. Values are checked here, once, so that
+Anyone can send any JSON to any event over HTTP without using the widgets. Values are checked once, here, so that
 callbacks can rely on the types of their widgets. An invalid value is refused with a sentence before it reaches the
 engine.
 """
@@ -21,19 +21,19 @@ from specdemo.ui.session import Sessions
 from specdemo.worker import Job
 
 Stop = Callable[[gr.Request], None]
-"""A callback that stops one of a visitor's activities."""
+"""Callback that stops one of a visitor's activities."""
 QUIET: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-"""Options of events that show their progress themselves."""
+"""Options of events that show their own progress."""
 PRIVATE: dict[str, Any] = {**QUIET, "queue": False}
-"""The same for events that run at once, outside the queue."""
+"""Options of events that run immediately, outside the queue."""
 ENGINE: dict[str, Any] = {"concurrency_id": "engine", "concurrency_limit": 1}
-"""One queue for everything that uses the engine: two jobs at once would distort each other's clocks."""
+"""Queue for everything that uses the engine: two jobs at once would distort each other's clocks."""
 FILES: dict[str, Any] = {"concurrency_id": "files", "concurrency_limit": 2}
-"""A queue for parsing and drawing, each in a process of its own, which ends when its visitor leaves."""
+"""Queue for parsing and drawing, each in a process of its own, which ends when its visitor leaves."""
 
 
 def check_session(session_open: bool) -> None:
-    """Check that the server still holds this visitor's pair and chat, which it keeps for the latest visitors only.
+    """Check that the server still holds this visitor's pair and chat, which it keeps only for the latest visitors.
 
     Raises:
         gr.Error: the session has expired, and its state is that of a new visitor.
@@ -49,7 +49,7 @@ class Page(CheckedBlocks):
         """Check that an event's values are what its widgets can send.
 
         Raises:
-            gr.Error: there are too few, or one has another type.
+            gr.Error: there are too few values, or one has another type.
         """
         if len(values) < len(blocks):
             raise refusal("The page received something unexpected")
@@ -59,7 +59,7 @@ class Page(CheckedBlocks):
 
 
 def _fits(block: Any, value: Any) -> bool:
-    """Whether a value has the type that a widget sends. Gradio itself looks files up among the uploads."""
+    """Check if a value has the type that a widget sends. Gradio itself looks files up among the uploads."""
     match block:
         case gr.State() | Api() | gr.BrowserState():  # never sent; checked by the function itself
             return True
@@ -105,7 +105,7 @@ def job_updates(
 ) -> Iterator[JobUpdate]:
     """Yield updates while a job runs, and at its end.
 
-    If it stops or fails, finished results stay on the board; `kept` says so in the message.
+    If it stops or fails, finished results stay on the board, as the message says with `kept`.
     """
     state: Progress[Any] | None = None
     due = 0.0
@@ -138,5 +138,5 @@ def _progress(state: Progress[Any]) -> str:
 
 
 def job_buttons(label: str, *, busy: bool) -> list[dict[str, Any]]:
-    """Updates of a button that starts work, and of the one that stops it."""
+    """Return updates of the button that starts work, and of the one that stops it."""
     return [gr.update(interactive=not busy, value="Working …" if busy else label), gr.update(visible=busy)]

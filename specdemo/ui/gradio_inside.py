@@ -1,8 +1,8 @@
 """Every undocumented part of Gradio that the page uses or replaces, in one place.
 
 Gradio is pinned to the minor release that was tested. `tests/ui/test_gradio_inside.py` has a test for each of these
-parts, which says what a new release changed. To upgrade: raise the pin, run those tests and the page's, and review
-`middleware.ROUTES`; a route that a release adds stays closed until it is named there.
+parts, to show what a new release changed. To upgrade: raise the pin, run those tests and the page's, and review
+`middleware.ROUTES`; a route that a release adds stays closed until it is listed there.
 
 - `Blocks.process_api`, `preprocess_data` and `get_config_file` are overridden: values are checked, and a refusal
   leaves no traceback.
@@ -44,20 +44,20 @@ class CheckedBlocks(gr.Blocks):
     """Blocks whose events accept only values that pass `check`, and whose tabs hold no connection open.
 
     Gradio's heartbeat would hold one per tab; browsers open six connections to a host, so a sixth tab would stall
-    them all. Gradio also notices that a visitor has left when the connection with a run's updates closes; it then
-    closes the run's generator.
+    them all. Without it, Gradio still notices that a visitor has left, when the connection with a run's updates
+    closes; it then closes the run's generator.
     """
 
     def check(self, blocks: Sequence[Any], values: Sequence[Any]) -> None:
         """Check that an event's values are what its widgets can send.
 
         Raises:
-            gr.Error: there are too few, or one has another type.
+            gr.Error: there are too few values, or one has another type.
         """
         raise NotImplementedError
 
     def get_config_file(self) -> Any:
-        """Configuration sent to the browser."""
+        """Return the configuration sent to the browser."""
         return super().get_config_file() | {"connect_heartbeat": False}
 
     async def process_api(self, *arguments: Any, **options: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class CheckedBlocks(gr.Blocks):
 
 
 def refusal(reason: str) -> gr.Error:
-    """The error that a refused event answers with."""
+    """Return the error for a refused event."""
     return gr.Error(f"{reason}; correct it, or reload the page.", print_exception=False)
 
 
@@ -156,7 +156,7 @@ class _States(StateHolder):
 
 
 class _Events(dict[str, Event]):
-    """Events queued or running, by id, and the bytes of their data."""
+    """Events queued or running, by id, and the size of their data in bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class _Events(dict[str, Event]):
 
     def __setitem__(self, name: str, event: Event) -> None:
         super().__setitem__(name, event)
-        body = int(event.request.headers.get("content-length", "0"))  # Gradio keeps it beside the parsed data
+        body = int(event.request.headers.get("content-length", "0"))  # Gradio keeps the body next to the parsed data
         sent = [event.data.data, event.data.event_data] if event.data is not None else []
         self._sizes[name] = body + size_of(sent)
 
@@ -179,12 +179,12 @@ class _Events(dict[str, Event]):
 
 @contextlib.asynccontextmanager
 async def with_budgets(app: App) -> AsyncIterator[None]:
-    """Lifespan of the application, whose queue and state stay within their budgets."""
+    """Run the application with budgets for its queue and state (a lifespan)."""
     queue = app.get_blocks()._queue
     tasks = set[asyncio.Task[None]]()
 
     def dropped(session: str) -> None:
-        """Cancel a session's events: nobody reads their messages any more."""
+        """Cancel a session's events, since nobody reads their messages any more."""
         queue.pending_event_ids_session.pop(session, None)
         task = asyncio.get_running_loop().create_task(queue.clean_events(session_hash=session))
         tasks.add(task)
@@ -193,7 +193,7 @@ async def with_budgets(app: App) -> AsyncIterator[None]:
     mailboxes = Mailboxes(dropped)
     queue.pending_messages_per_session = mailboxes  # type: ignore[assignment]
     queue.event_ids_to_events = _Events()
-    # by default it tabulates the latest 10,000 events after each, which disturbs the engine's clocks
+    # by default it tabulates the latest 10,000 events after each event, which disturbs the engine's clocks
     queue.ANALYTICS_MAX_EVENTS, queue.ANAYLTICS_CACHE_FREQUENCY = 1, sys.maxsize
     app.state_holder = _States()
     app.state_holder.set_blocks(app.get_blocks())
@@ -211,7 +211,7 @@ async def with_budgets(app: App) -> AsyncIterator[None]:
 
 
 def signed_in(scope: Scope) -> bool:
-    """Whether a request comes from a visitor who has signed in, or the page has no sign-in."""
+    """Check if a request comes from a signed-in visitor, or the page has no sign-in."""
     app = scope["app"]
     if app.auth is None:
         return True
@@ -223,17 +223,17 @@ def signed_in(scope: Scope) -> bool:
 
 
 def form_boundary(headers: Headers) -> bytes:
-    """The boundary between the parts of a form, as Gradio reads it; empty if the request is not a form.
+    """Return the boundary between the parts of a form, as Gradio reads it; empty if the request is not a form.
 
-    A header can name several boundaries, one of them within quotes. The check must use the same one as Gradio, or it
-    would count other parts.
+    A header can name several boundaries, one of them quoted. The check must use the same one as Gradio, or it would
+    count other parts.
     """
     kind, options = parse_options_header(headers.get("content-type"))
     return options.get(b"boundary", b"") if kind == b"multipart/form-data" else b""
 
 
 def has_messages(scope: Scope, name: str) -> bool:
-    """Whether messages exist, or may come, for the session or event of this name."""
+    """Check if messages exist, or may come, for the session or event of this name."""
     queue = scope["app"].get_blocks()._queue
     return (
         name in queue.pending_messages_per_session
@@ -243,23 +243,23 @@ def has_messages(scope: Scope, name: str) -> bool:
 
 
 def under_way(scope: Scope, session: str | None) -> int:
-    """Number of a session's events that are queued or running."""
+    """Return the number of a session's events that are queued or running."""
     return len(scope["app"].get_blocks()._queue.pending_event_ids_session.get(session, ()))
 
 
 def under_way_from(scope: Scope, address: str) -> int:
-    """The number of events of an address, as `limited` names it, that are queued or running."""
+    """Return the number of queued or running events of an address, as `limited` names it."""
     events = list(scope["app"].get_blocks()._queue.event_ids_to_events.values())
     hosts = [event.request.client.host for event in events if event.request.client is not None]
     return [limits.limited(host) for host in hosts].count(address)
 
 
 def queue_is_full(scope: Scope) -> bool:
-    """Whether the events queued or running have used up their budget."""
+    """Check if the events queued or running have used up their budget."""
     events = scope["app"].get_blocks()._queue.event_ids_to_events
     return bool(events.bytes >= limits.EVENTS_BYTES)
 
 
 def event_payload(event: gr.EventData) -> Any:
-    """The data that a script of the page sent with an event. It is untrusted: anyone can send anything."""
+    """Return the data that a script of the page sent with an event. It is untrusted: anyone can send anything."""
     return event._data

@@ -1,11 +1,11 @@
 """Rate limits per address, and memory budgets for unread messages and session state.
 
 Addresses of this machine have no limits: behind a proxy that does not forward its clients' addresses, every visitor
-has one of these. Uvicorn trusts `X-Forwarded-For` from a proxy on this machine only.
+has one of these. Uvicorn trusts `X-Forwarded-For` only from a proxy on this machine.
 
-Clients choose how much they leave behind: a name for each session, a prompt that comes back in a message, a chat. So
-budgets are in bytes, not in sessions. Values are measured when they are stored; beyond a budget, the least recently
-used are dropped first, and a page whose session was dropped is asked to reload.
+Clients decide how much they leave behind: a name for each session, a prompt that is echoed in a message, a chat. So
+budgets are in bytes, not in sessions. Values are measured when stored; beyond a budget, the least recently used are
+dropped first, and a page whose session was dropped is asked to reload.
 """
 
 import sys
@@ -19,18 +19,18 @@ from time import monotonic
 from typing import Any
 
 OPEN = 60
-"""Concurrent requests per address, and as many events queued or running; a browser opens six connections, and
-many browsers may share an address."""
+"""Maximum concurrent requests per address, and events queued or running; a browser opens six connections, and many
+browsers may share an address."""
 A_MINUTE = 600
-"""Requests per address and minute that change something; all of them may come at once."""
+"""Maximum state-changing requests per address and minute; all may come at once."""
 SIGN_INS = 20
-"""Of those, sign-in attempts."""
+"""Maximum sign-in attempts among these."""
 _ADDRESSES = 10_000
 
 
 @dataclass
 class _Allowance:
-    """Token bucket: `most` at once, and as many a minute."""
+    """Token bucket of size `most`, refilled at the same number per minute."""
 
     most: int
     left: float = field(init=False)
@@ -63,7 +63,7 @@ class Addresses:
         self._recent: OrderedDict[str, _Address] = OrderedDict()
 
     def too_much(self, host: str | None, *, changes: bool, sign_in: bool) -> bool:
-        """Whether a request exceeds its address's limits; if not, it is counted."""
+        """Check if a request exceeds its address's limits; if not, count it."""
         name = limited(host)
         if name is None:
             return False
@@ -95,7 +95,7 @@ class Addresses:
 
 
 def limited(host: str | None) -> str | None:
-    """The key that an address is counted under, an IPv6 address by its /64 network; None if it has no limits."""
+    """Return the key to count an address under, an IPv6 address by its /64 network; None if it has no limits."""
     try:
         address = ip_address(host or "")
     except ValueError:  # not an IP address, as in tests and behind Unix sockets
@@ -108,18 +108,18 @@ def limited(host: str | None) -> str | None:
 
 
 UNREAD_BYTES = 64 * 2**20
-"""Budget of all messages that have not been fetched yet."""
+"""Budget for all messages not fetched yet."""
 UNREAD_SECONDS = 60.0
-"""A session that fetches no message for so long loses them, and its events are cancelled."""
+"""Time after which a session that fetches no messages loses them, and its events are cancelled."""
 MAILBOXES = 1000
 EVENTS_BYTES = 128 * 2**20
-"""Data of all events queued or running; one has at most about 6 MB."""
+"""Budget for the data of all events queued or running; one has at most about 6 MB."""
 STATE_BYTES = 256 * 2**20
-"""Budget of all chats, pairs and finished runs."""
+"""Budget for all chats, pairs and finished runs."""
 
 
 def size_of(value: Any) -> int:
-    """Bytes of a value and everything it refers to; an object that occurs several times counts each time."""
+    """Return the bytes of a value and all it refers to; an object that occurs several times counts each time."""
     total, left = 0, [value]
     while left:
         one = left.pop()
@@ -140,7 +140,7 @@ class Mailbox(Queue[Any]):
     """Messages for one session, in order."""
 
     def __init__(self, changed: Callable[[int], None]) -> None:
-        """`changed` is called with the bytes that the content grew by; negative if it shrank."""
+        """Call `changed` with the bytes that the content grew by; negative if it shrank."""
         self._changed = changed
         self.bytes = 0
         self.readers = 0
@@ -171,7 +171,7 @@ class Mailbox(Queue[Any]):
         self._changed(size)
 
     def abandoned(self, now: float) -> bool:
-        """Whether nobody has read for `UNREAD_SECONDS`."""
+        """Check if nobody has read for `UNREAD_SECONDS`."""
         return not self.readers and now - self.used > UNREAD_SECONDS
 
 
@@ -179,18 +179,18 @@ class Mailboxes(OrderedDict[str, Queue[Any]]):
     """Mailboxes by session. Messages for a session without one are dropped."""
 
     def __init__(self, dropped: Callable[[str], object] = lambda session: None) -> None:
-        """`dropped` is called with each session that loses its mailbox."""
+        """Call `dropped` with each session that loses its mailbox."""
         self._dropped = dropped
         self.bytes = 0
         super().__init__()
 
     def __setitem__(self, session: str, queue: Queue[Any]) -> None:
-        """Open a mailbox; the given queue is ignored."""
+        """Open a mailbox, ignoring the given queue."""
         super().__setitem__(session, Mailbox(self._grow))
         self._trim(keep=session)
 
     def __missing__(self, session: str) -> Queue[Any]:
-        """A throwaway queue for a session whose mailbox was closed; nobody reads it."""
+        """Return a throwaway queue for a session whose mailbox was closed; nobody reads it."""
         return Queue()
 
     def __delitem__(self, session: str) -> None:

@@ -1,13 +1,13 @@
 """Access checks in front of Gradio's own routes.
 
-- Host: a page on a loopback address answers to its own names only. Otherwise any site whose name is made to resolve
+- Host: a page on a loopback address answers only to its own names. Otherwise any site whose name is made to resolve
   to 127.0.0.1 could use the page as its own (DNS rebinding).
 - Origin: requests that a browser sends for another site's page are refused. Browsers name the origin in
   `Sec-Fetch-Site` on trustworthy connections, else in `Origin`; other programs send neither.
-- Route: only the `ROUTES` are open; a route that a release of Gradio adds stays closed until it is named there.
-  Where visitors must sign in, only the sign-in's own routes are open before.
-- Size: requests, all texts in them, session names, and all files on the disk together have limits.
-- Address: each address may have a number of requests open, and send a number of them a minute.
+- Route: only the `ROUTES` are open; a route that a release of Gradio adds stays closed until it is listed there.
+  If visitors must sign in, only the sign-in's own routes are open before that.
+- Size: requests, all texts in them, session names, and all files on disk together are limited.
+- Address: open requests, and requests per minute, are limited for each address.
 """
 
 import gc
@@ -41,27 +41,26 @@ from specdemo.ui.limits import OPEN, Addresses, limited
 from specdemo.ui.uploads import FILE_BYTES, UPLOADS, FolderUsage, UploadLimits
 
 BODY_BYTES = 2**20
-"""Most bytes of a request other than an upload."""
+"""Maximum bytes of a request other than an upload."""
 TEXT_CHARACTERS = 2**19
-"""Most characters of all texts of a request, such as a prompt and its chat; about 128K tokens."""
+"""Maximum characters of all texts in a request, such as a prompt and its chat; about 128K tokens."""
 NAME_CHARACTERS = 64
-"""The longest name of a session or of an event."""
+"""Maximum length of the name of a session or event."""
 _FORM_BYTES = 2**12  # overhead of a form around its file
 _QUERY_CHARACTERS = 4096
-_EVENTS = 12  # of one session, queued or running
-_VALUES = 20_000  # of an event, nested ones included; Gradio takes some microseconds for each, while everyone waits
+_EVENTS = 12  # per session, queued or running
+_VALUES = 20_000  # per event, nested ones included; Gradio takes some microseconds for each, while everyone waits
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _OWN = ("same-origin", "none")
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _NAME = re.compile(rf"[\w-]{{1,{NAME_CHARACTERS}}}", re.ASCII)
 _FILES = re.compile(r"/(assets|static|svelte)/|/gradio_api/file=")
-"""Paths that end in a name of the client's choice."""
+"""Paths that end in a client-chosen name."""
 
 
 class Route(NamedTuple):
     """Paths that are open for these methods. `before`: also before signing in. `json`: the body is an event.
-
-    `local`: only on a page that nobody but this machine reaches; its files may have any size.
+    `local`: only on a page that is reachable only from this machine; its files may have any size.
     """
 
     methods: str
@@ -94,7 +93,7 @@ ROUTES = (
     _route("GET HEAD", r"/specdemo/.+", before=True),
     _route("GET HEAD", r"/readyz", before=True),
     _route("GET HEAD", rf"{_API}/startup-events", before=True),  # requested by Gradio itself when it starts
-    # the page's own requests, and those of the endpoint's clients
+    # the page's own requests, and those of API clients
     _route("GET", rf"/config/?|{_API}/info/?|{_API}/app_id/?"),
     _route("POST", rf"{_API}/(queue/join|run/predict|cancel|reset)/?", json=True),
     _route("POST", rf"{_API}/call/(v2/)?compare/?", json=True),
@@ -102,19 +101,19 @@ ROUTES = (
     _route("GET", _MESSAGES),
     _route("POST", _UPLOAD),
     _route("PUT", r"""/model/[^./\\<>:"|?*\x00-\x1f][^/\\<>:"|?*\x00-\x1f]{0,200}\.(?i:gguf)""", local=True),
-    _route("GET HEAD", rf"{_API}/file=(/|[A-Za-z]:[/\\]).+"),  # no URL
+    _route("GET HEAD", rf"{_API}/file=(/|[A-Za-z]:[/\\]).+"),  # a path, not a URL
 )
 """All open routes."""
 
 
 def checks(host: str | None, allowed: Sequence[str], uploads: UploadLimits = UPLOADS) -> list[Middleware]:
-    """The checks for a page that listens on `host`; None: on Gradio's default.
+    """Return the checks for a page that listens on `host`, or on Gradio's default.
 
-    `allowed`: further host names of the page; `*.example.org` stands for all below a domain. Without any, a page on
-    an address other than loopback answers to every name, since it cannot know its own.
+    `allowed`: further host names of the page; `*.example.org` includes all subdomains. Without any, a page on an
+    address other than loopback answers to every name, since it cannot know its own.
     """
     address = host or os.environ.get("GRADIO_SERVER_NAME", _LOOPBACK[1])
-    space = os.environ.get("SPACE_HOST")  # of a Hugging Face Space, behind whose proxy the page stands
+    space = os.environ.get("SPACE_HOST")  # of a Hugging Face Space, which serves the page behind a proxy
     own = [*allowed, *filter(None, [space])]
     here = only_here(host, allowed)
     found = [Middleware(Checks, trusted=own, addresses=None if space else Addresses(), local=here, uploads=uploads)]
@@ -125,13 +124,13 @@ def checks(host: str | None, allowed: Sequence[str], uploads: UploadLimits = UPL
 
 
 def only_here(host: str | None, allowed: Sequence[str]) -> bool:
-    """Whether only this machine reaches a page that listens on `host` and has these further names."""
+    """Check if a page that listens on `host`, with these further names, is reachable only from this machine."""
     address = host or os.environ.get("GRADIO_SERVER_NAME", _LOOPBACK[1])
     return is_loopback(address) and not allowed and "SPACE_HOST" not in os.environ
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches a page that listens there."""
+    """Check if a page that listens on this address is reachable only from this machine."""
     try:
         return ip_address(address.strip("[]")).is_loopback
     except ValueError:
@@ -146,7 +145,7 @@ class Refusal(NamedTuple):
 
     @property
     def response(self) -> Response:
-        """The response. Gradio's scripts recognise this object and ask the visitor to sign in."""
+        """Return the response. Gradio's scripts recognise this object and ask the visitor to sign in."""
         if self.status == HTTPStatus.UNAUTHORIZED:
             return JSONResponse({"detail": {"error": "Not authenticated", "auth_message": self.text}}, self.status)
         return PlainTextResponse(f"{self.text}\n", self.status)
@@ -162,7 +161,7 @@ _EXPIRED += '"session_not_found":true,"success":false}\n\n'
 
 
 class Checks:
-    """Refuses requests that come from other sites, name closed routes, or exceed a limit."""
+    """Middleware that refuses requests from other sites, to closed routes, or beyond a limit."""
 
     def __init__(
         self,
@@ -173,10 +172,10 @@ class Checks:
         local: bool = False,
         uploads: UploadLimits,
     ) -> None:
-        """`trusted`: host names of this page, even if a proxy rewrites the `Host` header.
+        """Check requests to `app`.
 
-        `addresses`: None behind a proxy, from which all requests seem to come. `local`: only this machine reaches the
-        page.
+        `trusted`: host names of this page, even if a proxy rewrites the `Host` header. `addresses`: None behind a
+        proxy from which all requests seem to come. `local`: the page is reachable only from this machine.
         """
         self._local = local
         self._app = app
@@ -184,14 +183,14 @@ class Checks:
         self._addresses = addresses
         self._uploads = uploads
         self._usage = FolderUsage(uploads.fresh_seconds)
-        self._uploading = 0  # bytes of uploads under way
+        self._uploading = 0  # bytes of uploads in progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it to the application."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
-            else:  # the page has no web sockets
+            else:  # the page uses no web sockets
                 await send({"type": "websocket.close"})
             return
         headers = Headers(scope=scope)
@@ -227,7 +226,7 @@ class Checks:
         await self._app(scope, _replay(body, receive), send)
 
     def _crowded(self, scope: Scope) -> Refusal | None:
-        """The refusal of an event whose address has too many queued or running."""
+        """Refuse an event whose address has too many queued or running."""
         address = limited(_client(scope)) if self._addresses is not None else None
         if address is None or not scope["path"].startswith(_JOINS) or under_way_from(scope, address) < OPEN:
             return None
@@ -254,7 +253,7 @@ class Checks:
 
         self._uploading += size
         try:
-            # without the upload's id: no button of the page sends one, and Gradio would keep it for ever
+            # drop the upload's id: no button of the page sends one, and Gradio would keep it for ever
             await self._app({**scope, "query_string": b""}, limited, sending)
         except Exception:
             if not form.refused:
@@ -266,7 +265,7 @@ class Checks:
             await _SECOND_FILE.response(scope, receive, send)
 
     async def _full(self, size: int) -> Refusal | None:
-        """The refusal if no room is left for an upload."""
+        """Refuse an upload if there is no room for it."""
         used = await self._usage.now()
         if used.bytes + self._uploading + size > self._uploads.bytes or used.files >= self._uploads.files:
             return _FULL
@@ -275,7 +274,7 @@ class Checks:
         return None
 
     def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
-        """The refusal of a request, before its body is read."""
+        """Check a request before its body is read."""
         if self._foreign(scope["method"], headers):
             return Refusal(
                 403,
@@ -304,7 +303,7 @@ class Checks:
         return None
 
     def _foreign(self, method: str, headers: Headers) -> bool:
-        """Whether a browser sends the request for another site, which could change something or read the answer."""
+        """Check if a browser sends the request for another site, which could change something or read the answer."""
         origin = headers.get("origin")
         if method in _SAFE and origin is None:  # a link or an image: the other site cannot read the answer
             return False
@@ -318,7 +317,7 @@ class Checks:
 
 
 class _Form:
-    """Counts the parts of a form while it streams through."""
+    """Counter of a form's parts as it streams through."""
 
     def __init__(self, boundary: bytes) -> None:
         self._mark = b"--" + boundary
@@ -327,7 +326,7 @@ class _Form:
 
     @property
     def refused(self) -> bool:
-        """Whether there is a second part: a form with one has two marks, before it and after it."""
+        """True if there is a second part: a form with one has two boundary marks, before it and after it."""
         return self._marks > 2
 
     def read(self, data: bytes) -> None:
@@ -348,11 +347,10 @@ class Readable:
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """Middleware before this application."""
+        """Wrap this application."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         started = False
         readable = scope["type"] == "http" and (scope["method"] == "POST" or _FILES.match(scope["path"]) is not None)
 
@@ -386,7 +384,7 @@ def _no_search_for_garbage() -> Iterator[None]:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The body of a request; None if the client disconnects."""
+    """Read the body of a request; None if the client disconnects."""
     parts = []
     while True:
         message = await receive()
@@ -398,7 +396,7 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that yields a body that was already read, and then the messages after it."""
+    """Return a `receive` that yields a body that was already read, and then the messages after it."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
@@ -408,7 +406,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _refused(scope: Scope, body: bytes) -> Refusal | None:
-    """The refusal of an event, by its body."""
+    """Check an event's body, and return the refusal if it exceeds a limit."""
     with _no_search_for_garbage():
         return _refused_event(scope, body)
 
@@ -443,7 +441,7 @@ def _refused_event(scope: Scope, body: bytes) -> Refusal | None:
 
 
 def _extent(values: Iterable[Any]) -> tuple[int, int]:
-    """Numbers of characters and of values, nested ones included; counting ends once there are too many."""
+    """Count the characters and the values, nested ones included; counting stops when there are too many."""
     characters = count = 0
     left = list(values)
     while left and count <= _VALUES:
@@ -460,13 +458,13 @@ def _extent(values: Iterable[Any]) -> tuple[int, int]:
 
 
 def _route_of(scope: Scope) -> Route | None:
-    """The open route of a request, if there is one."""
+    """Return the open route of a request, if there is one."""
     method, path = scope["method"], scope["path"]
     return next((one for one in ROUTES if method in one.methods.split() and one.path.fullmatch(path)), None)
 
 
 def _recipient(scope: Scope) -> str:
-    """The session or event whose messages are requested."""
+    """Return the session or event whose messages are requested."""
     if scope["path"].startswith(_MESSAGES):
         return str(dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("session_hash", ""))
     return str(scope["path"]).rsplit("/", 1)[-1]
@@ -482,5 +480,5 @@ def _length(headers: Headers) -> int:
 
 
 def _is_of(name: str, trusted: str) -> bool:
-    """Whether a host name equals this one, or matches it, as in `*.example.org`."""
+    """Check if a host name equals this one, or matches a pattern such as `*.example.org`."""
     return name == trusted or (trusted.startswith("*.") and name.endswith(trusted[1:]))

@@ -40,9 +40,9 @@ from specdemo.ui.views import StyleLayers, head, script, theme
 from specdemo.worker import EngineFactory, Prepare, Worker
 
 SESSIONS = 500
-"""How many visitors' state is kept, the most recent first, within `limits.STATE_BYTES`."""
+"""Number of visitors whose state is kept, most recent first, within `limits.STATE_BYTES`."""
 WAITING = 200
-"""Events of all visitors that may wait in the queue."""
+"""Maximum events of all visitors that may wait in the queue."""
 _THREADS = 32
 """Threads for callbacks, besides the 40 that answer requests, so that slow callbacks never block the page. With 40,
 Gradio would share one pool between both."""
@@ -64,8 +64,8 @@ def serve(
     """Serve the page until interrupted or terminated.
 
     Visitors may download models, except on a Hugging Face Space; `downloads` overrides that. `allowed_hosts`: further
-    host names of the page, besides those of `ui.middleware`. `load` loads engines in their own process; `sessions`
-    limits the visitors whose state is kept. Tests set both.
+    host names of the page, besides those of `ui.middleware`. For tests, `load` loads engines in their own process,
+    and `sessions` limits the visitors whose state is kept.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     allowed = "SPACE_ID" not in os.environ if downloads is None else downloads
@@ -92,9 +92,9 @@ def launch_options(
     sessions: int = SESSIONS,
     models_dir: Path | None = None,
 ) -> dict[str, Any]:
-    """Options of `Blocks.launch`: style, static files (our own and Plotly's), access checks and limits.
+    """Return the options of `Blocks.launch`: style, static files (our own and Plotly's), access checks and limits.
 
-    `ready`: whether the engine's process makes progress; `/readyz` reports it.
+    `ready`: returns True if the engine's process makes progress, as reported by `/readyz`.
     """
     plotly_files = Path(plotly.__file__).parent / "package_data"
 
@@ -162,7 +162,7 @@ def build_page(
             experiment_tabs(sessions, session_open, used, pair, stop)
             models = models_tab(sessions, registry, used, header, compare, stop, local=local)
         compare.race.select(lambda: gr.update(selected=ANATOMY), outputs=tabs, **PRIVATE)
-        # it changes only when a pair has just been loaded, which the visitor then wants to run
+        # changes only when a pair has just been loaded, which the visitor then wants to run
         models.in_use.change(lambda: gr.update(selected=COMPARE), outputs=tabs, **PRIVATE)
         _remember(page, registry, session_open, used, header, compare, models)
         gr.api(callbacks.api(pair), api_name="compare", api_description=api_description(), **ENGINE)
@@ -198,7 +198,7 @@ def _remember(
     saved = gr.Textbox(visible=False)
     outputs = [*inputs, compare.message, used, header, *models.controls, compare.run, session_open]
     wanted = json.dumps([*remembered, *PAIR_NAMES])
-    # queued: only then does Gradio fire the state's change event, which updates everything about the pair
+    # queued, since only then does Gradio fire the state's change event, which updates everything about the pair
     queued = PRIVATE | {"queue": True}
     loaded = page.load(restored, saved, outputs, js=script("settings.js", "recall", wanted), **queued)
     compare.go_on(loaded)
@@ -220,7 +220,7 @@ class StartValues(NamedTuple):
 
 
 def restore(registry: Registry, saved: str) -> StartValues:
-    """Initial values of the page; `saved` is a JSON object of strings, or empty."""
+    """Return the initial values of the page; `saved` is a JSON object of strings, or empty."""
     values, damaged = _read(saved)
     pair, wrong = _pair(registry, {name: values[name] for name in PAIR_NAMES if name in values})
     start = start_values(registry.default)
@@ -239,7 +239,7 @@ def restore(registry: Registry, saved: str) -> StartValues:
 
 
 def _read(saved: str) -> tuple[dict[str, str], SpecdemoError | None]:
-    """The saved values, or none and the error."""
+    """Return the saved values, or none and the error."""
     try:
         return _SAVED.validate_json(saved or "{}"), None
     except ValidationError:
@@ -247,7 +247,7 @@ def _read(saved: str) -> tuple[dict[str, str], SpecdemoError | None]:
 
 
 def _pair(registry: Registry, named: dict[str, str]) -> tuple[ModelPair, SpecdemoError | None]:
-    """The named pair, or the default pair and the error."""
+    """Return the named pair, or the default pair and the error."""
     if not named:
         return registry.default, None
     start = values_of(registry.default)

@@ -34,12 +34,12 @@ _PROGRESS = Markup(
 
 
 def describe(phase: Phase) -> str:
-    """A phase as HTML."""
+    """Return a phase as HTML."""
     return notice(phase_words(phase))
 
 
 def phase_words(phase: Phase) -> str:
-    """A phase in words, such as "Warming up (1 of 2) …"."""
+    """Describe a phase, such as "Warming up (1 of 2) …"."""
     of = " tokens" if phase.name == "prefilling" else ""
     parts = f" ({phase.done} of {phase.total}{of})" if phase.total else ""
     seconds = f" ({phase.seconds:.0f} s)" if phase.seconds >= 1 else ""
@@ -47,7 +47,7 @@ def phase_words(phase: Phase) -> str:
 
 
 def progress_html(text: str, done: float, total: float, seconds_left: float | None) -> str:
-    """A progress bar below its text, to which the time left is added, if given."""
+    """Return a progress bar below its text, to which the time left, if known, is added."""
     if seconds_left is not None:
         minutes, seconds = divmod(round(seconds_left), 60)
         text += f", about {f'{minutes} min ' if minutes else ''}{seconds} s left"
@@ -55,17 +55,17 @@ def progress_html(text: str, done: float, total: float, seconds_left: float | No
 
 
 def notice(text: str) -> str:
-    """A status message as HTML."""
+    """Return a status message as HTML."""
     return str(Markup('<p role="status">{}</p>').format(text))
 
 
 def code_html(lines: str) -> str:
-    """Lines of code as HTML."""
+    """Return lines of code as HTML."""
     return str(Markup('<pre role="status" tabindex="0">{}</pre>').format(lines))
 
 
 def alert(error: SpecdemoError) -> str:
-    """An error as HTML."""
+    """Return an error as HTML."""
     return str(Markup('<p role="alert">{}</p>').format(error))
 
 
@@ -73,7 +73,7 @@ _HEADER = Markup('<header><h1>specdemo</h1><span title="{0}">{0}</span></header>
 
 
 def header_html(pair: ModelPair) -> str:
-    """The page's header: the pair's name, its models and their devices."""
+    """Return the page's header: the pair's name, its models and their devices."""
     if pair.target.server is not None:
         return str(_HEADER.format(f"{pair.name} · remote engine: {SERVERS[pair.target.server]}"))
     runtime = pair.runtime
@@ -83,7 +83,7 @@ def header_html(pair: ModelPair) -> str:
 
 
 def _precision(requested: str) -> str:
-    """The requested precision; every run reports the one that its device uses."""
+    """Name the requested precision; every run reports the one that its device uses."""
     return "default precision" if requested == "default" else f"precision {requested}"
 
 
@@ -100,7 +100,7 @@ _MEASURED = Markup(" <small>{:.2f}×</small>")
 
 
 def examples_html(pair: ModelPair) -> str:
-    """Prompts that suit the pair, each a button."""
+    """Return prompts that suit the pair, each as a button."""
     prompts, (measured, where) = bundled_prompts(pair.target.prompts), _measured(pair)
     if not all(prompt in measured for prompt in prompts):
         return str(_entries(prompts, {}))
@@ -124,7 +124,7 @@ def _entries(prompts: Sequence[str], measured: Mapping[str, dict[str, Any]]) -> 
 
 
 def _measured(pair: ModelPair) -> tuple[dict[str, dict[str, Any]], str]:
-    """This pair's speedup by prompt, as `tests/benchmarks` measured it, and the machine; empty if not measured."""
+    """Return this pair's speedup by prompt, as measured by `tests/benchmarks`, and the machine; empty if unknown."""
     if not _EXPECTATIONS.is_file() or pair.draft is None:
         return {}, ""
     found = json.loads(_EXPECTATIONS.read_text(encoding="utf-8")).get(f"{pair.target.name}|{pair.draft.name}", {})
@@ -145,12 +145,12 @@ _COMMAND = Markup("<p>In a terminal: <code>{}</code></p>")
 
 
 def cards_html(cards: Sequence[str]) -> str:
-    """All cards, side by side."""
+    """Return all cards side by side."""
     return f'<div class="entries">{"".join(cards)}</div>'
 
 
 def card_html(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool = False) -> str:
-    """One entry. `here`: which of its models are on this machine. `own_directory`: the user chose a models folder."""
+    """Return one entry. `here`: which of its models are present. `own_directory`: the user chose a models folder."""
     models = Markup("").join(
         _MODEL.format(role=role, name=_title(source), facts=_facts(source))
         for role, source in zip(("target", "draft"), entry.sources, strict=False)
@@ -203,7 +203,7 @@ def _badges(entry: Entry, complete: bool) -> list[Markup]:
 
 
 def _action(entry: Entry, here: Sequence[bool], *, downloads: bool, own_directory: bool) -> Markup:
-    where = " --models-dir DIR" if own_directory else ""  # its path is not shown to visitors
+    where = " --models-dir DIR" if own_directory else ""  # visitors do not see its path
     if not entry.supported:
         return _NOTE.format(entry.reason or "")
     if all(here):
@@ -229,7 +229,7 @@ def _which(entry: Entry, sources: Sequence[Source]) -> str:
 
 
 def offer_html(name: str, size: int | None = None) -> str:
-    """A button for a model that is not on this machine: it looks the model up or, given its size, downloads it."""
+    """Return a button for a model not on this machine, to look it up or, if its size is known, to download it."""
     if size is None:
         return str(_OFFER.format(name=name, action=_BUTTON.format(action="select", text="Look for it on the Hub")))
     text = f"Download {name}, {in_units(size)}"
@@ -237,13 +237,13 @@ def offer_html(name: str, size: int | None = None) -> str:
 
 
 def download_html(repository: str, progress: Progress[Path | None]) -> str:
-    """Progress of a download."""
+    """Return the progress of a download."""
     text = f"{repository}: {in_units(progress.done)} of {in_units(progress.total)}"
     return progress_html(text, progress.done, progress.total, progress.seconds_left)
 
 
 def report_html(report: PairReport, *, own_directory: bool = False) -> str:
-    """Facts about a pair, without loading it, and how to train a draft for a target without one."""
+    """Return facts about a pair, without loading it, and how to train a draft for a target without one."""
     models = [model for model in (report.target, report.draft) if model is not None]
     rows = zip(_ROWS, *map(_values, models), strict=True)
     table = table_html(("", "target", "draft")[: len(models) + 1], rows, titled=True)
@@ -254,7 +254,7 @@ def report_html(report: PairReport, *, own_directory: bool = False) -> str:
 def _training(target: Model, own_directory: bool) -> Markup:
     name = f"{target.name.rpartition('/')[2].removesuffix('.gguf')}-draft"
     words = ["python", "-m", "specdemo", "train-draft", "--target", target.name, "--out", name]
-    words += ["--models-dir", "DIR"] * own_directory  # its path is not shown to visitors
+    words += ["--models-dir", "DIR"] * own_directory  # visitors do not see its path
     line, *others = command(words)
     lines = _COMMAND.format(line) + Markup("").join(map(Markup("<p><code>{}</code></p>").format, others))
     return _NOTE.format("No matching draft found. Use prompt lookup now, or train one:") + lines

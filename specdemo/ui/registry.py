@@ -1,4 +1,4 @@
-"""The models that visitors may choose. The browser sends names, which are looked up and never turned into paths."""
+"""Models that visitors may choose. The browser sends names, which are looked up and never turned into paths."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from specdemo.ui.parts import alert, card_html, cards_html, download_html, notic
 from specdemo.ui.session import Visitors
 
 PAIR_NAMES = ("target", "draft", *RuntimeSettings.model_fields)
-"""The names that identify a pair and how it is loaded, in the page's controls and in links."""
+"""Names that identify a pair and how it is loaded, in the page's controls and in links."""
 
 
 class Names(NamedTuple):
@@ -30,19 +30,19 @@ class Names(NamedTuple):
 
 
 def values_of(pair: ModelPair) -> dict[str, Any]:
-    """The values that identify this pair."""
+    """Return the values that identify this pair."""
     draft = pair.draft.name if pair.draft is not None else ""
     runtime = pair.runtime.model_dump()
     return {"target": pair.target.name, "draft": draft} | runtime | {"draft_device": runtime["draft_device"] or ""}
 
 
 def runtime_of(target: Model | None) -> RuntimeSettings:
-    """The default runtime settings for a target; None: for one that is not on this machine."""
+    """Return the default runtime settings for a target; None stands for one that is not on this machine."""
     return initial_runtime(target) if target is not None else RuntimeSettings()
 
 
 def of_hub(name: str) -> bool:
-    """Whether a name has the form of a model's or a GGUF file's name on the Hub."""
+    """Check if a name has the form of a model's or a GGUF file's name on the Hub."""
     return re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+\.gguf)?", name) is not None
 
 
@@ -57,7 +57,7 @@ class Registry:
         directory: Path | None = None,
         downloads: bool = True,
     ) -> None:
-        """`directory`: the user's own models. Without `downloads`, visitors cannot download models."""
+        """Use the user's models in `directory`. Without `downloads`, visitors cannot download models."""
         self.default = default
         self.downloads = downloads
         self._visitors = visitors
@@ -65,21 +65,20 @@ class Registry:
 
     @property
     def own_directory(self) -> bool:
-        """Whether the user named a directory for models."""
+        """True if the user named a directory for models."""
         return self._directory is not None
 
     def models(self) -> dict[str, Model]:
-        """Every model by its name, the default pair's first."""
+        """Return every model by name, the default pair's first."""
         first = [model for model in (self.default.target, self.default.draft) if model is not None]
         return {model.name: model for model in library(self._directory, first).models}
 
     @property
     def folder(self) -> Path:
-        """The user's models directory."""
         return models_dir(self._directory)
 
     def add(self, place: str) -> str:
-        """Add a file or folder of this machine to the user's models; returns its name in the list.
+        """Add a file or folder of this machine to the user's models; return its name in the list.
 
         Raises:
             SpecdemoError: it cannot be added.
@@ -89,7 +88,7 @@ class Registry:
         return same or added.name
 
     def elsewhere(self, name: str) -> str:
-        """The error message for a name that no model on this machine has."""
+        """Return the error message for a name that no model on this machine has."""
         missing = f"Unknown model {quoted(name)}"
         if not of_hub(name):
             return f"{missing}; choose one from the list."
@@ -98,7 +97,7 @@ class Registry:
         return f"{missing}; on this page's machine, run: specdemo models download {name}"
 
     def choose(self, names: Names, runtime: dict[str, Any]) -> ModelPair:
-        """The pair of these names with these runtime settings.
+        """Return the pair with these names and runtime settings.
 
         Raises:
             SpecdemoError: there is no such model, or a setting or device cannot be used.
@@ -117,17 +116,17 @@ class Registry:
         return pair_of(models[names.target], models[names.draft] if names.draft else None, runtime=settings)
 
     def devices(self) -> dict[str, str]:
-        """The devices that visitors may choose, with their titles: usable ones, and those of the default pair."""
+        """Return the titles of the devices that visitors may choose: usable ones, and those of the default pair."""
         usable = [device for device in devices() if device.reason is None]
         own = (self.default.runtime.device, draft_device(self.default.runtime))
         return dict.fromkeys(own, "as the page was started") | {device.name: device.full_name for device in usable}
 
     def default_runtime(self, target: str) -> RuntimeSettings:
-        """The default runtime settings for a target."""
+        """Return the default runtime settings for a target."""
         return runtime_of(self.models().get(target))
 
     def names_of(self, entry_name: str) -> Names:
-        """The names of a catalogue entry's models.
+        """Return the names of a catalogue entry's models.
 
         Raises:
             UnknownNameError: there is no such entry, or not all of it is on this machine.
@@ -141,7 +140,7 @@ class Registry:
         return Names(target, draft[0] if draft else "")
 
     def cards(self) -> str:
-        """The catalogue as HTML."""
+        """Return the catalogue as HTML."""
         return cards_html([self._card(entry) for entry in catalogue()])
 
     def _card(self, entry: Entry) -> str:
@@ -149,7 +148,7 @@ class Registry:
         return card_html(entry, here, downloads=self.downloads, own_directory=self.own_directory)
 
     def offer(self, name: str) -> str:
-        """The offer to look up a model that is not on this machine, as HTML; empty if the page cannot download it."""
+        """Return the offer to look up a model not on this machine, as HTML; empty if it cannot be downloaded."""
         return offer_html(name) if self.downloads and of_hub(name) else ""
 
     def look(self, name: str) -> Iterator[str]:
@@ -165,7 +164,7 @@ class Registry:
             yield alert(error)
 
     def download(self, visitor: str, name: str) -> Iterator[str]:
-        """Download a model of the Hub, or the missing models of a catalogue entry, yielding messages.
+        """Download a model from the Hub, or the missing models of a catalogue entry, yielding messages.
 
         A stopped download keeps its files.
         """
@@ -188,7 +187,7 @@ class Registry:
 
 
 def _downloads(name: str, stop: Callable[[], bool]) -> Iterator[tuple[str, Iterator[Progress[Path | None]]]]:
-    """The source and the progress of each necessary download.
+    """Yield the source and the progress of each necessary download.
 
     Raises:
         UnknownNameError: the catalogue has no such entry.

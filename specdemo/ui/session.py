@@ -28,7 +28,7 @@ from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker
 
 
 class Visitors:
-    """The activities that each visitor has in progress, by name."""
+    """Activities in progress, by visitor and name."""
 
     def __init__(self) -> None:
         self._cancelled: dict[tuple[str, str], Event] = {}
@@ -43,7 +43,7 @@ class Visitors:
             self._cancelled.pop((visitor, activity), None)
 
     def event(self, visitor: str, activity: str) -> Event | None:
-        """The event of an activity in progress, if there is one."""
+        """Return the event of an activity in progress, if there is one."""
         return self._cancelled.get((visitor, activity))
 
     def stop(self, visitor: str, activity: str) -> None:
@@ -54,14 +54,14 @@ class Visitors:
 
 
 UPDATE_SECONDS = 0.35
-"""Between updates of the page. Live playback advances only when both sides have had their slice, and each update
-takes processor time from an engine on the same machine."""
+"""Time between updates of the page. Live playback advances only when both sides have had their slice, and each update
+takes CPU time from an engine on the same machine."""
 
 
 class Update(NamedTuple):
     """Updates of the page; None leaves an earlier result in place.
 
-    `turn` is the chat's next turn, once a run has answered a message; `finished` is the run as it ended.
+    `turn` is the chat's next turn, once a run has answered a message; `finished` is the completed run.
     """
 
     feed: str | None
@@ -72,7 +72,7 @@ class Update(NamedTuple):
 
 
 class FinishedRun(NamedTuple):
-    """A finished run as the server keeps it for its visitor; its next event has the number `events`.
+    """A finished run, as kept for its visitor; its next event has the number `events`.
 
     `record` is the comparison's JSON, compressed, since there may be hundreds of visitors.
     """
@@ -83,12 +83,12 @@ class FinishedRun(NamedTuple):
 
     @classmethod
     def of(cls, run: str, events: int, comparison: Comparison) -> Self:
-        """The run after this number of events."""
+        """Return the run after this number of events."""
         return cls(run, events, zlib.compress(json_text(schema.to_json(comparison)).encode()))
 
     @property
     def comparison(self) -> Comparison:
-        """The comparison that the run ended with."""
+        """Comparison at the end of the run."""
         return schema.from_json(json.loads(zlib.decompress(self.record)))
 
 
@@ -114,7 +114,7 @@ class Sessions:
         try:
             check_prompt(
                 Request.of(prompt, settings, tuple(history))
-            )  # before an earlier run makes room for this one
+            )  # checked before this run replaces an earlier one
             with self._visitors.busy(visitor, "run") as cancelled:
                 for progress in self._worker.compare(pair, prompt, settings, cancelled, history):
                     if progress is None:
@@ -130,7 +130,7 @@ class Sessions:
                         turn = _turn(prompt, progress) if chat else None
                         finished = FinishedRun.of(feed.run, len(feed), progress)
                         yield Update(feed.everything, message, anatomy(progress), turn, finished)
-                    elif monotonic() >= due or progress.side not in started:  # a first token is shown at once
+                    elif monotonic() >= due or progress.side not in started:  # show a first token at once
                         started.add(progress.side)
                         due = monotonic() + UPDATE_SECONDS
                         yield Update(feed.news(), "")
@@ -144,7 +144,7 @@ class Sessions:
     def prepare(self, pair: ModelPair, settings: GenerationSettings, *, load: bool = False) -> None:
         """Load and warm up the engine for a run with these settings, while nobody else needs it.
 
-        `load`: even if another pair is loaded, which is then dropped.
+        `load`: do so even if another pair is loaded, which is then unloaded.
         """
         job = Prepare(settings.engine, with_chat_cache(pair, settings), settings)
         with suppress(SpecdemoError):  # the run reports it
@@ -168,14 +168,14 @@ class Sessions:
         the iterator frees the engine.
         """
         before = last = finished.comparison
-        if before.repeats:  # a refused run leaves the earlier one, already repeated, in place
+        if before.repeats:  # a refused run leaves an earlier run in place, which is already repeated
             return
         pair = with_chat_cache(pair, before.settings)
         if pair.model_dump() != before.pair.model_dump():  # the visitor has chosen another pair since
             return
         engine = before.settings.engine
         with self._visitors.busy(visitor, "repeat") as cancelled, suppress(SpecdemoError):  # the race itself stands
-            # step costs last: a part of them cannot be stopped, and whoever runs again soon would wait for it
+            # step costs last: a part of them cannot be stopped, and the next run would have to wait for it
             for work, calibrate in ((_repeat_race, False), (_with_costs, True)):
                 job = IfLoaded(WithEngine(engine, pair, partial(work, comparison=last), calibrate=calibrate))
                 for progress in self._worker.run_idle(job, cancelled):
@@ -188,7 +188,7 @@ class Sessions:
             yield line, FinishedRun.of(finished.run, finished.events + 1, last)
 
     def load(self, visitor: str, engine: EngineName, pair: ModelPair) -> Iterator[str]:
-        """Load a pair in place of another, yielding messages; an empty one leaves the message as it is.
+        """Load a pair in place of another, yielding messages; an empty one leaves the current message as it is.
 
         If the last one is empty, the pair is loaded.
 
@@ -201,7 +201,7 @@ class Sessions:
             yield notice("Stopped; the previous pair is still in use.") if cancelled.is_set() else ""
 
     def measure(self, visitor: str, activity: str, job: Job) -> Iterator[Any]:
-        """Run a job until its end, or until this visitor stops it; yields what `Worker.run` does.
+        """Run a job until it ends or this visitor stops it; yield what `Worker.run` yields.
 
         Raises:
             SpecdemoError: loading or the job failed.
@@ -210,7 +210,7 @@ class Sessions:
             yield from self._worker.run(job, cancelled)
 
     def compare(self, pair: ModelPair, prompt: str, settings: GenerationSettings) -> Iterator[dict[str, Any] | None]:
-        """Run one comparison; yield None now and then, and at the end an object of schema 2.
+        """Run one comparison; yield None from time to time, and at the end an object of schema 2.
 
         Closing the iterator frees the engine.
 
@@ -227,7 +227,7 @@ class Sessions:
 
 
 def _turn(prompt: str, comparison: Comparison) -> Turn | None:
-    """The chat's next turn; None if the run was stopped, or cut off while the model was thinking."""
+    """Return the chat's next turn; None if the run was stopped, or cut off while the model was thinking."""
     said = answer(comparison.plain.text)
     return Turn(prompt=prompt, answer=said) if said and comparison.plain.finish_reason != "cancelled" else None
 
@@ -245,23 +245,23 @@ def _repeat_race(
 def _with_costs(
     engine: Engine, *, stop: Callable[[], bool], costs: Costs | None, comparison: Comparison
 ) -> Iterator[Comparison]:
-    """The race with the step costs that may have been measured only after it."""
+    """Add step costs that were measured only after the race."""
     if comparison.costs is None and costs is not None:
         yield comparison.model_copy(update={"costs": costs})
 
 
 def with_chat_cache(pair: ModelPair, settings: GenerationSettings) -> ModelPair:
-    """The pair as these settings need it: with prefix caching if the prompt is a chat message."""
+    """Enable prefix caching if the prompt is a chat message."""
     return with_prefix_cache(pair) if is_chat(pair, settings) else pair
 
 
 def initial_pair(pair: ModelPair) -> ModelPair:
-    """The pair as its first run will need it, to load it only once."""
+    """Return the pair as its first run will need it, so that it is loaded only once."""
     return with_prefix_cache(pair) if pair.target.chat_template else pair
 
 
 def with_prefix_cache(pair: ModelPair) -> ModelPair:
-    """The pair with prefix caching: a chat's next turn then prefills only its new tokens, on both sides.
+    """Enable prefix caching: a chat's next turn then prefills only its new tokens, on both sides.
 
     A server manages its own cache. GenAI speculates without prefix caching for some targets and drafts.
     """

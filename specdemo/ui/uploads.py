@@ -1,8 +1,8 @@
 """Visitors' files: their folder, parsing them in separate processes, and models dropped on a local page.
 
 Anyone can send anything here, so each file is read in a process of its own, within limits and outside the engine's
-queue. Gradio deletes complete uploads, but not broken ones and not folders. A server that is killed leaves its
-folder, which the next server on this machine deletes.
+queue. Gradio deletes complete uploads, but not partial ones and not folders. A killed server leaves its folder
+behind, which the next server on this machine deletes.
 """
 
 import os
@@ -43,30 +43,30 @@ from specdemo.ui.session import Update
 T = TypeVar("T")
 LIMITS = Limits()
 FILE_BYTES = 10 * 2**20
-"""Most bytes of a visitor's file; a comparison of 2,048 tokens a side takes about 5 MB."""
+"""Maximum bytes of a visitor's file; a comparison of 2,048 tokens per side takes about 5 MB."""
 
 
 def show_file(data: bytes) -> Update:
-    """The update that plays the comparison in a JSON file as if it had just run.
+    """Return the update that plays back the comparison in a JSON file as if it had just run.
 
     Raises:
-        FileError: it is not such a file.
+        FileError: it is not a comparison.
     """
     comparison = schema.from_text(data, "open one saved with Share")
     return Update(feed_of(comparison).everything, "", anatomy(comparison))
 
 
 def open_apart(data: bytes) -> Generator[None, None, Update]:
-    """Return the same, read in a process of its own.
+    """Run `show_file` in a process of its own.
 
     Raises:
-        FileError: it is not such a file, or exceeds a limit.
+        FileError: it is not a comparison, or exceeds a limit.
     """
     return _apart(show_file, data, refused="This file takes too long to read; open one saved with Share.")
 
 
 def make_file(kind: str, record: str) -> bytes:
-    """Make a file of this kind from a run as the page sends it.
+    """Make a file of this kind from a run as sent by the page.
 
     Raises:
         FileError: it is not a run, or too large.
@@ -75,7 +75,7 @@ def make_file(kind: str, record: str) -> bytes:
 
 
 def share_apart(kind: str, record: str) -> Generator[None, None, bytes]:
-    """Return the same, made in a process of its own.
+    """Run `make_file` in a process of its own.
 
     Raises:
         FileError: it is not a run, or exceeds a limit.
@@ -91,7 +91,7 @@ def tasks_apart(
     `turns`: see `chosen_tasks`.
 
     Raises:
-        FileError: it holds no prompts, or exceeds a limit.
+        FileError: it contains no prompts, or exceeds a limit.
     """
     if file is None:
         return chosen_tasks(None, prompts, limit)
@@ -115,7 +115,7 @@ def _apart(work: Callable[..., T], *arguments: Any, refused: str) -> Generator[N
 def meanwhile(work: Generator[None, None, T], update: list[Any]) -> Generator[list[Any], None, T]:
     """Return the work's result; until then, yield copies of this update, so that Gradio notices who has left.
 
-    They are copies because Gradio removes an update's value when it sends it.
+    Copies, because Gradio removes an update's value when it sends it.
     """
     while True:
         try:
@@ -131,13 +131,13 @@ AGE = 3600
 _EVERY = 60.0
 _FOLDER = "GRADIO_TEMP_DIR"
 _PREFIX = "specdemo-"
-FREE_BYTES = 2**30  # that must stay free on the disk
+FREE_BYTES = 2**30  # to keep free on the disk
 _BLOCK = 512  # bytes, as `stat` counts them
 
 
 @contextmanager
 def visitors_files(age: float = AGE, every: float = _EVERY) -> Iterator[Path]:
-    """A temporary folder for Gradio's files; those older than twice `age` seconds are deleted every `every` seconds.
+    """Create a temporary folder for Gradio's files; every `every` seconds delete those older than 2 * `age` seconds.
 
     Enter it before the page is built, since components remember the folder.
     """
@@ -167,8 +167,8 @@ def visitors_files(age: float = AGE, every: float = _EVERY) -> Iterator[Path]:
 def delete_older(folder: Path, age: float) -> None:
     """Delete a folder's files that are older than `age` seconds, and its empty folders of that age."""
     until = time() - age
-    for path in sorted(folder.rglob("*"), reverse=True):  # a folder's content before the folder
-        with suppress(OSError):  # it is gone, or not empty
+    for path in sorted(folder.rglob("*"), reverse=True):  # contents before their folder
+        with suppress(OSError):  # already gone, or not empty
             if path.lstat().st_ctime > until:
                 continue
             if path.is_dir():
@@ -179,22 +179,22 @@ def delete_older(folder: Path, age: float) -> None:
 
 @contextmanager
 def own_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A temporary folder in `parent` whose name tells `delete_abandoned` its owner. `prefix` ends in a dash."""
+    """Create a temporary folder in `parent`, named for `delete_abandoned` to know its owner; `prefix` ends in "-"."""
     name = f"{prefix}{os.getpid()}-{_start_time(os.getpid())}-"
     with TemporaryDirectory(prefix=name, dir=parent, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def delete_abandoned(parent: Path, prefix: str) -> None:
-    """Delete folders of servers that have ended; a folder's name holds its process id and that process's start."""
+    """Delete folders of servers that have ended; a folder is named after its process id and start time."""
     for folder in parent.glob(f"{prefix}*-*-*"):
         _, process, started, *_ = folder.name.split("-")
         if process.isdecimal() and _start_time(int(process)) != started and not folder.is_symlink():
-            shutil.rmtree(folder, ignore_errors=True)  # other users' folders stay
+            shutil.rmtree(folder, ignore_errors=True)  # leaves other users' folders
 
 
 def _start_time(process: int) -> str:
-    """A process's start in seconds, as text; "none" if it does not run."""
+    """Return a process's start in seconds as text; "none" if it is not running."""
     try:
         return str(round(psutil.Process(process).create_time()))
     except psutil.Error:
@@ -202,14 +202,14 @@ def _start_time(process: int) -> str:
 
 
 class Usage(NamedTuple):
-    """A folder's size on the disk, and its number of files and folders."""
+    """A folder's size on disk, and its number of files and folders."""
 
     bytes: int
     files: int
 
 
 class UploadLimits(NamedTuple):
-    """Limits of all visitors' files together, bytes to keep free on the disk, and how long a measured size counts."""
+    """Limits on all visitors' files together, bytes to keep free on disk, and how long a measured size is valid."""
 
     bytes: int = 2**30
     files: int = 10_000
@@ -244,7 +244,7 @@ class FolderUsage:
         self._measured = -inf
 
     async def now(self) -> Usage:
-        """The size; concurrent requests share one measurement."""
+        """Return the size; concurrent requests share one measurement."""
         async with self._lock:
             if monotonic() - self._measured >= self._fresh_seconds:
                 self._measured = monotonic()
@@ -256,7 +256,7 @@ def usage_of(folder: Path) -> Usage:
     """Measure everything below a folder."""
     total = count = 0
     for path in folder.rglob("*"):
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # already gone
             found = path.lstat()
             total += getattr(found, "st_blocks", -(-found.st_size // _BLOCK)) * _BLOCK
             count += 1
@@ -268,29 +268,29 @@ _DROPS = 4
 
 
 class Drops:
-    """Model files dropped on the page; those that are models are kept in the user's models directory.
+    """Model files dropped on the page; actual models are kept in the user's models directory.
 
-    `PUT /model/NAME` answers with the file's path there, or with the reason for a refusal.
+    `PUT /model/NAME` responds with the file's path there, or with the reason for a refusal.
     """
 
     def __init__(
         self, directory: Path | None = None, free_bytes: int = FREE_BYTES, *, limits: Limits = LIMITS
     ) -> None:
-        """`free_bytes` stay free, however many files arrive at once. Leftovers of a killed server are deleted.
+        """Keep `free_bytes` free, however many files arrive at once, and delete leftovers of a killed server.
 
         Each file is read within `limits`.
         """
         self._directory = directory
         self._keep = partial(keep_model, directory=directory, limits=limits)
         self._free_bytes = free_bytes
-        self._coming: dict[Path, int] = {}  # bytes of each arriving file that are not on the disk yet
-        # one at a time, so that no two take the same name, and outside the threads that answer requests
+        self._coming: dict[Path, int] = {}  # bytes of each arriving file that are not on disk yet
+        # one at a time, so that no two take the same name, and not in the threads that answer requests
         self._keeper = CapacityLimiter(1)
         delete_abandoned(models_dir(directory), DROPPED)
 
     @property
     def route(self) -> Route:
-        """The route that takes a dropped file."""
+        """Route for a dropped file."""
         return Route("/model/{name}", self._dropped, methods=["PUT"])
 
     async def _dropped(self, request: Request) -> Response:
@@ -317,7 +317,7 @@ class Drops:
         """Reserve room for a file of this size while it arrives.
 
         Raises:
-            UsageError: it does not fit beside the other arriving files, or there are too many of them.
+            UsageError: it does not fit besides the other arriving files, or there are too many of them.
         """
         if len(self._coming) >= _DROPS:
             raise UsageError("Other files are being copied; wait until they are here, then drop this one again.")
@@ -331,5 +331,5 @@ class Drops:
 
 
 def _refused(sentence: str) -> Response:
-    """A refusal with status 200: browsers log any other status as an error of the page."""
+    """Refuse with status 200, since browsers log any other status as an error of the page."""
     return JSONResponse({"refused": sentence})

@@ -73,7 +73,7 @@ _SHAPES = {
 
 
 def theme() -> gr.themes.Base:
-    """The theme; one set of names serves light and dark, since the variables change with the mode."""
+    """Return the theme; one set of names serves light and dark, since the variables change with the mode."""
     base = gr.themes.Base(font=["system-ui", "Segoe UI", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     colours = {name: f"var(--sd-{colour})" for name, colour in _COLOURS.items()}
     variables = inspect.signature(base.set).parameters
@@ -93,7 +93,7 @@ def view(
     options: str = "null",
     **layout: Any,
 ) -> gr.HTML:
-    """A view of `main.js`, by name; its markup is `markup` or the file `template`, and `options` is JSON for it."""
+    """Return a view of `main.js` by name; its HTML is `markup` or the file `template`, its options JSON."""
     mount = f"""
         const widget = {{ element, trigger, props, watch }};
         {_MODULE.format("main.js")}.then(({{ mount }}) => mount("{name}", widget, {options}));
@@ -102,20 +102,20 @@ def view(
 
 
 def script(module: str, function: str, *first: str) -> str:
-    """JavaScript for a Gradio event: calls a module's function with `first`, as JSON, and the event's values."""
+    """Return JavaScript for a Gradio event: call a module's function with `first`, as JSON, and event values."""
     arguments = "".join(f"{value}, " for value in first)
     return f"async (...values) => (await {_MODULE.format(module)}).{function}({arguments}...values)"
 
 
 def head() -> str:
-    """The page's head: style sheets, the start script, and preloads of all modules."""
+    """Return the page's head: style sheets, the start script, and preloads of all modules."""
     sheets = "".join(f'<link rel="stylesheet" href="specdemo/{name}">' for name in (*STYLES, "gradio.css"))
     loaded = "".join(f'<link rel="modulepreload" href="specdemo/{name}">' for name in modules("main.js"))
     return f'{sheets}<script type="module" src="specdemo/start.js"></script>{loaded}'
 
 
 def heading(title: str, explanation: str) -> gr.HTML:
-    """The heading of a tab's section."""
+    """Return the heading of a tab's section."""
     return gr.HTML(f"<h2>{title}</h2><p>{explanation}</p>")
 
 
@@ -126,16 +126,15 @@ _OWN = "/specdemo/"
 class StyleLayers:
     """Middleware that wraps each of Gradio's style sheets in the layer `gradio`, which the page's layers override.
 
-    Unlayered, Gradio's rules would win over every layer of ours, and only longer selectors and `!important` would
-    override them. `assets/page/tokens.css` sets the order of all layers.
+    Unlayered, Gradio's rules would win over all our layers, and only longer selectors and `!important` would override
+    them. `assets/page/tokens.css` sets the order of all layers.
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        """Middleware before this application."""
+        """Wrap this application."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
         path = str(scope.get("path", ""))
         if scope["type"] != "http" or not path.endswith(".css") or _OWN in path:
             await self._app(scope, receive, send)

@@ -1,10 +1,10 @@
 """The engine in a separate process, for the page.
 
-A step of a GenAI pipeline keeps Python's global lock until it is done. In the server's own process it would
-stall every visitor's page, and answering visitors would disturb the clocks. It also means that a crash inside
-a driver, or a lack of memory, ends one job and not the server, and that loading can be interrupted.
+A GenAI pipeline holds Python's global lock during each step. In the server's own process it would stall every
+visitor's page, and answering visitors would disturb the clocks. In a separate process, a crash inside a driver, or a
+lack of memory, ends one job and not the server, and loading can be interrupted.
 
-Messages: a `Job` to the child; back comes what it yields, including `Phase` values, as `child.send_all` sends it.
+Messages: the parent sends a `Job`; the child returns what it yields, including `Phase` values, by `child.send_all`.
 """
 
 from specdemo.worker.jobs import EngineFactory, Engines, IfLoaded, Job, Prepare, Race, WithEngine, WithLoader

@@ -1,11 +1,11 @@
-"""Jobs for the engine's process, that process from within, and a watch over whether it still makes progress.
+"""Jobs for the engine's process, the main function of that process, and a watchdog.
 
-A process makes progress while its pulse goes on, while it computes, or while it reads. A thread of its own beats the
-pulse, which stands still while a step holds Python's global lock; but then the step computes. A process that does
-none of these for `PATIENCE` seconds is stopped (SIGSTOP), or hangs in a driver, and never ends a job.
+A process makes progress while its pulse goes on, while it computes, or while it reads. A thread beats the pulse,
+which stops while a step holds Python's global lock; but then the step computes. A process that does none of these for
+`PATIENCE` seconds is stopped (SIGSTOP) or hangs in a driver, and will never finish its job.
 
-A pulse may also go on beside a step that waits for ever. So a job that neither reports nor computes for
-`SILENCE` seconds is taken to hang, too; that is longer than any server may be silent by default.
+The pulse may also go on while a step waits for ever. So a job that neither reports nor computes for `SILENCE` seconds
+is considered hung, too; that is longer than any server may be silent by default.
 """
 
 import traceback
@@ -40,7 +40,7 @@ from specdemo.strategies import EngineName
 PATIENCE = 20.0
 SILENCE = 600.0
 _EVERY = 0.5
-_BUSY = 0.02  # of a core: a process that waits takes less
+_BUSY = 0.02  # of a core: a waiting process uses less
 
 
 def beat(pulse: Any) -> None:
@@ -56,7 +56,7 @@ def beat(pulse: Any) -> None:
 
 @dataclass
 class _Vitals:
-    """What a process had done by now: beats, seconds of processor time, and bytes read."""
+    """A process's activity so far: beats, seconds of CPU time, and bytes read."""
 
     at: float = field(default_factory=monotonic)
     beats: int = -1
@@ -66,20 +66,20 @@ class _Vitals:
     @classmethod
     def of(cls, process: psutil.Process, beats: int) -> "_Vitals":
         times, read = process.cpu_times(), 0
-        with suppress(AttributeError, psutil.AccessDenied):  # not every system reports it
+        with suppress(AttributeError, psutil.AccessDenied):  # not all systems report it
             read = process.io_counters().read_chars
         return cls(beats=beats, seconds=times.user + times.system, read=read)
 
     def works_since(self, before: "_Vitals") -> bool:
-        """Whether the process computed or read meanwhile."""
+        """Check if the process computed or read since then."""
         return self.seconds - before.seconds > _BUSY * (self.at - before.at) or self.read > before.read
 
 
 class Watch:
-    """Watches one process, and ends it when it hangs."""
+    """Watchdog for one process, which it ends when it hangs."""
 
     def __init__(self, process_id: int, pulse: Any, end: Callable[[], None], patience: float, silence: float) -> None:
-        """`end` is called, once, when the process hangs."""
+        """Call `end`, once, when the process hangs."""
         self._process_id = process_id
         self._pulse = pulse
         self._end = end
@@ -92,7 +92,7 @@ class Watch:
 
     @property
     def responsive(self) -> bool:
-        """Whether the process got anywhere within the last seconds."""
+        """True if the process has made progress in the last seconds."""
         return not self.hung and self._clock - self._alive < self._patience / 2
 
     def reported(self, *, over: bool = False) -> None:
@@ -100,11 +100,11 @@ class Watch:
         self._job = None if over else self._clock
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._over.set()
 
     def _watch(self) -> None:
-        with suppress(psutil.Error):  # it is gone, which whoever reads from it finds out
+        with suppress(psutil.Error):  # it is gone, as its readers will notice
             process = psutil.Process(self._process_id)
             before = _Vitals()
             while not self._over.wait(_EVERY):
@@ -125,11 +125,11 @@ class Watch:
 
 EngineFactory = Callable[[EngineName, ModelPair], Engine]
 Job = Callable[["Engines"], Iterator[Any]]
-"""Work for the child to do with what is loaded there; `WithEngine` and `WithLoader` make jobs."""
+"""Work for the child to do with its loaded engine; `WithEngine` and `WithLoader` make jobs."""
 
 
 class Engines:
-    """What is loaded in the child: at most one engine, since each holds copies of the models; and what steps cost."""
+    """The child's engine, at most one, since each holds copies of the models; and measured step costs."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Engines:
         stop: Callable[[], bool],
         moved: Callable[[], LiveSettings | None] = lambda: None,
     ) -> None:
-        """`stop` says whether the current job should end, `moved` where its settings were moved."""
+        """Take `stop`, True once the current job should end, and `moved`, which returns changed settings, if any."""
         self.factory = factory
         self.stop = stop
         self.moved = moved
@@ -148,7 +148,7 @@ class Engines:
     def using(
         self, engine: EngineName, pair: ModelPair, *, calibrate: bool = True
     ) -> Generator[Phase, None, tuple[Engine, Costs | None]]:
-        """Load this pair in this engine, after freeing what was loaded; measure its step costs once, if wanted."""
+        """Load this pair in this engine, freeing any other first; measure its step costs once, if requested."""
         name = (engine, pair)
         if self._engine is None or self._name != name:
             yield from converting(pair)
@@ -161,11 +161,11 @@ class Engines:
         return self._engine, self._costs.get(name)
 
     def has(self, engine: EngineName, pair: ModelPair) -> bool:
-        """Whether this pair is loaded in this engine."""
+        """Check if this pair is loaded in this engine."""
         return self._engine is not None and self._name == (engine, pair)
 
     def close(self) -> None:
-        """Free what is loaded."""
+        """Free the loaded engine."""
         if self._engine is not None:
             self._engine.close()
         self._engine = self._name = None
@@ -175,7 +175,7 @@ class Engines:
 class WithEngine:
     """Work with a pair in one engine: `work(engine, stop=…, costs=…)`.
 
-    Work that does not need step costs is not kept waiting for them.
+    Work that does not need step costs does not wait for them.
     """
 
     engine: EngineName
@@ -184,7 +184,7 @@ class WithEngine:
     calibrate: bool = True
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Load and calibrate whatever is not ready yet, then work."""
+        """Load and calibrate if necessary, then work."""
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=self.calibrate)
         if not engines.stop():
             yield from self.work(engine, stop=engines.stop, costs=costs)
@@ -192,10 +192,10 @@ class WithEngine:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Make a pair ready for a race with these settings, so that it begins at once; without any, its initial ones.
+    """Preparation of a pair for a race with these settings, or its initial ones, so that the race starts at once.
 
-    Loaded and warm come first. Without settings, step costs follow, which most races do without: whoever comes
-    meanwhile may have to wait for one of their parts.
+    Loading and warm-up come first. Without settings, step costs follow, which most races do without; a job that
+    arrives in the meantime may have to wait for one of their parts.
     """
 
     engine: EngineName
@@ -203,7 +203,7 @@ class Prepare:
     settings: GenerationSettings | None = None
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Load, warm up and calibrate whatever is not ready yet."""
+        """Load, warm up and calibrate if necessary."""
         settings = self.settings or self._initial()
         first = settings is not None and needs_costs(settings)
         engine, costs = yield from engines.using(self.engine, self.pair, calibrate=first)
@@ -219,14 +219,14 @@ class Prepare:
 
 
 def needs_costs(settings: GenerationSettings) -> bool:
-    """Whether the strategy depends on what steps cost."""
+    """Check if the strategy depends on step costs."""
     strategy = settings.strategy
     return strategy.needs_costs or strategy.fixed_lookahead is None
 
 
 @dataclass(frozen=True)
 class Race:
-    """A race whose settings can be moved; see `Worker.move`."""
+    """A race whose settings can be changed while it runs; see `Worker.move`."""
 
     pair: ModelPair
     prompt: str
@@ -234,7 +234,7 @@ class Race:
     history: tuple[Turn, ...] = ()
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Load whatever is not ready yet, measure step costs where the strategy depends on them, then race."""
+        """Load if necessary, measure step costs if the strategy depends on them, then race."""
         chosen = self.settings
         check_strategy(self.pair, chosen.engine, chosen.strategy, chosen.sampling)  # before loading, which takes long
         work = partial(race, prompt=self.prompt, settings=self.settings, history=self.history, moved=engines.moved)
@@ -245,13 +245,14 @@ class Race:
 class WithLoader:
     """Work with a pair in several engines, which the work loads and closes itself: `work(load, stop=…)`.
 
-    `load(name)` loads this pair; `load(name, pair)` the same at other runtime settings."""
+    `load(name)` loads this pair; `load(name, pair)` the same pair with other runtime settings.
+    """
 
     pair: ModelPair
     work: Callable[..., Iterator[Any]]
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Free what is loaded, then work."""
+        """Free the loaded engine, then work."""
         engines.close()
         yield from converting(self.pair)
 
@@ -263,18 +264,17 @@ class WithLoader:
 
 @dataclass(frozen=True)
 class IfLoaded:
-    """A job with a pair in one engine, but only if both are loaded already."""
+    """A job with a pair in one engine, done only if both are loaded already."""
 
     job: WithEngine | Prepare
 
     def __call__(self, engines: Engines) -> Iterator[Any]:
-        """Work, or do nothing."""
         if engines.has(self.job.engine, self.job.pair):
             yield from self.job(engines)
 
 
 def converting(pair: ModelPair) -> Iterator[Phase]:
-    """Convert what of a pair is GGUF and not ready to be loaded."""
+    """Convert a pair's GGUF models that are not ready to load."""
     for _, seconds in convert_pair(pair):
         yield Phase("converting", seconds=seconds)
 
@@ -288,7 +288,7 @@ def serve(
     controls: Sequence[float],
     pulse: Any,
 ) -> None:
-    """The child: do jobs until the parent is gone. What failed to load is retried."""
+    """Do jobs in the child until the parent is gone. What failed to load is retried."""
     beat(pulse)
 
     def moved() -> LiveSettings | None:
@@ -300,7 +300,7 @@ def serve(
         with suppress(Exception):  # the job that needs it reports the error when loading is retried
             for name, phases in groupby(first(engines), attrgetter("name")):  # few, since nobody may be listening
                 connection.send(next(phases))
-                if name == "calibrating":  # whoever waits may do without
+                if name == "calibrating":  # a waiting job may do without
                     engines.stop = lambda: stop.is_set() or connection.poll()
         engines.stop = stop.is_set
     ready.set()
@@ -309,7 +309,7 @@ def serve(
 
 
 def _guarded(job: Job, engines: Engines) -> Iterator[Any]:
-    """What the job yields. Whatever goes wrong, the process survives for the next job."""
+    """Yield what the job yields, keeping the process alive for the next job whatever goes wrong."""
     try:
         yield from job(engines)
     except SpecdemoError:

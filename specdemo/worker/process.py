@@ -1,4 +1,4 @@
-"""The engine's process from outside."""
+"""The parent's handle on the engine's process."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,14 +22,14 @@ TICK_SECONDS = 1.0
 _LOADING_GRACE = (
     0.5  # seconds after a Stop; only ending the process stops OpenVINO while it reads and compiles a model
 )
-_UNMOVED = (0.0, 0.0)  # no lookahead is 0
+_UNMOVED = (0.0, 0.0)  # a lookahead of 0 stands for no change
 _DIED = "The engine's process died, perhaps for lack of memory; run again to restart it."
 _HUNG = "The engine's process no longer responded and was ended; run again, and another one starts."
 _GRACE = 30.0  # longer than a round takes
 
 
 class Worker:
-    """Does one job at a time in a child process, which is restarted if it dies."""
+    """Runner of one job at a time in a child process, which is restarted if it dies."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Worker:
         silence: float = SILENCE,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
-        """`load` is called in the child and must be picklable. What the `first` job needs is loaded at once.
+        """Start the child. `load` is called there and must be picklable; `first` is a job to prepare with.
 
-        A child that stays silent for `grace_seconds` after a Stop is ended, and so is one that hangs: see `watch`.
+        A child that stays silent for `grace_seconds` after a Stop is ended, and so is one that hangs: see `jobs`.
         """
         self._patience, self._silence, self._tick = patience, silence, tick_seconds
         self._factory = load
@@ -51,7 +51,7 @@ class Worker:
         self._grace = grace_seconds
         self._busy = Lock()
         self._counting = Lock()
-        self._waiting = 0  # jobs, for the one that is being done
+        self._waiting = 0  # jobs in line behind the current one
         self._current: ThreadEvent | None = None
         self._start()
 
@@ -63,25 +63,25 @@ class Worker:
         cancelled: ThreadEvent | None = None,
         history: Sequence[Turn] = (),
     ) -> Iterator[RaceEvent | None]:
-        """What `race` yields, from the child; otherwise as `run`."""
+        """Run a `Race` in the child; see `run`."""
         return self.run(Race(pair, prompt, settings, tuple(history)), cancelled)
 
     def move(self, cancelled: ThreadEvent, moved: LiveSettings) -> None:
-        """Move the settings of the job with this event from its next round on, if it is being done and can follow."""
+        """Change the settings of the job with this event from its next round on, if it is running and can follow."""
         if self._current is cancelled:
             self._moved[:] = moved
 
     def run(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """What the job yields, and `Phase` values, which come again every second while one lasts.
+        """Yield what the job yields, including `Phase` values, which are repeated every second while one lasts.
 
-        None comes after any other second without news, waiting for another job's end included, so that whoever
-        iterates for someone can close this when they have gone.
+        None follows any other second without news, also while waiting for another job to end, so that the caller can
+        close this generator once its visitor has left.
 
-        Once `cancelled` is set the job is asked to stop; loading is broken off. Closing this sets the event, too, and
-        does not wait for the job.
+        Once `cancelled` is set, the job is asked to stop; loading is aborted. Closing this generator sets the event,
+        too, and does not wait for the job.
 
         Raises:
-            SpecdemoError: what the job raised, or the child died, or had to be ended.
+            SpecdemoError: the job raised it, or the child died or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
         with self._in_line():
@@ -90,12 +90,12 @@ class Worker:
         yield from self._do(job, cancelled, cancelled.is_set)
 
     def run_idle(self, job: Job, cancelled: ThreadEvent | None = None) -> Iterator[Any]:
-        """As `run`, but only if no other job is being done, and no longer than until another one waits.
+        """Do the same as `run`, but only while no other job is running or waiting.
 
-        What it loads is loaded to the end, though: whoever waits probably needs it.
+        Loading is completed nevertheless, since the waiting job probably needs it.
 
         Raises:
-            SpecdemoError: what the job raised, or the child died, or had to be ended.
+            SpecdemoError: the job raised it, or the child died or had to be ended.
         """
         cancelled = cancelled or ThreadEvent()
         if not self._waiting and self._busy.acquire(blocking=False):
@@ -133,7 +133,7 @@ class Worker:
             except GeneratorExit:
                 left = True
                 cancelled.set()
-                # by another thread: Gradio closes generators on its event loop, and this may take all of the grace
+                # in another thread: Gradio closes generators on its event loop, and this may take the whole grace
                 Thread(target=self._finish, args=(messages,), daemon=True).start()
                 raise
         finally:
@@ -141,7 +141,7 @@ class Worker:
                 self._busy.release()
 
     def _finish(self, messages: Iterator[Any]) -> None:
-        """Wait for a stopped job to end, and let the next one begin."""
+        """Wait for a stopped job to end, then let the next one begin."""
         try:
             with suppress(SpecdemoError):
                 deque(messages, maxlen=0)
@@ -150,16 +150,14 @@ class Worker:
 
     @property
     def process_id(self) -> int:
-        """Id of the child process."""
         return self._child.process_id
 
     @property
     def responsive(self) -> bool:
-        """Whether the child runs and gets anywhere, or the next job will start another."""
+        """True if the child makes progress, or is gone and the next job will start another."""
         return self._watch.responsive or not self._child.alive
 
     def close(self) -> None:
-        """End the child."""
         self._watch.close()
         self._child.end()
 
@@ -171,11 +169,11 @@ class Worker:
         self._child = Child(
             serve, self._factory, self._first, self._stop, self._ready, self._moved, pulse, name="specdemo engine"
         )
-        self._first = None  # a restarted child loads what its first job needs
+        self._first = None  # a restarted child loads what its next job needs
         self._watch = Watch(self._child.process_id, pulse, self._child.kill, self._patience, self._silence)
 
     def _messages(self, cancelled: ThreadEvent, unwanted: Callable[[], bool]) -> Iterator[Any]:
-        """Whatever the child sends until its job is done; once a second without news, the phase again, or None."""
+        """Yield the child's messages until its job is done; after a second without any, the phase again, or None."""
         phase: Phase | None = None if self._ready.is_set() else Phase("loading")
         began = ticked = reported = monotonic()
         cancelled_at: float | None = None

@@ -1,1 +1,1 @@
-"""The tabs of the page, one module each: widgets and their callbacks."""
+"""Tabs of the page, one module each: widgets and their callbacks."""

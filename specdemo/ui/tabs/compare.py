@@ -53,10 +53,10 @@ from specdemo.ui.views import script, view
 
 
 class CompareCallbacks:
-    """The callbacks that need the engine."""
+    """Callbacks that need the engine."""
 
     def __init__(self, sessions: Sessions, *, local: bool = False) -> None:
-        """`local`: only this machine reaches the page, so that paths may be shown."""
+        """Show paths only if `local`: only this machine reaches the page."""
         self._sessions = sessions
         self._local = local
 
@@ -70,7 +70,7 @@ class CompareCallbacks:
         prompt: str,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Compare; updates of race view, message, anatomy, the chat, the finished run, and buttons."""
+        """Compare; yield updates of race view, message, anatomy, chat, finished run and buttons."""
         check_session(session_open)
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
@@ -81,17 +81,17 @@ class CompareCallbacks:
         shown: list[Any] = []
         for update in self._sessions.run(str(request.session_hash), pair, prompt, settings, history):
             news = [*_outputs(update), *_chat(history, update.turn), update.finished, *buttons("running")]
-            # unchanged widgets are skipped: each update takes time from an engine on this machine
+            # unchanged widgets are skipped, since each update takes time from an engine on this machine
             yield [gr.skip() if new == old else new for new, old in zip_longest(news, shown)]
             shown = news
 
     def move(self, request: gr.Request, pair: ModelPair, *values: Any) -> None:
-        """Apply moved controls to the visitor's run, if one is under way."""
+        """Apply changed controls to the visitor's run, if one is in progress."""
         with suppress(SettingsError):
             self._sessions.move(str(request.session_hash), settings_from(pair, dict(zip(NAMES, values, strict=True))))
 
     def prepare(self, session_open: bool, pair: ModelPair, *values: Any) -> None:
-        """Prepare the engine for these settings, which the reader may run next."""
+        """Prepare the engine for these settings, which the visitor may run next."""
         if session_open:
             with suppress(SettingsError):
                 settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
@@ -101,14 +101,14 @@ class CompareCallbacks:
     def repeat(
         self, request: gr.Request, session_open: bool, pair: ModelPair, finished: FinishedRun | None
     ) -> Iterator[list[Any]]:
-        """Repeat the race that just ended, unwatched; updates of race view and finished run."""
+        """Repeat the race that just ended, in the background; yield updates of race view and finished run."""
         check_session(session_open)
         if finished is not None:
             for news in self._sessions.repeat(str(request.session_hash), pair, finished):
                 yield [gr.skip(), gr.skip()] if news is None else list(news)
 
     def share(self, event: gr.EventData) -> Iterator[list[Any]]:
-        """Make the file that a Share button requests; updates of message and file."""
+        """Make the file that a Share button requests; yield updates of message and file."""
         sent = event_payload(event)
         data = sent if isinstance(sent, dict) else {}
         kind, record = data.get("kind"), data.get("record")
@@ -124,7 +124,7 @@ class CompareCallbacks:
         yield ["", json.dumps(made)]
 
     def code(self, flavour: str, pair: ModelPair, prompt: str, *values: Any) -> list[str]:
-        """The settings as lines of code; updates of message and lines."""
+        """Return the settings as code: updates of message and lines."""
         try:
             settings = settings_from(pair, dict(zip(NAMES, values, strict=True)))
             lines = code(flavour, with_tokenizers_compared(pair), settings, prompt, local=self._local)
@@ -133,7 +133,7 @@ class CompareCallbacks:
         return [code_html(lines), lines]
 
     def open(self, data: bytes) -> Iterator[list[Any]]:
-        """Show the comparison of an uploaded file; updates of race view, message and anatomy."""
+        """Show the comparison of an uploaded file; yield updates of race view, message and anatomy."""
         waiting = [gr.skip(), notice("Reading the file …"), gr.skip()]
         try:
             yield _outputs((yield from meanwhile(open_apart(data), waiting)))
@@ -141,9 +141,9 @@ class CompareCallbacks:
             yield [gr.skip(), alert(error), gr.skip()]
 
     def api(self, pair: ModelPair) -> Callable[..., Iterator[dict[str, Any] | None]]:
-        """A function that compares this pair; its parameters are the prompt and every setting.
+        """Return a function that compares this pair; its parameters are the prompt and every setting.
 
-        It yields None now and then before its result, so that Gradio notices a client that has gone.
+        It yields None from time to time before its result, so that Gradio notices a client that has left.
         """
 
         def compare(prompt: Any, *values: Any) -> Iterator[dict[str, Any] | None]:
@@ -166,13 +166,13 @@ class CompareCallbacks:
 
 
 def _outputs(update: Update) -> list[Any]:
-    """Values of race view, message and anatomy."""
+    """Return the values of race view, message and anatomy."""
     feed, anatomy = (gr.skip() if new is None else new for new in (update.feed, update.anatomy))
     return [feed, update.message, anatomy]
 
 
 def api_description() -> str:
-    """The endpoint's description, with all its parameters."""
+    """Return the endpoint's description, with all its parameters."""
     lines = [f"{name}: {field.description}" for name, field in FIELDS.items()]
     return "\n".join(
         ["Compare plain and speculative decoding of a prompt; returns a JSON object of schema 2.", *lines]
@@ -180,7 +180,7 @@ def api_description() -> str:
 
 
 def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]]:
-    """Updates of Run, Stop and Leave."""
+    """Return updates of Run, Stop and Leave."""
     labels = {"idle": "Run", "waiting": "Waiting …", "running": "Running …"}
     return [
         gr.update(value=labels[state], interactive=state == "idle"),
@@ -190,18 +190,18 @@ def buttons(state: Literal["idle", "waiting", "running"]) -> list[dict[str, Any]
 
 
 def wait_in_queue() -> list[Any]:
-    """Updates of message and buttons while a run waits in the queue."""
+    """Return updates of message and buttons while a run waits in the queue."""
     text = "Waiting for the machine. Comparisons run one at a time, so that they do not distort each other's clocks."
     return [notice(text), *buttons("waiting")]
 
 
 def leave_queue() -> list[Any]:
-    """Updates of message and buttons when a visitor has left the queue."""
+    """Return updates of message and buttons when a visitor has left the queue."""
     return [notice("You have left the queue."), *buttons("idle")]
 
 
 def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> list[dict[str, Any]]:
-    """Updates of the controls that depend on pair, engine, drafter and policy, in the order of `visibility`."""
+    """Return updates of the controls that depend on pair, engine, drafter and policy, ordered as by `visibility`."""
     values: dict[str, Any] = {}
     # a hidden choice must not stay selected
     if len(engines_for(pair)) == 1:
@@ -222,26 +222,26 @@ def show_valid(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -
 
 
 def chat_so_far(history: tuple[Turn, ...], turn: Turn | None, prompt: str) -> tuple[Turn, ...]:
-    """The turns before this message; the last turn is left out if its message is the same, to answer it again."""
+    """Return the turns before this message, without the last one if its message is the same, to answer it again."""
     return history if turn is None or turn.prompt == prompt else (*history, turn)
 
 
 def new_chat() -> list[Any]:
-    """Updates that start a new chat, and an empty text for the browser to store."""
+    """Return updates that start a new chat, and an empty text for the browser to store."""
     return [*_chat((), None), ""]
 
 
 def chat_to_store(pair: ModelPair, history: tuple[Turn, ...], turn: Turn | None) -> str:
-    """A chat as JSON for the browser to store; empty without one."""
+    """Return a chat as JSON for the browser to store; empty without one."""
     turns = [*history, *filter(None, [turn])]
     return _StoredChat(target=pair.target.name, turns=tuple(turns)).model_dump_json() if turns else ""
 
 
 def restore_chat(pair: ModelPair, stored: str) -> list[Any]:
-    """Updates that restore the chat that the browser stored; a chat with another target is not continued."""
+    """Return updates that restore the chat stored by the browser, unless it was with another target."""
     try:
         chat = _StoredChat.model_validate_json(stored)
-    except ValidationError:  # there is none, or somebody else wrote it
+    except ValidationError:  # there is none, or it was forged
         return _chat((), None)
     if chat.target != pair.target.name or not chat.turns:
         return _chat((), None)
@@ -255,17 +255,16 @@ class _StoredChat(Record):
 
 
 def _chat(history: tuple[Turn, ...], turn: Turn | None) -> list[Any]:
-    """Updates of the turns before the last, the last, and New chat."""
+    """Return updates of the turns before the last, the last turn, and New chat."""
     return [history, turn, gr.update(visible=bool(history) or turn is not None)]
 
 
 DECODING = ("engine", "drafter", "policy", *sorted(shaping()))
-"""Settings of the decoding strategy, unlike prompt, length and sampling."""
+"""Settings of the decoding strategy, as opposed to prompt, length and sampling."""
 APPLIED = (*DECODING, "kv_cache")
-"""The controls that change when a measured setting is applied."""
+"""Controls that change when a measured setting is applied."""
 ANATOMY = "anatomy"
 COMPARE = "compare"
-"""Id of the tab."""
 FIND = "Find my best setting"
 QUICK, THOROUGH = "30 seconds", "Thorough"
 _FROM_BROWSER = script("settings.js", "withChat")
@@ -274,7 +273,7 @@ _MAIN = ("drafter", "max_ngram_size", "max_new_tokens")
 
 
 class CompareTab(NamedTuple):
-    """The Compare tab's widgets that other tabs and the page use."""
+    """Widgets of the Compare tab that other tabs and the page use."""
 
     prompt: gr.Textbox
     message: gr.HTML
@@ -282,13 +281,13 @@ class CompareTab(NamedTuple):
     race: gr.HTML
     find: "FindButtons"
     run: gr.Button
-    """Disabled until the page is restored, so that nobody runs another pair than the link's."""
+    """Disabled until the page is restored, so that nobody runs a pair other than the link's."""
     go_on: Callable[[Any], Any]
-    """Takes an event; after it, the chat that the browser stored is restored, and the engine is prepared."""
+    """Function that restores the chat stored by the browser, and prepares the engine, after an event."""
 
 
 class FindButtons(NamedTuple):
-    """Start and stop of the search for the best setting, and how long it may take."""
+    """Buttons that start and stop the search for the best setting, and the time it may take."""
 
     start: gr.Button
     stop: gr.Button
@@ -304,7 +303,7 @@ class _Buttons(NamedTuple):
 class _Chat(NamedTuple):
     history: gr.State
     turn: gr.State
-    """The last run's turn, which the history does not hold yet: sent again, its message is answered again."""
+    """Last run's turn, not in the history yet: if its message is sent again, it is answered again."""
     anew: gr.Button
 
 
@@ -319,7 +318,7 @@ def compare_tab(
             controls = _controls(first)
             find = _find()
             _as_code(callbacks, pair, prompt, controls, message)
-            # placed here, since components in Tabs beside its tabs confuse their order
+            # placed here, since components in Tabs next to its tabs confuse their order
             finished = gr.State(None)
             stored = gr.Textbox(visible=False)  # the chat, which survives a reload of this browser tab
         with gr.Column(elem_id="stage", min_width=0):
@@ -353,7 +352,7 @@ def compare_tab(
 
 
 def _ask(pair: gr.State, first: ModelPair) -> tuple[gr.Textbox, _Buttons, _Chat]:
-    """The prompt with a menu of examples, and the buttons."""
+    """Build the prompt with a menu of examples, and the buttons."""
     shown = bundled_prompts(first.target.prompts)[0]
     prompt = gr.Textbox(shown, label="Prompt", lines=3, max_lines=3, elem_id="prompt")
     with gr.Row(elem_id="beneath"):
@@ -382,7 +381,7 @@ def _find() -> FindButtons:
 def _as_code(
     callbacks: CompareCallbacks, pair: gr.State, prompt: gr.Textbox, controls: dict[str, Control], message: gr.HTML
 ) -> None:
-    """Widgets that copy the settings as code for other software."""
+    """Build the widgets that copy the settings as code for other software."""
     with gr.Row(elem_id="as-code"):
         names = [(software.title, name) for name, software in FLAVOURS.items()]
         flavour = gr.Dropdown(
@@ -395,12 +394,12 @@ def _as_code(
 
 
 def apply_setting(best: Candidate | None) -> list[Any]:
-    """Values of the `APPLIED` controls for a setting; None changes none of them."""
+    """Return values of the `APPLIED` controls for a setting; None changes none of them."""
     return [gr.skip() if best is None else getattr(best.settings, name) for name in APPLIED]
 
 
 def _anatomy(callbacks: CompareCallbacks, race: gr.HTML) -> gr.HTML:
-    """The view of a run's rounds, filled by a run or by an uploaded file."""
+    """Build the view of a run's rounds, filled by a run or by an uploaded file."""
     upload = gr.UploadButton("Open a JSON file", file_types=[".json"], type="binary", elem_id="open", size="sm")
     message = gr.HTML(elem_classes="message")
     anatomy = view("anatomy")
@@ -409,7 +408,7 @@ def _anatomy(callbacks: CompareCallbacks, race: gr.HTML) -> gr.HTML:
 
 
 def _controls(pair: ModelPair) -> dict[str, Control]:
-    """A control for each setting, in the order of the settings type."""
+    """Build a control for each setting, in the order of the settings class."""
     made: dict[str, Control] = {}
     shown, start = initially(pair), start_values(pair)
     chosen = classes(pair, start["engine"], start["drafter"], start["policy"])
@@ -428,7 +427,7 @@ def _controls(pair: ModelPair) -> dict[str, Control]:
     gr.HTML(_WHEN, elem_id="when")
     with gr.Column(elem_id="main", elem_classes="controls"):
         add(*_MAIN)
-    # no accordion: Gradio builds a closed one's content only when it opens, and misses changes of its values before
+    # no accordion: Gradio builds a closed one's content only when it opens, and misses earlier changes of its values
     with gr.Column(elem_id="more"):
         more = gr.Button("Advanced: engine, policy, sampling", size="sm")
         more.click(None, js=script("main.js", "toggleMore"))
@@ -467,7 +466,7 @@ def _connect_run(
         [session_open, pair, finished],
         [tab.race, finished],
         **QUIET,
-        concurrency_limit=None,  # outside the engine's queue: it runs only while nobody else needs the engine
+        concurrency_limit=None,  # outside the engine's queue, since it runs only while nobody else needs the engine
         trigger_mode="multiple",
     )
     run.leave.click(leave_queue, outputs=[tab.message, *run], cancels=started, **PRIVATE)

@@ -1,4 +1,4 @@
-"""The tabs of experiments: their options, a board that fills while one runs, and reports to download."""
+"""The tabs of experiments: options, a board that fills while one runs, and reports to download."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ _SUITE = Markup(
     "<p>Prompts: {}. Your own file holds one JSON object per line, in the format of Spec-Bench, SPEED-Bench or "
     "HumanEval, or <code>{{&quot;prompt&quot;: …}}</code>.</p>"
 )
-_CHECKPOINTS = 50  # of runs that were not finished; older ones are deleted
+_CHECKPOINTS = 50  # unfinished runs to keep; older ones are deleted
 _EXTRAS = {
     "hardware": ("Memory and bandwidth", "loads each engine again, in separate processes"),
     "memory": ("Memory", "loads each side again, in a separate process"),
@@ -39,7 +39,7 @@ _EXTRAS = {
 
 
 class ExperimentCallbacks:
-    """The callback that runs an experiment: widget values in, updates out."""
+    """Callback that runs an experiment: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions, kind: Kind) -> None:
         self._sessions, self._kind = sessions, kind
@@ -57,7 +57,7 @@ class ExperimentCallbacks:
         extras: bool,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Measure; updates of message, board, files and buttons."""
+        """Measure; yield updates of message, board, files and buttons."""
         check_session(session_open)
         kind, idle = self._kind, job_buttons(self._kind.start, busy=False)
         options = [option for option in kind.options if option.choices is not None]
@@ -111,13 +111,13 @@ def _shown(progress: Progress[Any], report_of: Callable[[Result], Report]) -> st
 
 
 def given(option: Option, pair: ModelPair, values: Sequence[str]) -> list[Any]:
-    """The ticked values as the plan takes them, in the order of the choices."""
+    """Return the ticked values as the plan expects them, in the order of the choices."""
     offered = option.choices(pair) if option.choices is not None else ()
     return [value for value in offered if str(value) in values] or ([] if offered else list(option.default))
 
 
 def checkpoint_of(header: Header, folder: str) -> Checkpoint:
-    """The file that keeps this run's finished rows until it is complete, so that it can resume.
+    """Return the checkpoint that keeps this run's finished rows until it is complete, so that it can resume.
 
     Raises:
         SpecdemoError: nothing can be written there.
@@ -125,21 +125,21 @@ def checkpoint_of(header: Header, folder: str) -> Checkpoint:
     place = writable(own_cache() / "experiments" / folder, "Finished rows")
     for old in sorted(place.glob("*.rows.jsonl"), key=_changed, reverse=True)[_CHECKPOINTS:]:
         old.unlink(missing_ok=True)
-    header = header.model_copy(update={"methods": tuple(sorted(header.methods))})  # in any order of ticks
+    header = header.model_copy(update={"methods": tuple(sorted(header.methods))})  # regardless of tick order
     return Checkpoint(place / f"{hashlib.sha256(header.model_dump_json().encode()).hexdigest()[:16]}.rows.jsonl")
 
 
 def _changed(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # finished meanwhile
+    except OSError:  # finished in the meantime
         return 0
 
 
 def experiment_tabs(
     sessions: Sessions, session_open: gr.State, pair: gr.State, first: ModelPair, stop: Callable[[str], Stop]
 ) -> None:
-    """Build the tabs: one for each kind; kinds with the same label share one."""
+    """Build the tabs, one for each kind; kinds with the same label share one."""
     for label, kinds in groupby(KINDS, lambda kind: kind.tab):
         with gr.Tab(label):
             for kind in kinds:
@@ -211,7 +211,7 @@ def _offered(option: Option, pair: ModelPair) -> Mapping[str, Any]:
 
 
 def _amounts(kind: Kind) -> list[gr.Slider]:
-    """Sliders for numbers of prompts, repeats and new tokens."""
+    """Build sliders for numbers of prompts, repeats and new tokens."""
     name = kind.name
     return [
         gr.Slider(
@@ -228,10 +228,10 @@ def _amounts(kind: Kind) -> list[gr.Slider]:
 
 
 def other_name(path: str | None) -> str:
-    """The name of the benchmark to compare with, as HTML; empty without one."""
+    """Return the name of the benchmark to compare with, as HTML; empty without one."""
     return str(Markup("<p>Compared with: {}.</p>").format(Path(path).name)) if path else ""
 
 
 def suite_name(path: str | None) -> str:
-    """The name of the suite in use, as HTML."""
+    """Return the name of the suite in use, as HTML."""
     return str(_SUITE.format(Path(path).name if path else "the bundled suite"))

@@ -23,18 +23,18 @@ _LOOKAHEADS = (1, 2, 3, 4, 5, 6, 8, 10)
 _THRESHOLDS = (0.3, 0.6)
 _REPEATS = 2
 _SECONDS = 30
-_TOKENS = 64  # at most, of each run
+_TOKENS = 64  # maximum per run
 
 
 class Outcome(NamedTuple):
-    """The setting to apply, if one is clearly faster than the current setting, and a sentence about the result."""
+    """Setting to apply, if one is clearly faster than the current setting, and a sentence about the result."""
 
     candidate: Candidate | None
     sentence: str
 
 
 class Finder:
-    """The button's callback: widget values in, updates out."""
+    """Callback of the button: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -42,7 +42,7 @@ class Finder:
     def find(
         self, request: gr.Request, session_open: bool, pair: ModelPair, prompt: str, effort: str, *values: Any
     ) -> Iterator[list[Any]]:
-        """Sweep the prompt within the effort's time; updates of message, both buttons, and the controls."""
+        """Sweep the prompt within the effort's time; yield updates of message, both buttons, and the controls."""
         check_session(session_open)
         idle, busy = job_buttons(FIND, busy=False), job_buttons(FIND, busy=True)
         unchanged = apply_setting(None)
@@ -58,14 +58,14 @@ class Finder:
         yield [notice(f"{takes}. Waiting for the machine …"), *busy, *unchanged]
         repeats = 1 if seconds else _REPEATS
         work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=repeats, seconds=seconds)
-        # as a run loads it, so that neither this nor the next run has to load it again
+        # loaded as for a run, so that neither this nor the next run has to load it again
         job, visitor = WithEngine(settings.engine, with_chat_cache(pair, settings), work), str(request.session_hash)
         state = None
         updates = job_updates(self._sessions, visitor, "find", job, lambda progress: gr.skip(), "nothing was changed")
         for update in updates:
             state = update.state
             yield [update.message, *busy, *unchanged]
-        if state is None or state.done < state.total:  # stopped, or failed: the message says so
+        if state is None or state.done < state.total:  # stopped or failed, as the message says
             yield [gr.skip(), *idle, *unchanged]
             return
         candidate, sentence = outcome(state.result, shorter)
@@ -73,14 +73,14 @@ class Finder:
 
 
 def with_current(tried: list[Candidate], settings: GenerationSettings) -> list[Candidate]:
-    """These candidates, and the current setting unless it is among them."""
+    """Add the current setting to these candidates, unless it is among them."""
     if any(candidate.settings.strategy == settings.strategy for candidate in tried):
         return tried
     return [*tried, Candidate(kind="policy", name=settings.strategy.words, value=None, settings=settings)]
 
 
 def outcome(found: Sweep, settings: GenerationSettings) -> Outcome:
-    """The outcome of a finished sweep that includes the current setting."""
+    """Return the outcome of a finished sweep that includes the current setting."""
     best, fresh = found.recommendation.candidate, found.fresh
     current = next((point for point in found.points if point.candidate.settings.strategy == settings.strategy), None)
     if best is None or fresh is None or fresh.speedup.low is None:

@@ -22,7 +22,7 @@ from specdemo.ui.tabs.compare import CompareTab
 from specdemo.ui.views import view
 
 Choices = list[tuple[str, str]]
-"""A list's labels and values."""
+"""Labels and values of a list."""
 
 _NO_DRAFT = "None: prompt lookup only"
 RECOMMENDED = " · recommended"
@@ -30,7 +30,7 @@ _DEFAULTED = tuple(name for name in RUNTIME if name not in ("device", "draft_dev
 
 
 class ModelsWidgets(NamedTuple):
-    """The widgets that callbacks change; `controls` name a pair, in the order of `PAIR_NAMES`."""
+    """Widgets that callbacks change; `controls` name a pair, in the order of `PAIR_NAMES`."""
 
     pair: gr.State
     header: gr.HTML
@@ -47,15 +47,15 @@ class ModelsWidgets(NamedTuple):
     cancel_download: gr.Button
     catalogue: gr.HTML
     listed: gr.State
-    """The lists as last sent; resending an open list would close it under the visitor's mouse."""
+    """Lists as last sent; resending an open list would close it under the visitor's mouse."""
 
 
 Updates = dict[Component, Any]
-"""Updates by component; components that are not named stay as they are."""
+"""Updates by component; other components stay as they are."""
 
 
 class ModelsCallbacks:
-    """Widget values in, updates out."""
+    """Callbacks: widget values in, updates out."""
 
     def __init__(self, sessions: Sessions, registry: Registry, shown: ModelsWidgets) -> None:
         self._sessions = sessions
@@ -75,7 +75,7 @@ class ModelsCallbacks:
     def use_entry(
         self, event: gr.EventData, request: gr.Request, before: ModelPair, prompt: str, engine: Any, *values: Any
     ) -> Iterator[Updates]:
-        """Load a pair of the catalogue on the devices that the controls name."""
+        """Load a pair from the catalogue on the devices that the controls name."""
         chosen = dict(zip(PAIR_NAMES, values, strict=True))
         try:
             names = self._registry.names_of(_name(event))
@@ -121,7 +121,7 @@ class ModelsCallbacks:
         return news | dict(zip(shown.controls, values.values(), strict=True))
 
     def wait_in_queue(self) -> Updates:
-        """Updates while a load waits in the queue."""
+        """Return updates while a load waits in the queue."""
         return self._message(notice("Waiting for the machine …"), busy=True)
 
     def fetch(
@@ -134,11 +134,11 @@ class ModelsCallbacks:
         yield {shown.cancel_download: gr.update(visible=False)} | self.refresh(target, listed)
 
     def refresh(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
-        """The current catalogue, and both lists of models."""
+        """Return the current catalogue, and both lists of models."""
         return {self._shown.catalogue: self._registry.cards()} | self.update_lists(target, listed)
 
     def update_lists(self, target: str, listed: tuple[Choices, Choices]) -> Updates:
-        """The lists that have changed since they were last sent."""
+        """Return the lists that have changed since they were last sent."""
         now = model_choices(self._registry.models(), target)
         news: Updates = {self._shown.listed: now}
         for shown, choices, before in zip(self._shown.controls, now, listed, strict=False):
@@ -146,11 +146,11 @@ class ModelsCallbacks:
         return news
 
     def fit_to_target(self, target: str, draft: str, listed: tuple[Choices, Choices]) -> Updates:
-        """The drafts that fit a target, and its default runtime settings, except for the devices."""
+        """Return the drafts that fit a target, and its default runtime settings, except for the devices."""
         controls, models = dict(zip(PAIR_NAMES, self._shown.controls, strict=True)), self._registry.models()
         drafts = model_choices(models, target)[1]
-        fits = draft in dict(drafts).values()  # then no value is sent: the visitor may have changed it by now
-        first = next((name for _, name in drafts), "")  # nobody, or the head of a target in parts
+        fits = draft in dict(drafts).values()  # if so, send no value: the visitor may have changed it by now
+        first = next((name for _, name in drafts), "")  # none, or the head of a target in parts
         news: Updates = {controls[name]: value for name, value in _defaults(models.get(target)).items()}
         return news | {
             controls["draft"]: gr.update(choices=drafts) if fits else gr.update(choices=drafts, value=first),
@@ -171,7 +171,7 @@ class ModelsCallbacks:
         }
 
     def report(self, target: str, draft: str, cache_size: int) -> Updates:
-        """Facts about a pair, without loading it; a pair that cannot run cannot be used."""
+        """Return facts about a pair, without loading it; a pair that cannot run cannot be used."""
         shown, models, fits = self._shown, self._registry.models(), False
         facts = offer = ""
         try:
@@ -192,18 +192,18 @@ class ModelsCallbacks:
 
 
 def _defaults(target: Model | None) -> dict[str, Any]:
-    """The default runtime settings for a target, except for the devices."""
+    """Return the default runtime settings for a target, except for the devices."""
     return runtime_of(target).model_dump(include=set(_DEFAULTED))
 
 
 def _name(event: gr.EventData) -> str:
-    """The catalogue entry that a button belongs to; empty if a forged event names none."""
-    data = event_payload(event)  # Gradio's attribute access fails unless this is an object
+    """Return the catalogue entry that a button belongs to; empty if a forged event names none."""
+    data = event_payload(event)  # Gradio's attribute access fails if this is not an object
     return str(data.get("name", "")) if isinstance(data, dict) else ""
 
 
 def model_choices(models: Mapping[str, Model], target: str) -> tuple[Choices, Choices]:
-    """The choices of a target, and of a draft for this target, with recommended drafts marked."""
+    """Return the choices of targets, and of drafts for this target, with recommended drafts marked."""
     targets = [(name, name) for name, model in models.items() if model.detokenizer]
     if target not in models:
         return targets, [(_NO_DRAFT, ""), *((name, name) for name in models)]
@@ -227,7 +227,7 @@ _TYPED_ID = (
 
 
 def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list[Control]:
-    """The controls, in the order of `PAIR_NAMES`, with these choices; they name the default pair."""
+    """Build the controls, in the order of `PAIR_NAMES`, with these choices and the default pair's values."""
     values = values_of(registry.default)
     usable = [(f"{name}: {title}", name) for name, title in registry.devices().items()]
     choices = {"target": targets, "draft": drafts, "device": usable, "draft_device": [(_SAME, ""), *usable]}
@@ -242,7 +242,7 @@ def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list
                 value=values[name],
                 label=title,
                 info=info,
-                # models may have changed since the page was built, and the registry looks each name up
+                # models may have changed since the page was built, and the registry looks up every name
                 allow_custom_value=name in titles,
                 filterable=name in titles,
                 elem_id=name,
@@ -265,12 +265,12 @@ def pair_controls(registry: Registry, targets: Choices, drafts: Choices) -> list
 
 
 class ModelsTab(NamedTuple):
-    """The controls that name a pair, in the order of `PAIR_NAMES`, and the pair in use as JSON."""
+    """Controls that name a pair, in the order of `PAIR_NAMES`, and the pair in use as JSON."""
 
     controls: list[Control]
     in_use: gr.Textbox
     list_after: Callable[[Any], Any]
-    """Takes an event; after it, the lists are brought up to date."""
+    """Function that updates the lists after an event."""
 
 
 def models_tab(
@@ -348,7 +348,7 @@ def _widgets(registry: Registry, pair: gr.State, header: gr.HTML, compare: Compa
 
 
 def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button]:
-    """Widgets that add a file of this machine."""
+    """Build the widgets that add a file of this machine."""
     with gr.Accordion("Add a model file…", open=False, elem_id="adding"):
         view("drop", elem_id="drop")
         place = gr.Textbox(
@@ -362,7 +362,7 @@ def _adding(registry: Registry) -> tuple[gr.Textbox, gr.Button]:
 
 
 def _connect_use(callbacks: ModelsCallbacks, shown: ModelsWidgets, stop: Stop) -> Any:
-    """Connect both kinds of button that use a pair; returns the event of the catalogue's."""
+    """Connect both kinds of button that use a pair; return the event of the catalogue's."""
     progress = [shown.message, shown.use, shown.cancel]
     inputs = [shown.pair, shown.prompt, shown.settings["engine"], *shown.controls]
     settings = [shown.prompt, *shown.settings.values()]
@@ -376,7 +376,7 @@ def _connect_use(callbacks: ModelsCallbacks, shown: ModelsWidgets, stop: Stop) -
 def _connect_downloads(
     callbacks: ModelsCallbacks, shown: ModelsWidgets, sent: list[Any], lists: list[Any], stop: Stop
 ) -> Any:
-    """Connect the buttons that look models up and download them; returns the event of a download."""
+    """Connect the buttons that look models up and download them; return the event of a download."""
     shown.offer.select(callbacks.look, outputs=shown.offer, **QUIET)
     shown.cancel_download.click(stop, **PRIVATE)
     return gr.on(

@@ -25,7 +25,7 @@ from specdemo.ui.views import heading, view
 from specdemo.worker import WithEngine
 
 SWEEP, COSTS = "Sweep", "Measure step costs"
-ALPHA = 0.7  # until a sweep has measured it
+ALPHA = 0.7  # until measured by a sweep
 _EMPTY = board_of({}, {})
 
 
@@ -58,7 +58,7 @@ class TuneCallbacks:
         measured: PairCosts | None,
         *values: Any,
     ) -> Iterator[list[Any]]:
-        """Sweep; updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
+        """Sweep; yield updates of message, board, recommendation, its button, costs, acceptance, and buttons."""
         check_session(session_open)
         idle, busy = job_buttons(SWEEP, busy=False), job_buttons(SWEEP, busy=True)
         prompts = [line.strip() for line in text.splitlines() if line.strip()]
@@ -89,7 +89,7 @@ class TuneCallbacks:
     def costs(
         self, request: gr.Request, session_open: bool, pair: ModelPair, engine: Any, acceptance: float
     ) -> Iterator[list[Any]]:
-        """Measure step costs; updates of message, board, costs, and buttons."""
+        """Measure step costs; yield updates of message, board, costs, and buttons."""
         check_session(session_open)
 
         def show(progress: Progress[Costs | None]) -> Any:
@@ -109,14 +109,14 @@ class TuneCallbacks:
 
 
 def after_sweep(found: Sweep, pair: ModelPair, measured: PairCosts | None) -> _SweepUpdate:
-    """Updates after a sweep: its recommendation, and the costs and acceptance that predictions need."""
+    """Return updates after a sweep: its recommendation, and the costs and acceptance that predictions need."""
     best, costs, alpha = found.recommendation.candidate, None, None
     if found.costs is not None:
         costs = PairCosts(pair, found.settings.engine, found.costs)
         costs = measured if measured is not None and measured.richer_than(costs) else costs
     if found.acceptance is not None and found.settings.strategy.drafter.sources == (
         "model",
-    ):  # predictions are for a draft
+    ):  # predictions are for a draft model
         alpha = round(found.acceptance, 2)
     return _SweepUpdate(
         best=best,
@@ -127,24 +127,24 @@ def after_sweep(found: Sweep, pair: ModelPair, measured: PairCosts | None) -> _S
 
 
 def reset_for(pair: ModelPair, prompts: str) -> list[Any]:
-    """Updates for another pair: its own examples, unless the visitor wrote prompts, and everything else empty."""
+    """Return updates for another pair: its own examples, unless the visitor wrote prompts; all else is cleared."""
     untouched = prompts in map(examples, get_args(Prompts))
     suited = examples(pair.target.prompts) if untouched else gr.skip()
     return [suited, "", _EMPTY, None, gr.update(visible=False), "", _EMPTY, None, ALPHA, *AS_MEASURED]
 
 
 def examples(kind: Prompts) -> str:
-    """Three examples of a kind, one per line."""
+    """Return three examples of a kind, one per line."""
     return "\n".join(bundled_prompts(kind)[:3])
 
 
 def update_prediction(measured: PairCosts | None, acceptance: float, draft: float, growth: float) -> Any:
-    """The board's prediction alone, which follows the sliders."""
+    """Return the board's prediction alone, which follows the sliders."""
     return gr.skip() if measured is None else prediction_board(measured, acceptance, WhatIf(draft, growth))
 
 
 def update_costs(measured: PairCosts | None, acceptance: float, draft: float, growth: float) -> Any:
-    """The whole board: measured costs and their predictions."""
+    """Return the whole board: measured costs and their predictions."""
     return gr.skip() if measured is None else costs_board(measured, acceptance, WhatIf(draft, growth))
 
 
@@ -152,7 +152,7 @@ CHARTS = ("speedup", "policies", "acceptance", "shares")
 
 
 class _Sweeping(NamedTuple):
-    """The sweep's options, buttons and board."""
+    """Options, buttons and board of the sweep."""
 
     prompts: gr.Textbox
     longest: gr.Slider
@@ -166,7 +166,7 @@ class _Sweeping(NamedTuple):
 
 
 class _StepCosts(NamedTuple):
-    """The step costs' buttons, the assumptions of predictions, and the board."""
+    """Buttons and board of the step costs, and the assumptions of predictions."""
 
     measure: gr.Button
     halt: gr.Button
@@ -277,7 +277,7 @@ def _connect_assumptions(costs: _StepCosts, assumed: list[Any]) -> None:
 
 
 def _what_if() -> tuple[gr.Slider, gr.Slider, list[gr.Button]]:
-    """Sliders for what-if step costs, and buttons that preset them."""
+    """Build sliders for what-if step costs, and buttons that preset them."""
     with gr.Row(elem_classes="controls"):
         draft = gr.Slider(
             0.1,
