@@ -1,12 +1,12 @@
 // Everything that depends on how Gradio builds its page: its markup, its buttons' texts, its words about the queue.
-// No other script does. `tests/ui/test_page_gradio.py` has a test for each, which says what a new release changed.
+// No other script does. `tests/long/test_page_gradio.py` has a test for each, which says what a new release changed.
 
 const PATIENCE = 5000; // milliseconds
 const RUN = "#run";
 const PROMPT = "#prompt textarea";
 const TAB = "button[role=tab]";
 
-/** @template {Element} E @param {string} selector @returns {E} */
+/** @template {HTMLElement} E @param {string} selector @returns {E} */
 const find = (selector) => /** @type {E} */ (document.querySelector(selector));
 
 /** A button by the id that the page gave it. @param {string} id @returns {HTMLButtonElement} */
@@ -124,6 +124,11 @@ export function queueWords(text) {
   const left = whole && passed ? Math.round(Number(whole) - Number(passed)) : 0;
   const turn = place === "1" ? "You are next" : `${Number(place) - 1} before you`;
   return left > 0 ? `${turn}, about ${left} s` : turn;
+}
+
+/** Open the first tab, Compare. */
+export function openCompare() {
+  find(TAB).click();
 }
 
 /** Report each start and end of a visitor's run, waiting included. @param {(busy: boolean) => void} changed */

@@ -64,3 +64,4 @@ export function toggleMore() {
 }
 
 export { saveMade } from "./files.js";
+export { openCompare } from "./gradio.js";

@@ -21,6 +21,7 @@ from specdemo.strategies import (
 )
 from specdemo.strategies import drafters as all_drafters
 from specdemo.strategies import policies as all_policies
+from specdemo.ui.gradio_inside import HIDDEN_CHOICE
 
 FIELDS = GenerationSettings.model_fields
 RUNTIME = RuntimeSettings.model_fields
@@ -113,7 +114,7 @@ def choices_css() -> str:
     The choices stay in the control, since Gradio refuses to restore a value that is not among them.
     """
     values = (*all_drafters(), *all_policies())
-    return "\n".join(f'.no-{value} label:has(input[value="{value}"]) {{ display: none; }}' for value in values)
+    return "\n".join(HIDDEN_CHOICE.format(value) for value in values)
 
 
 def classes(pair: ModelPair, engine: EngineName, drafter: str, policy: str) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ parts, to show what a new release changed. To upgrade: raise the pin, run those 
   the page's configuration.
 - `App.auth`, `tokens`, `cookie_id` and the cookies' names show whether a visitor has signed in.
 - `parse_options_header` of `python_multipart` gives the boundary between a form's parts, as Gradio reads it.
+- A radio button's label holds an input with its value (`HIDDEN_CHOICE`).
 - `EventData._data` holds the data that a script of the page sends with an event; `Api` is an input without a widget.
 """
 
@@ -38,6 +39,8 @@ from specdemo.ui import limits
 from specdemo.ui.limits import Mailboxes, size_of
 
 _SWEEP_SECONDS = 10.0
+HIDDEN_CHOICE = '.no-{0} label:has(input[value="{0}"]) {{ display: none; }}'
+"""CSS rule that hides a value of a radio group with the class `no-VALUE`."""
 
 
 class CheckedBlocks(gr.Blocks):

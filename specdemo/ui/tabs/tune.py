@@ -21,7 +21,7 @@ from specdemo.ui.events import ENGINE, PRIVATE, QUIET, Stop, check_session, job_
 from specdemo.ui.parts import alert, notice
 from specdemo.ui.session import Sessions
 from specdemo.ui.tabs.compare import APPLIED, CompareTab, apply_setting
-from specdemo.ui.views import heading, view
+from specdemo.ui.views import heading, script, view
 from specdemo.worker import WithEngine
 
 SWEEP, COSTS = "Sweep", "Measure step costs"
@@ -212,7 +212,7 @@ def tune_tab(
     swept.halt.click(stop("sweep"), **PRIVATE)
     costs.halt.click(stop("costs"), **PRIVATE)
     swept.use.click(apply_setting, best, [controls[name] for name in APPLIED], **PRIVATE).then(
-        None, js="() => document.querySelector('button[role=tab]').click()"
+        None, js=script("main.js", "openCompare")
     )
     _connect_assumptions(costs, assumed)
     of_a_pair = [swept.prompts, swept.message, swept.board, best, swept.use, costs.message, costs.board, *assumed]
