@@ -1,6 +1,8 @@
 """A strategy declares itself: page, terminal, sweep, benchmark and copied code follow from its class."""
 
 from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,14 +10,20 @@ import gradio as gr
 import pytest
 from pydantic import BaseModel, Field
 
+from specdemo.analysis.metrics import identical
 from specdemo.cli import main
 from specdemo.cli.options import check_effect
+from specdemo.decoding.indexes import Match, Table, TextIndex, index_of
+from specdemo.engines import load_engine
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import SettingsError, UsageError
 from specdemo.experiments.bench import available
 from specdemo.experiments.sweep import candidates
+from specdemo.measure.race import race
+from specdemo.models.pairs import bundled_pair
 from specdemo.presentation.code import FLAVOURS, code
 from specdemo.presentation.wording import in_words
+from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import (
     ENGINES,
@@ -201,3 +209,33 @@ def test_how_samples_are_judged_has_no_effect_in_greedy_decoding() -> None:
         SettingsError, match="The genai engine does not support verification block; choose the traced"
     ):
         GenerationSettings.checked(verification="block")
+
+
+class LastToken:
+    """Proposes the text's last token, again and again."""
+
+    def find(self, text: Sequence[int], limit: int) -> Match:
+        many = min(limit, 3)
+        return Match(1, (text[-1],) * many, (0.5,) * many, "lookup")
+
+    def matches(self, text: Sequence[int], limit: int) -> list[Match]:
+        return [self.find(text, limit)]
+
+    def update_strategy(self, strategy: Strategy) -> bool:
+        return isinstance(strategy, Parrot)
+
+
+@index_of.register
+def _(strategy: Parrot, table: Table | None = None) -> TextIndex:
+    return LastToken()
+
+
+@pytest.mark.openvino
+def test_it_decodes_with_the_proposer_that_is_registered_for_it() -> None:
+    with closing(load_engine("traced", bundled_pair())) as engine:
+        settings = GenerationSettings.checked(**CHOSEN, max_new_tokens=24)
+        *_, comparison = race(engine, "Once upon a time", settings)
+    assert isinstance(comparison, Comparison)
+    assert identical(comparison)
+    proposed = [draft.id for step in comparison.speculative.rounds for draft in step.proposed or ()]
+    assert len(proposed) >= 24

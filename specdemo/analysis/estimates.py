@@ -293,7 +293,11 @@ def _speedup(pairs: tuple[_Pair, ...], load: float, runs: int, *, passes: bool) 
     )
     ratios = np.log(plain) - np.log(speculative)  # per draw, by mean and trimmed mean; row 0 is no draw
     middle, apart = float(ratios[0].mean()), float(ratios[0, 0] - ratios[0, 1])
-    spread = float(ratios[1:].mean(axis=1).std(ddof=1)) * _student(blocks - 1) * np.sqrt(blocks / max(blocks - 1, 1))
+    spread = (
+        float(ratios[1:].mean(axis=1).std(ddof=1))
+        * student_quantile(blocks - 1)
+        * np.sqrt(blocks / max(blocks - 1, 1))
+    )
     step = float(np.exp(np.log(plain[0]).mean()))
     lengths = min(side.lengths for side in sides)
     floor = (_STATE + _STATE_SECONDS / step) ** 2 + (_STATE_LOAD * load) ** 2
@@ -382,7 +386,7 @@ class _Side:
         return np.where(number[:, None] > 0, times, times[0]), number  # a draw may have no step of the kind
 
 
-def _student(freedom: int) -> float:
+def student_quantile(freedom: int) -> float:
     """Return the 97.5th percentile of Student's t, within 1 % (Abramowitz and Stegun 1964, 26.7.5).
 
     Exact for 1 and 2 degrees of freedom.

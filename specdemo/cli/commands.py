@@ -30,7 +30,7 @@ def build_parser(load: EngineFactory = load_engine, effort: Effort = FULL) -> ar
     `load` loads the engines of commands; `effort` is the amount of work for a training.
     """
     called = "specdemo" if Path(sys.argv[0]).stem == "specdemo" else "python -m specdemo"
-    parser = _Parser(
+    parser = Parser(
         prog=called,
         usage=f"{called} COMMAND [OPTION …]",
         description="Does speculative decoding pay off here?",
@@ -57,7 +57,9 @@ def _by_topic(helps: Mapping[str, str]) -> Iterator[str]:
     yield "\nAll options of one: COMMAND --help"
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Parser whose errors are one sentence."""
+
     def error(self, message: str) -> NoReturn:
         """End with one sentence, without the usage, shortening any long argument that it repeats."""
         half = _LONGEST // 2
@@ -101,6 +103,11 @@ def _add_completion(commands: Commands) -> None:
         print(completion(options.shell, words_of(commands.choices)))
 
     parser.set_defaults(command=complete)
+
+
+def commands_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Return the parser of each command."""
+    return next(action.choices for action in parser._actions if isinstance(action.choices, Mapping))
 
 
 def words_of(parsers: Mapping[str, argparse.ArgumentParser]) -> dict[str, list[str]]:

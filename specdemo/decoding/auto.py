@@ -301,7 +301,7 @@ class AutoPolicy:
             self._rest(self._steps.round(1, 2, changed=True) - self._steps.plain)
 
     @property
-    def _dearer(self) -> float:
+    def dearer(self) -> float:
         """Cost of draft steps compared with passes, relative to the step costs."""
         return self._drafting.value / self._passing.value
 
@@ -318,7 +318,7 @@ class AutoPolicy:
             lookaheads = lookaheads[min(self.constant, self._steps.cap) - 1 :][:1]
         first, later = self.experience.first.value, self.experience.later.value
         tokens = 1 + first * (later ** np.arange(self._steps.cap)).cumsum()[lookaheads - 1]
-        drafting = (self._steps.first_draft + (lookaheads - 1) * self._steps.draft) * self._dearer
+        drafting = (self._steps.first_draft + (lookaheads - 1) * self._steps.draft) * self.dearer
         return float((tokens / (drafting + self._steps.passes[lookaheads])).max() * self._steps.plain)
 
     def _may_draft(self) -> bool:
@@ -384,7 +384,7 @@ class AutoPolicy:
             self.experience.earned.add(1, 1)
             return
         drafting, passing = self._expected(0 if copy else proposed, changed=changed)
-        seconds = (drafting * self._dearer + passing) / self._steps.plain
+        seconds = (drafting * self.dearer + passing) / self._steps.plain
         self.experience.earned.add(accepted + 1, seconds)
         if not copy:
             self._plain = 0
@@ -428,5 +428,5 @@ class AutoPolicy:
         return self._may_draft()
 
     def _price(self) -> None:
-        more = self._more[self._fed] + self._drafts * self._dearer
+        more = self._more[self._fed] + self._drafts * self.dearer
         self._needed = needed_chances(more / self._steps.plain, self.experience)

@@ -15,6 +15,7 @@ rejected proposal, never a wrong output.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from zipfile import BadZipFile
@@ -400,15 +401,28 @@ class Memory:
         return tree
 
 
+@singledispatch
 def index_of(strategy: Strategy, table: Table | None = None) -> TextIndex:
-    """Return the index for a strategy that copies from text."""
-    match strategy:
-        case Lookup(size, most):
-            return NgramIndex(size, most)
-        case Suffix(threshold, most, remembers):
-            return SuffixIndex(threshold, most, remembers=remembers, table=table)
-        case Both(size):
-            return NgramIndex(size)
-        case BothAuto(size):
-            return SuffixIndex(_LEAST, table=table, longest=size)
-    raise AssertionError(f"{strategy} has no index")
+    """Return the index for a strategy that copies from text. Register one for each such strategy."""
+    raise NotImplementedError(f"no index is registered for {strategy}")
+
+
+@index_of.register
+def _(strategy: Lookup, table: Table | None = None) -> TextIndex:
+    return NgramIndex(strategy.max_ngram_size, strategy.num_assistant_tokens)
+
+
+@index_of.register
+def _(strategy: Suffix, table: Table | None = None) -> TextIndex:
+    most, remembers = strategy.max_assistant_tokens, strategy.remember
+    return SuffixIndex(strategy.assistant_confidence_threshold, most, remembers=remembers, table=table)
+
+
+@index_of.register
+def _(strategy: Both, table: Table | None = None) -> TextIndex:
+    return NgramIndex(strategy.max_ngram_size)
+
+
+@index_of.register
+def _(strategy: BothAuto, table: Table | None = None) -> TextIndex:
+    return SuffixIndex(_LEAST, table=table, longest=strategy.max_ngram_size)

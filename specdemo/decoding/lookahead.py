@@ -6,6 +6,7 @@ since some tokens are easier to guess than others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import Protocol, TypeVar
 
 from specdemo.decoding.auto import AutoPolicy, Experience, Timing
@@ -123,31 +124,50 @@ class HeuristicPolicy(_Rigid):
             self.lookahead = max(self.lookahead - _HEURISTIC_LOSS, 1)
 
 
+@singledispatch
 def policy_for(
     strategy: Strategy, costs: Costs | None = None, experience: Experience | None = None
 ) -> LookaheadPolicy:
-    """Return the policy for a new request with a drafting strategy.
+    """Return the policy for a new request with a drafting strategy. Register one for each such strategy.
 
     The automatic lookahead starts from `experience` of earlier requests, and updates it.
 
     Raises:
         SettingsError: the strategy needs step costs, and none were measured.
     """
-    match strategy:
-        case Constant(lookahead):
-            return ConstantPolicy(lookahead)
-        case Both(num_assistant_tokens=lookahead):
-            costs = required(costs)
-            return AutoPolicy(costs, len(costs.verify), constant=lookahead, experience=experience)
-        case Confidence(threshold, cap):
-            return ConfidencePolicy(threshold, cap)
-        case Heuristic():
-            return HeuristicPolicy()
-        case Planned(lookaheads):
-            return PlannedPolicy(lookaheads)
-        case Auto(cap) | BothAuto(max_assistant_tokens=cap):
-            return AutoPolicy(required(costs), cap, experience=experience)
-    raise AssertionError(f"{strategy} has no policy")
+    raise NotImplementedError(f"no policy is registered for {strategy}")
+
+
+@policy_for.register
+def _(strategy: Constant, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+    return ConstantPolicy(strategy.num_assistant_tokens)
+
+
+@policy_for.register
+def _(strategy: Both, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+    costs = required(costs)
+    return AutoPolicy(costs, len(costs.verify), constant=strategy.num_assistant_tokens, experience=experience)
+
+
+@policy_for.register
+def _(strategy: Confidence, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+    return ConfidencePolicy(strategy.assistant_confidence_threshold, strategy.max_assistant_tokens)
+
+
+@policy_for.register
+def _(strategy: Heuristic, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+    return HeuristicPolicy()
+
+
+@policy_for.register
+def _(strategy: Planned, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+    return PlannedPolicy(strategy.lookaheads)
+
+
+@policy_for.register(Auto)
+@policy_for.register(BothAuto)
+def _(strategy: Auto | BothAuto, costs: Costs | None = None, experience: Experience | None = None) -> LookaheadPolicy:
+    return AutoPolicy(required(costs), strategy.max_assistant_tokens, experience=experience)
 
 
 def required(costs: Costs | None) -> Costs:

@@ -188,7 +188,7 @@ def race(
     with ExitStack() as opened:
         for runner in runners.values():
             opened.callback(runner.rounds.close)
-        warmed = yield from _warm_up(engine, runners, request, costs, stop)
+        warmed = yield from warm_up_sides(engine, runners, request, costs, stop)
         load = OtherLoad(engine.thoroughness.load_seconds)
         apart = engine.remote and not settings.at_once
         for group in [[runner] for runner in runners.values()] if apart else [list(runners.values())]:
@@ -227,7 +227,7 @@ def _sides(engine: Engine, request: Request) -> Iterator[tuple[Side, Request]]:
         yield side, request.plain if side == "plain" else request
 
 
-def _warm_up(
+def warm_up_sides(
     engine: Engine, runners: Mapping[Side, RaceSide], request: Request, costs: Costs | None, stop: Callable[[], bool]
 ) -> Generator[Phase, None, dict[Side, WarmUp]]:
     """Warm up both sides in turns; servers one after the other, since one may fail."""

@@ -210,7 +210,7 @@ def measure_forms(exact: Path, int8: Path, device: str, properties: dict[str, st
     began = perf_counter()
     blocks: list[list[list[float]]] = []  # seconds of a pass, by block, form and number of tokens
     while len(blocks) < _BLOCKS and (len(blocks) < 2 or perf_counter() - began < _SECONDS):
-        blocks.append([[_median_seconds(request, tokens) for tokens in _TOKENS] for request in requests])
+        blocks.append([[median_seconds(request, tokens) for tokens in _TOKENS] for request in requests])
     seconds = np.array(blocks)
     ratio = np.median(seconds[:, 0] / seconds[:, 1], axis=0).mean()
     figures = np.round(np.median(seconds, axis=0) * 1000, 2)
@@ -223,7 +223,7 @@ def _request(folder: Path, device: str, properties: dict[str, str]) -> openvino.
     return openvino.Core().compile_model(folder / "openvino_model.xml", device, properties).create_infer_request()
 
 
-def _median_seconds(request: openvino.InferRequest, tokens: int) -> float:
+def median_seconds(request: openvino.InferRequest, tokens: int) -> float:
     """Return the median seconds of passes over this many tokens, after a text."""
     request.reset_state()
     length, seconds = 0, []

@@ -358,7 +358,7 @@ def export(
     """
     task = ["--task", "text-generation-with-past", "--weight-format", weights, *options]
     with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".exporting-") as scratch:
-        if not _optimum("export", "openvino", "--model", str(model), *task, scratch, stop=stop):
+        if not optimum_cli("export", "openvino", "--model", str(model), *task, scratch, stop=stop):
             return False
         destination.mkdir()
         for file in Path(scratch).iterdir():
@@ -367,16 +367,22 @@ def export(
     return True
 
 
-def _optimum(*arguments: str, stop: Callable[[], bool]) -> bool:
+def optimum_cli(*arguments: str, stop: Callable[[], bool]) -> bool:
+    """Run optimum-cli; return False if `stop` returned True meanwhile.
+
+    Raises:
+        ConversionError: it failed.
+    """
     for ended in program([sys.executable, "-m", "optimum.commands.optimum_cli", *arguments], stop):
         if ended is not None:
             if ended.status:
-                raise ConversionError(_explained(arguments[3], ended.log))
+                raise ConversionError(explained(arguments[3], ended.log))
             return True
     return False
 
 
-def _explained(model: str, log: str) -> str:
+def explained(model: str, log: str) -> str:
+    """Return one sentence on why optimum-cli failed, from its log."""
     if "text2text-generation" in log:  # the task that optimum-intel offers instead
         return (
             f"{model} is an encoder–decoder model like T5, for which OpenVINO GenAI has no speculative decoding; "

@@ -322,7 +322,7 @@ def origin(model: Model, format_: Format, *, local: bool) -> Origin | None:
     """
     if model.path is None:  # read from JSON, which has only its name
         return Origin(model.name)
-    source = _source(model)
+    source = source_of(model)
     if format_ == "transformers":
         return Origin(source.repository) if source and source.repository and source.format == "convert" else None
     if model.path.is_file():
@@ -353,7 +353,7 @@ def _download(model: Model, source: Source | None) -> str:
     return f"hf download {source.repository} --local-dir {model.path.name if model.path else '.'}"
 
 
-def _source(model: Model) -> Source | None:
+def source_of(model: Model) -> Source | None:
     """Return the catalogue's source of a model, if it came from one."""
     return next((source for source in _sources() if local_folder(source) == model.path), None)
 

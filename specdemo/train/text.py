@@ -119,7 +119,7 @@ class Writer:
             return []
         _, _, rest = self._filled(_MARKS).partition(_MARKS[1])
         between, found, _ = rest.partition(_MARKS[2])
-        ids = self._encode(between) if found else []
+        ids = self.encode(between) if found else []
         return ids[1:] if ids and ids[0] in self.ends else []  # otherwise the template ends answers differently
 
     def _filled(self, turns: Sequence[str]) -> str:
@@ -139,7 +139,7 @@ class Writer:
         return [one.conversation() for one in chats if any(one.answered)]
 
     def _chat(self, prompt: Prompt, random: Random) -> _Chat:
-        ids = self._encode(self.before + prompt.text + self.after)[-LONGEST_PROMPT:]
+        ids = self.encode(self.before + prompt.text + self.after)[-LONGEST_PROMPT:]
         return _Chat(prompt.label, random.random() >= self.answers.greedy, ids)
 
     def _answer(self, chats: Sequence[_Chat], random: Random) -> None:
@@ -161,7 +161,7 @@ class Writer:
         made = self._questions([one.ids + self.between for one in chats], random, QUESTION // 2)
         going = [(chat, given or own) for chat, given, own in zip(chats, words, made, strict=True) if given or own]
         for chat, text in going:
-            chat.add(self.between + self._encode(text + self.after), answered=False)
+            chat.add(self.between + self.encode(text + self.after), answered=False)
         self._answer([chat for chat, _ in going], random)
         return chats
 
@@ -171,7 +171,7 @@ class Writer:
         found = [with_passage(random, passages) for _ in range(round(size * SHARES["passages"]) if passages else 0)]
         found += [from_pattern(random, texts) for _ in range(round(size * SHARES["patterns"]))]
         begun = [beginning(random) for _ in range(size)]
-        heads = [self._encode(self.before + start) for start in begun]
+        heads = [self.encode(self.before + start) for start in begun]
         for start, text in zip(begun, self._questions(heads, random, QUESTION), strict=True):
             asked = (start + text).strip()
             if text and len(found) < size and self.openings[_opening(asked)] < ALIKE:
@@ -210,7 +210,7 @@ class Writer:
         results = self.pipeline.generate(tensors, configs) if tensors else []
         return [list(result.m_generation_ids[0]) for result in results]
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         return [int(one) for one in self.tokenizer.encode(text, add_special_tokens=not self.chat).input_ids.data[0]]
 
     def decode(self, ids: Sequence[int]) -> str:

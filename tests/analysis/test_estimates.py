@@ -169,4 +169,4 @@ def test_nothing_to_compare() -> None:
 
 @pytest.mark.parametrize("freedom", [(1, 12.706), (2, 4.303), (3, 3.182), (7, 2.365), (30, 2.042), (1000, 1.962)])
 def test_student(freedom: tuple[int, float]) -> None:
-    assert estimates._student(freedom[0]) == pytest.approx(freedom[1], rel=0.01)
+    assert estimates.student_quantile(freedom[0]) == pytest.approx(freedom[1], rel=0.01)

@@ -11,7 +11,7 @@ import pytest
 
 from specdemo.analysis.predict import break_even, predict
 from specdemo.cli import doctor, main
-from specdemo.cli.commands import SHELLS, TOPICS, build_parser, completion, words_of
+from specdemo.cli.commands import SHELLS, TOPICS, build_parser, commands_of, completion, words_of
 from specdemo.cli.doctor import allows, block, folders, speculation
 from specdemo.errors import DeviceError
 from specdemo.models import machine
@@ -98,8 +98,8 @@ def test_a_system_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_command_has_its_topic() -> None:
-    commands = next(action.choices for action in build_parser()._actions if action.choices)
-    assert sorted(name for names in TOPICS.values() for name in names) == sorted(commands or ())
+    commands = commands_of(build_parser())
+    assert sorted(name for names in TOPICS.values() for name in names) == sorted(commands)
     text = build_parser().format_help()
     assert all(f"{topic}:" in text for topic in TOPICS)
 
@@ -122,8 +122,7 @@ def test_bash_completes_with_it(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash on this machine")
-    commands = next(action.choices for action in build_parser()._actions if action.choices)
-    lines = completion("bash", words_of(dict(commands or {})))
+    lines = completion("bash", words_of(commands_of(build_parser())))
     asked = 'COMP_WORDS=(specdemo compare --num-a); COMP_CWORD=2; _specdemo; echo "${COMPREPLY[@]}"'
     done = subprocess.run([bash, "-c", f"{lines}\n{asked}"], capture_output=True, text=True, check=True)
     assert done.stdout == "--num-assistant-tokens\n"

@@ -108,7 +108,7 @@ def test_step_costs_are_corrected_by_what_rounds_take() -> None:
     for _ in range(60):  # all of the machine is slower: nothing changes
         number = next(n for n in range(17) if not slower.goes_on(n, lambda: 0.8))
         slower.learn(number, max(number - 1, 1), number + 1, Timing(0.15 * number, 1.5))
-    assert slower._dearer == pytest.approx(1, abs=0.05)
+    assert slower.dearer == pytest.approx(1, abs=0.05)
 
 
 def test_experience_survives_as_json_and_saves_the_first_rounds() -> None:

@@ -32,7 +32,7 @@ from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
 from tests.support.fake_server import OVMS, SGLANG, VLLM, VLLM_EVENTS, Answer, chat, fake, models
 
-WARM_UP = "specdemo.measure.race._warm_up"
+WARM_UP = "specdemo.measure.race.warm_up_sides"
 TEXT = "The cat sat on the red mat"
 Answers = Mapping[str, Answer]
 

@@ -13,7 +13,7 @@ import pytest
 
 from specdemo.analysis.metrics import FORMULAS
 from specdemo.cli import experiments as command
-from specdemo.cli.commands import _Parser
+from specdemo.cli.commands import Parser
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.errors import FileError, SettingsError
 from specdemo.experiments import KINDS, report
@@ -114,7 +114,7 @@ def test_a_new_kind_has_reports_and_a_board(tmp_path: Path) -> None:
 
 
 def test_a_new_kind_is_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = _Parser()
+    parser = Parser()
     command.add_kind(parser.add_subparsers(), KIND)
     out = tmp_path / "lengths.json"
     options = parser.parse_args(

@@ -67,7 +67,7 @@ def optimum(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
         return True
 
     monkeypatch.setattr(module, "check_installed", lambda: None)
-    monkeypatch.setattr(module, "_optimum", run)
+    monkeypatch.setattr(module, "optimum_cli", run)
     return called
 
 
@@ -87,16 +87,16 @@ def test_a_failed_conversion_leaves_nothing(
         shutil.copytree(BUNDLED / "draft", arguments[-1], dirs_exist_ok=True)
         raise ConversionError("It broke; mend it.")
 
-    monkeypatch.setattr(module, "_optimum", fail)
+    monkeypatch.setattr(module, "optimum_cli", fail)
     with pytest.raises(ConversionError, match="It broke"):
         convert("org/tiny", "int8", tmp_path / "out")
-    monkeypatch.setattr(module, "_optimum", lambda *arguments, stop: False)
+    monkeypatch.setattr(module, "optimum_cli", lambda *arguments, stop: False)
     assert convert("org/tiny", "int8", tmp_path / "out") is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_the_exporter_says_becomes_one_sentence() -> None:
-    explained = module._explained
+    explained = module.explained
     assert "--trust-remote-code" in explained("a/b", "ValueError: set `trust_remote_code=True`")
     assert "encoder–decoder" in explained("a/b", "ValueError: … only supports the tasks text2text-generation for t5")
     assert "accept its licence" in explained("a/b", "Cannot access gated repo for url …")

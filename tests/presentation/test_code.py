@@ -300,14 +300,14 @@ def test_a_visitor_from_elsewhere_does_not_learn_paths(tiny: ModelPair) -> None:
 
 def test_a_catalogues_model_is_named_by_its_repository(monkeypatch: pytest.MonkeyPatch, tiny: ModelPair) -> None:
     source = find("smollm2").target
-    monkeypatch.setattr("specdemo.models.library._source", lambda model: source)
+    monkeypatch.setattr("specdemo.models.library.source_of", lambda model: source)
     lines = code("llama.cpp", tiny, GenerationSettings(drafter="lookup"), PROMPT)
     assert (
         f"# hf download {source.repository} {source.file} --local-dir ., or from the package {source.package}"
         in lines
     )
     original = source.model_copy(update={"format": "convert", "repository": "someone/model"})
-    monkeypatch.setattr("specdemo.models.library._source", lambda model: original)
+    monkeypatch.setattr("specdemo.models.library.source_of", lambda model: original)
     assert "vllm serve someone/model" in code("vllm", tiny, GenerationSettings(), PROMPT)
     assert "from_pretrained('someone/model')" in code("transformers", tiny, GenerationSettings(), PROMPT)
 

@@ -210,7 +210,7 @@ class Scripted(Writer):
     def _write(self, starts: Sequence[list[int]], configs: list[Any]) -> list[list[int]]:
         self.read: list[list[int]] = [*getattr(self, "read", []), *starts]
         end = min(self.ends)
-        return [[*self._encode("a b a b"), end] for _ in starts]
+        return [[*self.encode("a b a b"), end] for _ in starts]
 
 
 def test_chats_go_on_for_up_to_three_turns(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_chats_go_on_for_up_to_three_turns(tmp_path: Path) -> None:
     turns = [int((np.diff(one.answered.astype(int)) == 1).sum()) for one in batch]
     assert {*turns} == {1, 2, 3}
     for one in batch:
-        answer = [*writer._encode("a b a b"), min(writer.ends)]
+        answer = [*writer.encode("a b a b"), min(writer.ends)]
         assert one.ids[one.answered].tolist() == answer * (int(one.answered.sum()) // len(answer))
         assert one.ids[: one.prompt].tolist() in writer.read
     made_up = [writer.decode(one.ids[: one.prompt].tolist()) for one in batch if one.label.source == "target"]

@@ -22,7 +22,7 @@ from specdemo.ui.registry import Registry
 from specdemo.ui.session import Sessions, Visitors
 from specdemo.ui.tabs.compare import CompareCallbacks, restore_chat
 from specdemo.ui.tabs.experiments import suite_name
-from specdemo.ui.tabs.models import _name
+from specdemo.ui.tabs.models import name_of
 from specdemo.worker import Worker
 
 FORGED: dict[type[gr.components.Component], tuple[Any, ...]] = {
@@ -130,7 +130,7 @@ def test_too_few_values_are_refused_and_so_is_what_only_the_browser_handles(page
 
 @pytest.mark.parametrize("data", [None, 1, "name", ["name"], {}, {"name": ["a"]}, {"_data": 1}], ids=str)
 def test_a_forged_event_names_no_entry_of_the_catalogue(data: Any) -> None:
-    assert _name(gr.EventData(None, data)) in ("", "['a']")
+    assert name_of(gr.EventData(None, data)) in ("", "['a']")
 
 
 @pytest.mark.parametrize("saved", ["null", "[1]", "{", '{"seed": 1}', '{"prompt": "\\ud800"}', "[" * 100_000])

@@ -78,7 +78,7 @@ class ModelsCallbacks:
         """Load a pair from the catalogue on the devices that the controls name."""
         chosen = dict(zip(PAIR_NAMES, values, strict=True))
         try:
-            names = self._registry.names_of(_name(event))
+            names = self._registry.names_of(name_of(event))
         except SpecdemoError as error:
             yield self._message(alert(error), busy=False)
             return
@@ -129,7 +129,7 @@ class ModelsCallbacks:
     ) -> Iterator[Updates]:
         """Download an entry's models, or the model that was looked up."""
         shown = self._shown
-        for message in self._registry.download(str(request.session_hash), _name(event)):
+        for message in self._registry.download(str(request.session_hash), name_of(event)):
             yield {shown.progress: message, shown.cancel_download: gr.update(visible=True)}
         yield {shown.cancel_download: gr.update(visible=False)} | self.refresh(target, listed)
 
@@ -188,7 +188,7 @@ class ModelsCallbacks:
 
     def look(self, event: gr.EventData) -> Iterator[str]:
         """Look up a typed model on the Hub."""
-        yield from self._registry.look(_name(event))
+        yield from self._registry.look(name_of(event))
 
 
 def _defaults(target: Model | None) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _defaults(target: Model | None) -> dict[str, Any]:
     return runtime_of(target).model_dump(include=set(_DEFAULTED))
 
 
-def _name(event: gr.EventData) -> str:
+def name_of(event: gr.EventData) -> str:
     """Return the catalogue entry that a button belongs to; empty if a forged event names none."""
     data = event_payload(event)  # Gradio's attribute access fails if this is not an object
     return str(data.get("name", "")) if isinstance(data, dict) else ""
