@@ -23,7 +23,7 @@ from specdemo.engines.base import Engine
 from specdemo.engines.server import served_pair
 from specdemo.errors import UnknownNameError, UsageError
 from specdemo.experiments import bench as benchmark
-from specdemo.experiments import load as concurrency
+from specdemo.experiments import load as loading
 from specdemo.experiments.plan import Kind, Plan, run_with_extras
 from specdemo.experiments.plan import run as run_plan
 from specdemo.experiments.suites import chosen_tasks
@@ -378,16 +378,16 @@ def load_test(
     pair: Pair | Name,
     prompts: Name | None = None,
     *,
-    levels: Sequence[int] = concurrency.LEVELS,
+    concurrency: Sequence[int] = loading.LEVELS,
     lookaheads: Sequence[int] = (),
-    limit: int | None = concurrency.KIND.limit,
-    repeats: int = concurrency.KIND.repeats.first,
+    limit: int | None = loading.KIND.limit,
+    repeats: int = loading.KIND.repeats.first,
     seed: int = 0,
     memory: bool = True,
     on_progress: OnProgress | None = None,
     **settings: Any,
 ) -> Experiment:
-    """Measure the speedup at each concurrency in `levels`, for one strategy or for each lookahead in `lookaheads`.
+    """Measure the speedup at each `concurrency`, for one strategy or for each lookahead in `lookaheads`.
 
     `prompts` is a JSON Lines file, or the bundled suite by default, of which at most `limit` are used. With `memory`,
     memory use is measured as well. `on_progress` is called with a `Progress` after every block.
@@ -395,8 +395,8 @@ def load_test(
     Raises:
         SpecdemoError: the load test cannot be run, or failed; the message says what to do.
     """
-    options = {"repeats": repeats, "seed": seed, "levels": levels, "lookaheads": lookaheads}
-    return _experiment(concurrency.KIND, pair, prompts, limit, settings, options, memory, on_progress)
+    options = {"repeats": repeats, "seed": seed, "levels": concurrency, "lookaheads": lookaheads}
+    return _experiment(loading.KIND, pair, prompts, limit, settings, options, memory, on_progress)
 
 
 def _experiment(

@@ -155,7 +155,7 @@ def test_a_sweep_a_benchmark_and_a_load_run_end_in_reports(pair: specdemo.Pair, 
     suite.write_text(json.dumps({"prompt": PROMPT}) + "\n")
     found = specdemo.bench(pair, suite, methods=["genai constant"], repeats=1, hardware=False, max_new_tokens=24)
     assert len(found.report.tables["table"].rows) >= 1
-    loaded = specdemo.load_test(pair, suite, levels=[1, 2], repeats=1, memory=False, max_new_tokens=24)
+    loaded = specdemo.load_test(pair, suite, concurrency=[1, 2], repeats=1, memory=False, max_new_tokens=24)
     assert loaded._repr_html_().startswith("<iframe")
     with pytest.raises(UsageError, match="choose from"):
         loaded.figure("nothing")
@@ -167,7 +167,7 @@ def test_a_load_run_asks_only_the_first_turn_of_a_chat(tmp_path: Path) -> None:
     suite, out = tmp_path / "chats.jsonl", tmp_path / "load.json"
     suite.write_text(json.dumps({"question_id": 1, "category": "chat", "turns": [PROMPT, "And then?"]}) + "\n")
     with specdemo.Pair(chatting, engines=scripted_app.load) as pair:
-        loaded = specdemo.load_test(pair, suite, levels=[1, 2], repeats=1, memory=False, max_new_tokens=24)
+        loaded = specdemo.load_test(pair, suite, concurrency=[1, 2], repeats=1, memory=False, max_new_tokens=24)
     loaded.to_json(out)
     assert [task["prompt"] for task in json.loads(out.read_text())["tasks"]] == [PROMPT]
 
