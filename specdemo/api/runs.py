@@ -23,9 +23,9 @@ from specdemo.presentation.charts import (
     lookahead_figure,
     timeline,
 )
+from specdemo.presentation.conclusion import headline
 from specdemo.presentation.figures import figures
 from specdemo.presentation.share import FILE_KINDS
-from specdemo.presentation.verdict import headline
 from specdemo.records import SIDES, Comparison
 
 _MOST_BYTES = 2**26

@@ -259,4 +259,4 @@ def _print_report(report: PairReport) -> None:
         console.print("Tokenizers: identical." if report.same_tokenizer else "Tokenizers: different.")
     for engine in report.engines:
         needed, free = in_units(engine.memory_needed), in_units(report.memory_free)
-        console.print(escape(f"{engine.verdict} Memory: up to {needed} (estimate), {free} free."))
+        console.print(escape(f"{engine.summary} Memory: up to {needed} (estimate), {free} free."))

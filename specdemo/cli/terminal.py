@@ -22,8 +22,8 @@ from specdemo.experiments.report import Report, write
 from specdemo.experiments.report import Table as Listed
 from specdemo.files import write_json
 from specdemo.presentation import explain
+from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.figures import figures
-from specdemo.presentation.verdict import verdict
 from specdemo.presentation.wording import PieceKind, pieces_of, prompt_of
 from specdemo.records import Comparison, Model, Run
 
@@ -44,7 +44,7 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
     console.print(Panel(prompt + Text(comparison.plain.text), title="plain", title_align="left"))
     console.print(Panel(prompt + coloured(comparison.speculative), title="speculative", title_align="left"))
     console.print(legend(comparison))
-    conclusion = verdict(comparison)
+    conclusion = conclude(comparison)
     beside = filter(None, (conclusion.difference, conclusion.ceiling))
     console.print(
         Text(conclusion.headline + ".", style="bold"), Text(conclusion.sentence), *(f"({each})" for each in beside)
@@ -58,8 +58,8 @@ def print_comparison(console: Console, comparison: Comparison, *, explained: boo
             console.print(Text(sentences))
             for line in lines:  # commands to copy, so only the terminal wraps them
                 console.print(Text(line), soft_wrap=True)
-    elif conclusion.doubt is not None:
-        console.print(Text(conclusion.doubt, "dark_orange"))
+    elif conclusion.warning is not None:
+        console.print(Text(conclusion.warning, "dark_orange"))
     for note in (explain.made_by(comparison), *(explain.notes(comparison) if explained else [_MORE])):
         console.print(Text(note, "dim"))
 

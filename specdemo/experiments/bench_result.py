@@ -29,7 +29,7 @@ from specdemo.experiments.trials import ALL, Cell, TrialResult, by_length, cells
 from specdemo.measure.hardware import MEBIBYTE, Bound, MemoryUse
 from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import SPEED_COLUMNS, number, percent, speed_cells
-from specdemo.presentation.warnings import doubts_of
+from specdemo.presentation.warnings import warnings_of
 from specdemo.presentation.wording import common_words
 from specdemo.records import Record, Trial
 from specdemo.settings import GenerationSettings
@@ -117,9 +117,9 @@ def opening(result: Bench) -> Iterator[str]:
     overall = [cell for cell in found if cell.task == ALL]
     yield conclusion(overall)
     for cell in found:
-        for doubt in doubts_of(cell):
-            if cell.task == ALL or doubt.kind == "above τ":
-                yield f"{cell.name}, {cell.task}: {doubt.reason}"
+        for warning in warnings_of(cell):
+            if cell.task == ALL or warning.kind == "above τ":
+                yield f"{cell.name}, {cell.task}: {warning.reason}"
     yield from measured_on(result.date, next((facts.environment for facts in result.engines.values()), None))
     header = result.header
     yield (

@@ -12,7 +12,7 @@ from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Report, Table, fit_axis, times, whiskers
 from specdemo.presentation.charts import base_figure, plain_line
 from specdemo.presentation.figures import milliseconds, number, percent
-from specdemo.presentation.warnings import doubts_of
+from specdemo.presentation.warnings import warnings_of
 from specdemo.presentation.wording import shared_words
 from specdemo.records import Costs, Environment, ModelPair, Record
 from specdemo.settings import GenerationSettings
@@ -152,11 +152,11 @@ def remarks(sweep: Sweep) -> Iterator[str]:
     device = "" if sweep.environment is None else f" on {sweep.environment.device}"
     yield f"{sweep.pair.name}{device}: {shared_words(sweep.settings)}."
     if sweep.fresh is not None:
-        yield from (doubt.reason for doubt in doubts_of(sweep.fresh))
+        yield from (warning.reason for warning in warnings_of(sweep.fresh))
     for point in sweep.points:
-        for doubt in doubts_of(point):
-            if doubt.kind == "above τ":
-                yield f"{point.candidate.name.capitalize()}: {doubt.reason}"
+        for warning in warnings_of(point):
+            if warning.kind == "above τ":
+                yield f"{point.candidate.name.capitalize()}: {warning.reason}"
 
 
 def notes(sweep: Sweep) -> Iterator[str]:

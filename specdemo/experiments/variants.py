@@ -23,7 +23,7 @@ from specdemo.experiments.plan import Kind, Option, Range, begin
 from specdemo.experiments.report import Chart, Line, Report, Table, measured_on, speedup_lines, times
 from specdemo.experiments.trials import ALL, Cell, TrialPlan, TrialResult, TrialRow, cell_of, problems
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
-from specdemo.presentation.warnings import doubts_of
+from specdemo.presentation.warnings import warnings_of
 from specdemo.presentation.wording import common_words, length_words
 from specdemo.records import ModelPair, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
@@ -111,7 +111,7 @@ class Variants(TrialResult):
             title=f"{self.title} of {self.header.pair.name}",
             opening=[
                 self.conclusion(),
-                *(f"{point.value}: {doubt.reason}" for point in points for doubt in doubts_of(point.cell)),
+                *(f"{point.value}: {warning.reason}" for point in points for warning in warnings_of(point.cell)),
                 *measured_on(self.date, environment),
                 f"Settings: {self.words_of(self.header.settings)}; {times(len(self.tasks), 'prompt')}, "
                 f"{times(self.repeats, 'repeat')}.",

@@ -59,10 +59,10 @@ class EngineReport(Record):
     reason: str | None = None
 
     @property
-    def verdict(self) -> str:
+    def summary(self) -> str:
         """The report in a sentence or two."""
-        verdict = "can run this pair." if self.can_run else "cannot run this pair:"
-        return f"{self.engine} engine: {verdict} {self.reason or ''}".rstrip()
+        able = "can run this pair." if self.can_run else "cannot run this pair:"
+        return f"{self.engine} engine: {able} {self.reason or ''}".rstrip()
 
 
 class PairReport(Record):

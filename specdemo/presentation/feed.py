@@ -15,9 +15,9 @@ from specdemo.analysis import metrics
 from specdemo.analysis.metrics import Thinking
 from specdemo.files import json_text
 from specdemo.presentation import explain, schema
+from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.figures import figures_html, grounds_html
 from specdemo.presentation.html import Markdown, conversation_html, round_html
-from specdemo.presentation.verdict import verdict
 from specdemo.presentation.wording import is_chat, run_words
 from specdemo.records import SIDES, Comparison, Round, Side, Slice, Turn
 from specdemo.settings import GenerationSettings
@@ -150,7 +150,7 @@ def _line(run: str, at: int, kind: str, event: dict[str, Any]) -> str:
 
 
 def _end(comparison: Comparison) -> dict[str, Any]:
-    conclusion = verdict(comparison)
+    conclusion = conclude(comparison)
     return {
         "headline": conclusion.headline,
         "tone": conclusion.tone,

@@ -27,10 +27,10 @@ from specdemo.errors import FileError
 from specdemo.files import ASSETS, colours
 from specdemo.presentation import schema
 from specdemo.presentation.charts import race_figures
+from specdemo.presentation.conclusion import conclude, headline
 from specdemo.presentation.explain import agreement, made_by
 from specdemo.presentation.feed import feed_of
 from specdemo.presentation.html import table_html
-from specdemo.presentation.verdict import headline, verdict
 from specdemo.presentation.wording import pieces, prompt_of
 from specdemo.records import SIDES, Comparison, Side
 
@@ -140,7 +140,7 @@ class _Canvas:
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
-        self._conclusion = verdict(comparison)
+        self._conclusion = conclude(comparison)
         self._texts = {side: _Text(comparison, side) for side in SIDES}
         self.seconds = max(text.done[-1] for text in self._texts.values())
         self._goal = max(text.tokens[-1] for text in self._texts.values())

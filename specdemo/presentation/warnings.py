@@ -64,7 +64,7 @@ _CHIPS: dict[Kind, str] = {
 _RANKS = {kind: rank for rank, kind in enumerate(_CHIPS)}
 
 
-class Caution(NamedTuple):
+class RunWarning(NamedTuple):
     """A warning: its kind, and the reason as a sentence. `detail` is added to the chip."""
 
     kind: Kind
@@ -82,11 +82,11 @@ class Caution(NamedTuple):
         return _RANKS[self.kind]
 
 
-def warnings(comparison: Comparison) -> Iterator[Caution]:
+def warnings(comparison: Comparison) -> Iterator[RunWarning]:
     """Yield the warnings about a comparison."""
     speedup = of_comparison(comparison)
     if reason := fault(comparison):
-        yield Caution("fault", reason)
+        yield RunWarning("fault", reason)
     loads = [comparison.other_load, *(trial.other_load for trial in comparison.repeats)]
     load = max((share for share in loads if share is not None), default=None)
     if speedup is not None:
@@ -94,7 +94,7 @@ def warnings(comparison: Comparison) -> Iterator[Caution]:
     yield from _of_load(load)
     for side, warm_up in (comparison.warm_up or {}).items():
         if not warm_up.steady:
-            yield Caution(
+            yield RunWarning(
                 "still warming up",
                 f"The {side} side was still getting faster when its warm-up ended after {warm_up.seconds:.0f} s, "
                 "so it may look slower than it is; run again.",
@@ -108,21 +108,21 @@ def warnings(comparison: Comparison) -> Iterator[Caution]:
     if found is not None:
         times = (len(tokens) - found.start) // found.period
         what = "token" if found.period == 1 else f"{found.period} tokens"
-        yield Caution(
+        yield RunWarning(
             "loop",
             f"From token {found.start + 1} on, the output repeats the same {what}, {times} times in all. Repetition "
             "is easy to guess, so this speedup says little about other texts.",
         )
 
 
-def causes(comparison: Comparison) -> Iterator[Caution]:
+def causes(comparison: Comparison) -> Iterator[RunWarning]:
     """Yield warnings about the pair, or how it is loaded, that explain why speculation does not pay off."""
     pair, costs, by_model = comparison.pair, comparison.costs, comparison.settings.strategy.drafter.model
     yield from _of_outcomes(comparison, by_model=by_model)
     if costs is not None:
         yield from _of_steps(costs, by_model=by_model)
     if any(name in pair.target.architecture.lower() for name in _EXPERTS):
-        yield Caution(
+        yield RunWarning(
             "experts",
             "The target is a mixture of experts. A pass over several tokens reads the experts that each of them "
             "needs, so it costs more than in other models, and speculation gains less, or nothing.",
@@ -130,18 +130,18 @@ def causes(comparison: Comparison) -> Iterator[Caution]:
     environment, runtime = comparison.environment, pair.runtime
     by_tree = isinstance(comparison.settings.strategy, Tree)
     if by_tree and environment.device == "CPU" and metrics.identical(comparison):
-        yield Caution("trees on a CPU", f"{TREES}; in this run they were identical.")
+        yield RunWarning("trees on a CPU", f"{TREES}; in this run they were identical.")
     if by_model and pair.draft is not None and not runtime.draft_device and not environment.served:
         target, draft = environment.device, environment.draft_device
         if target != draft:
-            yield Caution(
+            yield RunWarning(
                 "draft device",
                 f"The draft runs on {draft}, but the target on {target}, though no device was chosen for the draft. "
                 "Choose one, or another device for both.",
             )
 
 
-def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]:
+def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[RunWarning]:
     """Warn if nothing was accepted, though enough rounds were judged."""
     rounds, pair = comparison.speculative.rounds, comparison.pair
     judged = sum(any(draft.verdict is not Verdict.DISCARDED for draft in step.proposed or ()) for step in rounds)
@@ -165,18 +165,18 @@ def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[Caution]
         again = " Loaded again, it is the same."
     elif comparison.settings.engine == "genai" and not comparison.environment.served:
         why += " Or the load is at fault (openvino.genai issue 4425): restart specdemo and compare."
-    yield Caution(
+    yield RunWarning(
         "nothing accepted",
         f"Not one proposal was accepted in {judged} rounds, which is rare even for a poor draft.{again} {why}",
     )
 
 
-def _of_counters(comparison: Comparison) -> Iterator[Caution]:
+def _of_counters(comparison: Comparison) -> Iterator[RunWarning]:
     """Warn if GenAI's counters differ from the replay over the same tokens."""
     counters, ours = comparison.counters, metrics.proposed_and_accepted(comparison.speculative)
     if counters is None or ours is None or not counters.same or ours == (counters.proposed, counters.accepted):
         return
-    yield Caution(
+    yield RunWarning(
         "counts differ",
         f"GenAI counts {counters.proposed} proposals, {counters.accepted} accepted; the rounds shown here have "
         f"{ours[0]}, {ours[1]} accepted (both without the last round). So a replayed round may be wrong; tokens "
@@ -184,21 +184,21 @@ def _of_counters(comparison: Comparison) -> Iterator[Caution]:
     )
 
 
-def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Caution]:
+def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[RunWarning]:
     """Warn if speculation could gain nothing even if every proposal were accepted, and name the steps to blame."""
     free, drafted, cost = predict(costs, 1.0, free=True), predict(costs, 1.0), metrics.draft_cost(costs)
     slower = "Even if every proposal were accepted, plain decoding would be faster:"
     by_passes = free is not None and not free.best
     by_both = by_model and drafted is not None and not drafted.best
     if by_both and not by_passes and cost is not None and cost > _SLOW:
-        yield Caution(
+        yield RunWarning(
             "slow draft",
             f"{slower} a draft step takes {cost:.2f} times as long as a plain step. Choose a much smaller draft, "
             "or a faster device for it.",
         )
     elif by_passes or by_both:
         tokens = len(costs.verify)
-        yield Caution(
+        yield RunWarning(
             "no gain possible",
             f"{slower} a pass over {tokens} tokens takes {metrics.verify_cost(costs, tokens) or 0:.1f} times as long "
             "as a plain step. Such a target is limited by arithmetic, not by memory; more threads, or another "
@@ -206,25 +206,25 @@ def _of_steps(costs: Costs, *, by_model: bool) -> Iterator[Caution]:
         )
 
 
-def doubts_of(summary: Summary) -> Iterator[Caution]:
+def warnings_of(summary: Summary) -> Iterator[RunWarning]:
     """Yield the warnings about a summary of trials."""
     yield from _impossible(summary.speedup, summary.mean_accepted_length)
     reason = too_wide(summary.speedup)
     if reason is not None:
-        yield Caution("too wide", reason)
+        yield RunWarning("too wide", reason)
     elif summary.speedup.includes_one:
-        yield Caution("includes 1", f"The {summary.speedup.ends} includes 1, so neither side is clearly faster.")
+        yield RunWarning("includes 1", f"The {summary.speedup.ends} includes 1, so neither side is clearly faster.")
     yield from _of_load(summary.other_load)
 
 
-def _impossible(speedup: Interval, length: float | None) -> Iterator[Caution]:
+def _impossible(speedup: Interval, length: float | None) -> Iterator[RunWarning]:
     if length is not None and speedup.impossible:
         why = (
             "every target pass committed a single token, as in plain decoding, so speculation cannot have saved time"
             if length <= 1
             else "a round commits no more tokens than that, and hardly takes less time than a plain step"
         )
-        yield Caution(
+        yield RunWarning(
             "above τ",
             f"A speedup of {speedup.middle:.2f}× is more than τ = {length:.2f} allows: {why}. The plain runs were "
             "probably slowed down by something else; measure again.",
@@ -251,17 +251,17 @@ def busy(share: float | None) -> str | None:
     )
 
 
-def _of_load(share: float | None) -> Iterator[Caution]:
+def _of_load(share: float | None) -> Iterator[RunWarning]:
     reason = busy(share)
     if share is not None and reason is not None:
-        yield Caution("other load", reason, f"other programs used {percent(share)} of the processor")
+        yield RunWarning("other load", reason, f"other programs used {percent(share)} of the processor")
 
 
-def _of_costs(costs: Costs) -> Iterator[Caution]:
+def _of_costs(costs: Costs) -> Iterator[RunWarning]:
     passes = [(metrics.verify_cost(costs, n) or 1.0, n) for n in range(2, len(costs.verify) + 1)]
     least, tokens = min(passes, default=(1.0, 0))
     if least < _BELOW:
-        yield Caution(
+        yield RunWarning(
             "v(n) below 1",
             f"A pass over {tokens} tokens seemed to take {least:.2f} of one over a single token. A v({tokens}) below "
             "1 cannot be: something else slowed the machine down while step costs were measured.",

@@ -279,5 +279,5 @@ def _remarks(report: PairReport) -> list[str]:
             lines.append("A server runs it, so it takes no memory here.")
             continue
         needed = in_units(engine.memory_needed)
-        lines.append(f"{engine.verdict} It needs up to {needed} of memory (estimate); {free} is free.")
+        lines.append(f"{engine.summary} It needs up to {needed} of memory (estimate); {free} is free.")
     return lines

@@ -26,8 +26,8 @@ from specdemo.measure.closed_loop import NamedRequest, serve
 from specdemo.measure.race import race, run_alone
 from specdemo.models.pairs import initial_settings
 from specdemo.presentation import explain, schema
+from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.figures import figures
-from specdemo.presentation.verdict import verdict
 from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
 from tests.support.fake_server import OVMS, SGLANG, VLLM, VLLM_EVENTS, Answer, chat, fake, models
@@ -280,7 +280,7 @@ def test_one_server_runs_alone() -> None:
     comparison = compare(None, VLLM)
     assert (comparison.plain.finish_reason, comparison.speculative.text) == ("absent", TEXT)
     assert metrics.speedup(comparison) is None
-    assert "no plain server" in verdict(comparison).sentence
+    assert "no plain server" in conclude(comparison).sentence
     assert compare(VLLM, None).plain.text == TEXT
 
 

@@ -15,9 +15,9 @@ from specdemo.errors import EngineError
 from specdemo.measure.race import find_divergence, race, run_alone
 from specdemo.models.catalogue import Defaults
 from specdemo.presentation import schema
+from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.explain import divergence_reason
 from specdemo.presentation.figures import grounds_html
-from specdemo.presentation.verdict import verdict
 from specdemo.presentation.warnings import warnings
 from specdemo.records import Alternative, Comparison, Divergence, Request
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling
@@ -42,7 +42,7 @@ def test_a_near_tie_is_harmless_and_says_so() -> None:
     assert "by up to 2 % of themselves" in reason
     assert "a near-tie, which rounding decides: harmless" in reason
     assert "--precision f32" in reason
-    assert reason in verdict(comparison).why[-1]
+    assert reason in conclude(comparison).why[-1]
     assert schema.from_json(schema.to_json(comparison)).divergence == found
 
 
@@ -56,11 +56,11 @@ def test_what_rounding_cannot_explain_is_a_fault_with_the_line_that_reproduces_i
     )
     assert not apart.near_tie
     parted = comparison.model_copy(update={"divergence": apart})
-    conclusion = verdict(parted)
+    conclusion = conclude(parted)
     assert conclusion.chip == "outputs differ: a fault"
-    assert conclusion.doubt is not None
-    assert "“ over” 62 % (plain) and “ otherwise” 11 %" in conclusion.doubt
-    assert "no tie: engine or model is at fault" in conclusion.doubt
+    assert conclusion.warning is not None
+    assert "“ over” 62 % (plain) and “ otherwise” 11 %" in conclusion.warning
+    assert "no tie: engine or model is at fault" in conclusion.warning
     assert len([paragraph for paragraph in conclusion.why if "at fault" in paragraph]) == 1
     names = "--target scripted --draft scripted"
     command = f"python -m specdemo compare Say {names} --num-assistant-tokens 3 --no-apply-chat-template"

@@ -11,8 +11,8 @@ from playwright.sync_api import BrowserContext, expect
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.files import colours
 from specdemo.measure.race import race
+from specdemo.presentation.conclusion import conclude, headline
 from specdemo.presentation.share import HEIGHT, WIDTH, moving_picture, replay, verdict_picture
-from specdemo.presentation.verdict import headline, verdict
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from tests.support.browser import WAIT
@@ -91,7 +91,7 @@ def test_pictures() -> None:
 
 def test_at_the_end_of_pictures_bars_are_as_long_as_the_seconds_they_name() -> None:
     comparison = compare(max_new_tokens=120)
-    seconds = verdict(comparison).seconds
+    seconds = conclude(comparison).seconds
     assert seconds is not None
     image = Image.open(BytesIO(verdict_picture(comparison))).convert("RGB")
     lengths = [

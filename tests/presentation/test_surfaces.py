@@ -15,10 +15,10 @@ from specdemo.analysis.estimates import Speedup, of_comparison, of_trials, summa
 from specdemo.cli.terminal import print_comparison
 from specdemo.experiments.sweep_result import Candidate, Point
 from specdemo.presentation import schema
+from specdemo.presentation.conclusion import conclude
 from specdemo.presentation.feed import feed_of
 from specdemo.presentation.figures import figures
 from specdemo.presentation.share import moving_picture, replay, verdict_picture
-from specdemo.presentation.verdict import verdict
 from specdemo.records import Comparison
 from tests.support.machines import MACHINES, simulated
 
@@ -80,7 +80,7 @@ def test_the_terminal(comparison: Comparison, speedup: Speedup) -> None:
     print_comparison(Console(file=out, width=200), comparison)
     assert f"{speedup.middle:.2f}× faster." in out.getvalue()
     assert str(speedup) in out.getvalue()
-    assert verdict(comparison).sentence in out.getvalue()
+    assert conclude(comparison).sentence in out.getvalue()
 
 
 @pytest.mark.parametrize("picture", [verdict_picture, moving_picture])

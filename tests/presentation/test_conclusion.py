@@ -17,8 +17,8 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
-from specdemo.presentation.verdict import Conclusion, verdict
-from specdemo.presentation.warnings import causes, doubts_of, too_wide, warnings
+from specdemo.presentation.conclusion import Conclusion, conclude
+from specdemo.presentation.warnings import causes, too_wide, warnings, warnings_of
 from specdemo.presentation.wording import in_words
 from specdemo.records import NOT_USED, Comparison, Costs, Move, Trial, WarmUp
 from specdemo.settings import GenerationSettings
@@ -49,7 +49,7 @@ def repeated(*speedups: float, **changes: Any) -> Comparison:
 
 
 def kinds(comparison: Comparison) -> list[str]:
-    return [doubt.kind for doubt in warnings(comparison)]
+    return [warning.kind for warning in warnings(comparison)]
 
 
 def test_repeats_agree_with_the_race_on_a_steady_clock() -> None:
@@ -83,7 +83,7 @@ def test_what_was_stopped_is_not_repeated_and_repeats_can_be_stopped() -> None:
 
 def estimated(*speedups: float, **changes: Any) -> Conclusion:
     """The conclusion from repeats of earlier versions, which have totals only; it quotes their median."""
-    return verdict(repeated(*speedups, **changes))
+    return conclude(repeated(*speedups, **changes))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_no_more_is_said_than_the_runs_allow(speedups: list[float], headline: st
 
 def test_the_sentence_and_the_bars_follow_from_the_headline_s_number() -> None:
     comparison = compare(ScriptedEngine(wrong=(4,), step=0.1))
-    conclusion, speedup = verdict(comparison), of_comparison(comparison)
+    conclusion, speedup = conclude(comparison), of_comparison(comparison)
     assert speedup is not None
     assert speedup.plain_steps_per_round is not None
     assert conclusion.headline == f"{speedup.middle:.2f}× faster"
@@ -122,7 +122,7 @@ def test_the_sentence_and_the_bars_follow_from_the_headline_s_number() -> None:
     assert plain / speculative == pytest.approx(speedup.middle)
     assert conclusion.difference == f"{plain - speculative:.2f} s saved of {plain:.2f} s"
     assert f"{speedup}" in conclusion.why[0]
-    slow = verdict(compare(ScriptedEngine(wrong=range(0, 99, 2), draft=0.05, step=0.1)))
+    slow = conclude(compare(ScriptedEngine(wrong=range(0, 99, 2), draft=0.05, step=0.1)))
     assert slow.sentence.startswith("Each round takes as long as")
     assert slow.difference is not None
     assert " lost on " in slow.difference
@@ -134,32 +134,32 @@ def test_a_figure_that_is_too_noisy_says_what_would_settle_it() -> None:
     disturbed = estimated(*[0.8, 0.95, 1.3] * 3, other_load=0.91)
     assert disturbed.sentence.endswith("Close other programs and run again.")
     assert disturbed.chip == "disturbed: other programs used 91 % of the processor"
-    assert disturbed.doubt in disturbed.why
+    assert disturbed.warning in disturbed.why
 
 
 def test_what_a_perfect_draft_would_reach_stands_beside_the_speedup() -> None:
     comparison = compare(ScriptedEngine())
-    assert verdict(comparison).ceiling is None
+    assert conclude(comparison).ceiling is None
     costs = Costs(plain_step=1, draft_step=0.1, verify=(1, 1.1, 1.2, 4))
-    assert verdict(comparison.model_copy(update={"costs": costs})).ceiling == "a perfect draft would reach 2.1×"
+    assert conclude(comparison.model_copy(update={"costs": costs})).ceiling == "a perfect draft would reach 2.1×"
     assert ceiling(costs) == pytest.approx((3 / 1.4, 2))
     disturbed = Costs(plain_step=1, draft_step=0.5, verify=(1, 0.5))
     assert ceiling(disturbed) == pytest.approx((2 / 1.5, 1))  # no pass takes less time than one over a token
     noisy = repeated(*[0.8, 0.95, 1.3] * 3).model_copy(update={"costs": costs})
-    assert verdict(noisy).ceiling is None
-    assert verdict(comparison.model_copy(update={"costs": costs, "other_load": 0.9})).ceiling is None
+    assert conclude(noisy).ceiling is None
+    assert conclude(comparison.model_copy(update={"costs": costs, "other_load": 0.9})).ceiling is None
     hopeless = comparison.model_copy(update={"costs": Costs(plain_step=1, draft_step=0.9, verify=(1, 2))})
-    assert verdict(hopeless).ceiling == "no draft could pay here"
+    assert conclude(hopeless).ceiling == "no draft could pay here"
 
 
-def test_a_speedup_that_the_rounds_cannot_explain_is_doubted() -> None:
+def test_a_speedup_that_the_rounds_cannot_explain_is_warned_of() -> None:
     length = metrics.mean_accepted_length(compare(ScriptedEngine()).speculative)
     assert length == 4
     assert kinds(repeated(*[4.3] * 6)) == []
     assert kinds(repeated(*[4.5] * 6)) == ["above τ"]
     trial = repeated(3.25).repeats[0].model_copy(update={"rounds": 8})  # one token a round
-    (doubt,) = doubts_of(summarise([trial]))
-    assert doubt.reason.startswith(
+    (warning,) = warnings_of(summarise([trial]))
+    assert warning.reason.startswith(
         "A speedup of 3.25× is more than τ = 1.00 allows: every target pass committed a single"
     )
 
@@ -176,9 +176,9 @@ def test_a_speedup_that_the_rounds_cannot_explain_is_doubted() -> None:
         (1.2, 1.5, None),
     ],
 )
-def test_a_wide_interval_is_doubted_in_size_not_in_direction(low: float, high: float, said: str | None) -> None:
-    doubt = too_wide(Interval(middle=(low * high) ** 0.5, low=low, high=high))
-    assert doubt == (said and f"{said}; measure again.".replace("(", "(95 % interval "))
+def test_a_wide_interval_is_warned_of_in_size_not_in_direction(low: float, high: float, said: str | None) -> None:
+    warning = too_wide(Interval(middle=(low * high) ** 0.5, low=low, high=high))
+    assert warning == (said and f"{said}; measure again.".replace("(", "(95 % interval "))
 
 
 def test_what_disturbs_a_measurement_is_named() -> None:
@@ -188,8 +188,8 @@ def test_what_disturbs_a_measurement_is_named() -> None:
     assert kinds(repeated(2.0, other_load=0.1)) == []
     assert kinds(repeated(2.0, other_load=0.3)) == ["other load"]
     costs = Costs(plain_step=1, draft_step=None, verify=(1.0, 0.98, 0.9, 1.2))
-    (doubt,) = warnings(comparison.model_copy(update={"costs": costs}))
-    assert doubt.reason.startswith("A pass over 3 tokens seemed to take 0.90 of one")
+    (warning,) = warnings(comparison.model_copy(update={"costs": costs}))
+    assert warning.reason.startswith("A pass over 3 tokens seemed to take 0.90 of one")
     unsteady = {"speculative": WarmUp(rounds=9, seconds=3, steady=False)}
     assert kinds(comparison.model_copy(update={"warm_up": unsteady})) == ["still warming up"]
 
@@ -227,15 +227,15 @@ def test_a_loop_is_what_it_says(ids: list[int]) -> None:
 
 def test_enough_rounds_without_anything_accepted_are_doubted() -> None:
     wrong = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=20)
-    (doubt,) = causes(wrong)
-    assert doubt.reason.startswith("Not one proposal was accepted in 18 rounds")
-    assert "another family" in doubt.reason
+    (warning,) = causes(wrong)
+    assert warning.reason.startswith("Not one proposal was accepted in 18 rounds")
+    assert "another family" in warning.reason
     few = compare(ScriptedEngine(wrong=range(99)), ignore_eos=True, max_new_tokens=8, num_assistant_tokens=8)
     assert sum(len(step.proposed or ()) for step in few.speculative.rounds) > 18
     assert list(causes(few)) == []  # most of these proposals were never judged
     environment = wrong.environment.model_copy(update={"openvino_genai": NOT_USED})
-    (doubt,) = causes(wrong.model_copy(update={"environment": environment}))
-    assert doubt.reason.endswith("Check which draft the server was started with.")
+    (warning,) = causes(wrong.model_copy(update={"environment": environment}))
+    assert warning.reason.endswith("Check which draft the server was started with.")
 
 
 def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
@@ -248,9 +248,9 @@ def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
     assert kinds(comparison.model_copy(update={"costs": slow, "settings": lookup})) == []
     for verify in ((1.0, 2.1, 3.3), (1, 1.95, 2.9, 3.9)):  # a free draft could gain at most 3 % with the latter
         arithmetic = Costs(plain_step=1, draft_step=0.06, verify=verify)
-        (doubt,) = causes(comparison.model_copy(update={"costs": arithmetic}))
-        assert doubt.kind == "no gain possible"
-        assert f"takes {verify[-1]:.1f} times as long as a plain step" in doubt.reason
+        (warning,) = causes(comparison.model_copy(update={"costs": arithmetic}))
+        assert warning.kind == "no gain possible"
+        assert f"takes {verify[-1]:.1f} times as long as a plain step" in warning.reason
     experts = pair.model_copy(update={"target": pair.target.model_copy(update={"architecture": "qwen3_moe"})})
     assert kinds(comparison.model_copy(update={"pair": experts})) == ["experts"]
     elsewhere = environment.model_copy(update={"draft_device": "GPU"})
@@ -259,20 +259,20 @@ def test_what_keeps_a_pair_from_any_gain_is_named() -> None:
     assert kinds(comparison.model_copy(update={"environment": elsewhere, "pair": meant})) == []
 
 
-def test_a_looping_output_is_doubted() -> None:
+def test_a_looping_output_is_warned_of() -> None:
     comparison = compare(ScriptedEngine(words=(" a", " raven")), ignore_eos=True, max_new_tokens=60)
-    (doubt,) = warnings(comparison)
-    assert doubt.reason.startswith("From token 1 on, the output repeats the same 2 tokens, 30 times in all.")
+    (warning,) = warnings(comparison)
+    assert warning.reason.startswith("From token 1 on, the output repeats the same 2 tokens, 30 times in all.")
 
 
 def test_a_run_without_anything_accepted_says_so_first() -> None:
     wrong = compare(ScriptedEngine(wrong=range(99)))
-    assert verdict(wrong).sentence.startswith("Not one of the draft's proposals was accepted")
+    assert conclude(wrong).sentence.startswith("Not one of the draft's proposals was accepted")
     nothing = [step.model_copy(update={"proposed": ()}) for step in wrong.speculative.rounds]
     silent = wrong.model_copy(update={"speculative": wrong.speculative.model_copy(update={"rounds": tuple(nothing)})})
-    assert verdict(silent).sentence.startswith("The draft guessed nothing")
+    assert conclude(silent).sentence.startswith("The draft guessed nothing")
     lookup = silent.model_copy(update={"settings": GenerationSettings(drafter="lookup")})
-    assert verdict(lookup).sentence.startswith("Prompt lookup found nothing to copy")
+    assert conclude(lookup).sentence.startswith("Prompt lookup found nothing to copy")
 
 
 @pytest.mark.parametrize(

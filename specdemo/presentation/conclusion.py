@@ -34,8 +34,8 @@ class Conclusion(NamedTuple):
     """The conclusion of a comparison.
 
     `seconds` are estimates for plain and speculative decoding of the same number of tokens; their ratio is the
-    headline's number, and `difference` the time saved or lost. `doubt` is the gravest warning, and `chip` the same in
-    a few words. `ceiling` is the speedup of a perfect draft on this machine.
+    headline's number, and `difference` the time saved or lost. `warning` is the gravest one, and `chip` the same in a
+    few words. `ceiling` is the speedup of a perfect draft on this machine.
     """
 
     headline: str
@@ -44,15 +44,15 @@ class Conclusion(NamedTuple):
     seconds: tuple[float, float] | None
     difference: str | None
     ceiling: str | None
-    doubt: str | None
+    warning: str | None
     chip: str | None
     why: tuple[str, ...]
 
 
-def verdict(comparison: Comparison) -> Conclusion:
+def conclude(comparison: Comparison) -> Conclusion:
     """Return the conclusion of a comparison."""
     speedup = of_comparison(comparison) if comparison.both else None
-    worst = next(iter(sorted(warnings(comparison), key=lambda caution: caution.rank)), None)
+    worst = next(iter(sorted(warnings(comparison), key=lambda warning: warning.rank)), None)
     seconds = None if speedup is None else seconds_of(comparison, speedup)
     return Conclusion(
         headline=headline(comparison),
@@ -61,7 +61,7 @@ def verdict(comparison: Comparison) -> Conclusion:
         seconds=seconds,
         difference=None if seconds is None or speedup is None else _difference(speedup, *seconds),
         ceiling=ceiling_words(comparison),
-        doubt=worst and worst.reason,
+        warning=worst and worst.reason,
         chip=worst and worst.chip,
         why=tuple(filter(None, why(comparison))),
     )
@@ -120,8 +120,8 @@ def why(comparison: Comparison) -> Iterator[str]:
         yield evidence(comparison)
         yield makeup(comparison)
         yield _allowed(comparison)
-    for caution in warnings(comparison):
-        yield caution.reason
+    for warning in warnings(comparison):
+        yield warning.reason
     if comparison.both:
         yield f"{_capital(agreement(comparison))}. {divergence_reason(comparison)}".strip()
 
@@ -219,7 +219,7 @@ def _noise(speedup: Speedup) -> str:
 
 def _settling(comparison: Comparison, speedup: Speedup) -> str:
     """Advise how to get a firmer result."""
-    if any(caution.kind == "other load" for caution in warnings(comparison)):
+    if any(warning.kind == "other load" for warning in warnings(comparison)):
         return "Close other programs and run again."
     if metrics.common_tokens(comparison) < 64:
         return "Allow a longer answer for a firmer result."
@@ -243,7 +243,7 @@ def _allowed(comparison: Comparison) -> str:
 def _ceiling(comparison: Comparison) -> tuple[float, int] | None:
     """Return a perfect draft's speedup and lookahead; None if steps were not measured, or were disturbed."""
     settings, speedup = comparison.settings, of_comparison(comparison)
-    disturbed = any(caution.kind in ("other load", "v(n) below 1") for caution in warnings(comparison))
+    disturbed = any(warning.kind in ("other load", "v(n) below 1") for warning in warnings(comparison))
     if comparison.costs is None or settings.kv_cache == "off" or disturbed:
         return None
     if speedup is None or speedup.call == _TOO_NOISY:
