@@ -106,16 +106,18 @@ def _add_completion(commands: Commands) -> None:
 
 
 def commands_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
-    """Return the parser of each command."""
-    return next(action.choices for action in parser._actions if isinstance(action.choices, Mapping))
+    """Return the parser of each command, or of each subcommand of a command; empty if there are none."""
+    return next((action.choices for action in parser._actions if isinstance(action.choices, Mapping)), {})
 
 
 def words_of(parsers: Mapping[str, argparse.ArgumentParser]) -> dict[str, list[str]]:
     """Return what can follow each command: its options or subcommands; the first words are under ""."""
     words = {"": sorted(parsers)}
     for name, parser in parsers.items():
-        inner = [word for action in parser._actions if isinstance(action.choices, Mapping) for word in action.choices]
-        words[name] = [*inner, *(option for action in parser._actions for option in action.option_strings)]
+        words[name] = [
+            *commands_of(parser),
+            *(option for action in parser._actions for option in action.option_strings),
+        ]
     return words
 
 

@@ -404,7 +404,7 @@ class Memory:
 @singledispatch
 def index_of(strategy: Strategy, table: Table | None = None) -> TextIndex:
     """Return the index for a strategy that copies from text. Register one for each such strategy."""
-    raise NotImplementedError(f"no index is registered for {strategy}")
+    raise TypeError(f"no index is registered for {strategy}")
 
 
 @index_of.register

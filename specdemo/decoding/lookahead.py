@@ -135,7 +135,7 @@ def policy_for(
     Raises:
         SettingsError: the strategy needs step costs, and none were measured.
     """
-    raise NotImplementedError(f"no policy is registered for {strategy}")
+    raise TypeError(f"no policy is registered for {strategy}")
 
 
 @policy_for.register

@@ -378,8 +378,9 @@ def pair_refusal(
     if (unfit := strategy.unfit(draft)) is not None:
         return unfit
     if DRAFT_KINDS[draft].constant and not strategy.proposes(draft, engine):
-        noun = DRAFT_KINDS[draft].noun[1:]
-        return f"A{noun} proposes a constant number of tokens in the genai engine; choose policy constant."
+        noun = DRAFT_KINDS[draft].noun
+        which = f"{noun[0].upper()}{noun[1:]}"
+        return f"{which} proposes a constant number of tokens in the genai engine; choose policy constant."
     if not strategy.proposes(draft, engine):
         return (
             f"With an EAGLE-3 head the {engine} engine does not support a confidence threshold; "

@@ -38,6 +38,11 @@ class Label(NamedTuple):
     source: str
     """Source of the prompt: a data set's name, or one of `prompts.SOURCES`."""
 
+    @classmethod
+    def read(cls, line: str | bytes) -> "Label":
+        """Return the label that a line of `text.labels` holds."""
+        return cls(*json.loads(line))
+
 
 @dataclass(frozen=True)
 class Conversation:
@@ -97,7 +102,7 @@ class Corpus:
             with file.open("r+b") as opened:
                 opened.truncate(size)
         lines = self._labels.read_text(encoding="utf-8").splitlines()
-        self.labels = [Label(*json.loads(line)) for line in lines[: self._used]]
+        self.labels = [Label.read(line) for line in lines[: self._used]]
         self._write_labels()
 
     @property
@@ -194,7 +199,7 @@ def sources_in(folder: Path) -> set[str]:
         FileError: the file is damaged.
     """
     try:
-        return {Label(*json.loads(line)).source for line in _stored(folder, FILES[2]).splitlines()}
+        return {Label.read(line).source for line in _stored(folder, FILES[2]).splitlines()}
     except (TypeError, ValueError) as error:
         raise _damaged(folder) from error
 
