@@ -40,6 +40,20 @@ ONLY_IN = {
     "torch": {"specdemo.train"},
     "gradio": {"specdemo.ui", "app"},
 }
+HANDS_ON = {
+    "api",
+    "decoding",
+    "engines",
+    "experiments",
+    "measure",
+    "records",
+    "runtime",
+    "strategies",
+    "ui",
+    "worker",
+}
+"""Packages whose `__init__` hands on all that other packages use. Of the others, modules are imported by name."""
+
 MODULES = sorted([*ROOT.glob("specdemo/**/*.py"), ROOT / "app.py"])
 
 
@@ -82,3 +96,11 @@ def test_imports_point_downwards(path: Path) -> None:
 
 def test_every_module_has_a_layer_and_every_layer_a_module() -> None:
     assert {part_of(name_of(path)) for path in MODULES} == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_packages_are_used_through_their_public_names(path: Path) -> None:
+    for imported in imports_of(path):
+        root, package, *module = [*imported.split("."), ""]
+        if root == "specdemo" and package in HANDS_ON and part_of(imported) != part_of(name_of(path)):
+            assert not any(module), f"{name_of(path)} imports {imported}; `specdemo.{package}` should hand it on"

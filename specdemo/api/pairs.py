@@ -18,18 +18,23 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from specdemo.api.runs import Experiment, Run
-from specdemo.engines import load_engine
-from specdemo.engines.base import Engine
-from specdemo.engines.server import served_pair
+from specdemo.engines import Engine, load_engine, served_pair
 from specdemo.errors import UnknownNameError, UsageError
+from specdemo.experiments import (
+    LOOKAHEADS,
+    THRESHOLDS,
+    Kind,
+    Plan,
+    SweepPlan,
+    candidates,
+    chosen_tasks,
+    prompts_as_tasks,
+    run_with_extras,
+)
 from specdemo.experiments import bench as benchmark
 from specdemo.experiments import load as loading
-from specdemo.experiments.plan import Kind, Plan, run_with_extras
-from specdemo.experiments.plan import run as run_plan
-from specdemo.experiments.suites import chosen_tasks
-from specdemo.experiments.sweep import LOOKAHEADS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
-from specdemo.measure.race import race
-from specdemo.measure.trials import confirmed
+from specdemo.experiments import run as run_plan
+from specdemo.measure import confirmed, race
 from specdemo.models.catalogue import Entry, catalogue
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve

@@ -12,8 +12,7 @@ import plotly.graph_objects as go
 from specdemo.analysis import estimates, metrics
 from specdemo.analysis.estimates import Speedup
 from specdemo.errors import UsageError, quoted
-from specdemo.experiments.plan import Result
-from specdemo.experiments.report import Report, to_html, to_markdown, write
+from specdemo.experiments import Report, Result, to_html, to_markdown, write
 from specdemo.files import colours, json_text, read_bytes, write_bytes, write_json
 from specdemo.presentation import schema
 from specdemo.presentation.charts import (

@@ -21,9 +21,7 @@ from specdemo.cli.options import (
 )
 from specdemo.cli.terminal import announced, print_comparison, show_conversion
 from specdemo.files import write_bytes, write_json
-from specdemo.measure.race import race
-from specdemo.measure.step_costs import measure_costs
-from specdemo.measure.trials import MOST_SECONDS, REPEAT_SECONDS, confirmed
+from specdemo.measure import MOST_SECONDS, REPEAT_SECONDS, confirmed, measure_costs, race
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.presentation import schema, share

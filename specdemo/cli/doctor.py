@@ -18,7 +18,7 @@ from specdemo.api import Pair
 from specdemo.cli.options import Commands, add_json, add_pair, check_json, chosen_pair
 from specdemo.errors import SpecdemoError
 from specdemo.files import write_json
-from specdemo.measure.conditions import OtherLoad
+from specdemo.measure import OtherLoad
 from specdemo.models.devices import Device, devices
 from specdemo.models.library import library
 from specdemo.models.machine import in_units, instruction_sets, memory_free, processor

@@ -22,14 +22,29 @@ from specdemo.cli.options import (
     raced_settings,
 )
 from specdemo.cli.terminal import interruptible, progress_bar, show_conversion
-from specdemo.engines.base import Engine
-from specdemo.experiments import KINDS
-from specdemo.experiments.against import read_bench, report_against
-from specdemo.experiments.checkpoint import Checkpoint
-from specdemo.experiments.plan import Kind, Option, Plan, Result, never, run
-from specdemo.experiments.report import Report, beside, write
-from specdemo.experiments.suites import chosen_tasks
-from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks
+from specdemo.engines import Engine
+from specdemo.experiments import (
+    KINDS,
+    LOOKAHEADS,
+    REPEATS,
+    THRESHOLDS,
+    Checkpoint,
+    Kind,
+    Option,
+    Plan,
+    Report,
+    Result,
+    SweepPlan,
+    beside,
+    candidates,
+    chosen_tasks,
+    never,
+    prompts_as_tasks,
+    read_bench,
+    report_against,
+    run,
+    write,
+)
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings

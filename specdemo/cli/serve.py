@@ -52,7 +52,7 @@ def host_name(text: str) -> str:
 
 def _serve(options: argparse.Namespace) -> None:
     with importing():
-        from specdemo.ui.page import serve  # gradio takes seconds to import
+        from specdemo.ui import serve  # gradio takes seconds to import
 
     user, colon, password = (options.auth or "").partition(":")
     if options.auth is not None and not (user and colon and password):

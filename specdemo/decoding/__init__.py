@@ -1,1 +1,59 @@
 """The mathematics of decoding, independent of models: sampling, verification, and when to stop proposing."""
+
+from specdemo.decoding.auto import AutoPolicy, Experience, Timing
+from specdemo.decoding.indexes import LONGEST, TABLE, Match, Memory, SuffixIndex, Table, TextIndex, index_of, look_up
+from specdemo.decoding.lookahead import LookaheadPolicy, policy_for, propose
+from specdemo.decoding.steps import QueryLength
+from specdemo.decoding.verification import (
+    Logits,
+    Probabilities,
+    Uniform,
+    Verification,
+    block_verify,
+    distribution,
+    draw,
+    entropy,
+    greatest_probability,
+    greedy_choice,
+    judge,
+    penalised,
+    rejection_sample,
+    resized,
+    softmax,
+    verdicts_from_counts,
+)
+
+__all__ = [
+    "LONGEST",
+    "TABLE",
+    "AutoPolicy",
+    "Experience",
+    "Logits",
+    "LookaheadPolicy",
+    "Match",
+    "Memory",
+    "Probabilities",
+    "QueryLength",
+    "SuffixIndex",
+    "Table",
+    "TextIndex",
+    "Timing",
+    "Uniform",
+    "Verification",
+    "block_verify",
+    "distribution",
+    "draw",
+    "entropy",
+    "greatest_probability",
+    "greedy_choice",
+    "index_of",
+    "judge",
+    "look_up",
+    "penalised",
+    "policy_for",
+    "propose",
+    "rejection_sample",
+    "resized",
+    "softmax",
+    "verdicts_from_counts",
+]

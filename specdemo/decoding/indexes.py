@@ -24,8 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specdemo.errors import ModelError, quoted
-from specdemo.strategies import Source, Strategy
-from specdemo.strategies.text import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Suffix
+from specdemo.strategies import TOKENS_PER_MATCHED, Both, BothAuto, Lookup, Source, Strategy, Suffix
 
 TABLE = "table.npz"
 """File name in a model's folder."""

@@ -12,9 +12,7 @@ from typing import Protocol, TypeVar
 from specdemo.decoding.auto import AutoPolicy, Experience, Timing
 from specdemo.errors import SettingsError
 from specdemo.records import Costs
-from specdemo.strategies import Strategy
-from specdemo.strategies.draft import Auto, Confidence, Constant, Heuristic, Planned
-from specdemo.strategies.text import Both, BothAuto
+from specdemo.strategies import Auto, Both, BothAuto, Confidence, Constant, Heuristic, Planned, Strategy
 
 HEURISTIC_START = 5
 _HEURISTIC_GAIN, _HEURISTIC_LOSS = 2, 1

@@ -3,12 +3,27 @@
 from typing import Protocol
 
 import specdemo.telemetry  # noqa: F401 (before `openvino`)
-from specdemo.engines.base import THOROUGH, Engine, Thoroughness
+from specdemo.engines.base import THOROUGH, Arrival, Batch, BatchEngine, Decoder, Engine, Thoroughness, rounds_of
 from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.server import ServedEngine
+from specdemo.engines.server import ServedEngine, served_pair
 from specdemo.engines.traced import TracedEngine
 from specdemo.records import ModelPair, Side
 from specdemo.strategies import EngineName
+
+__all__ = [
+    "LOADERS",
+    "THOROUGH",
+    "Arrival",
+    "Batch",
+    "BatchEngine",
+    "Decoder",
+    "Engine",
+    "Loader",
+    "Thoroughness",
+    "load_engine",
+    "rounds_of",
+    "served_pair",
+]
 
 
 class Loader(Protocol):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from time import sleep
 
-from specdemo.decoding.verification import judge
+from specdemo.decoding import judge
 from specdemo.engines.base import (
     BRIEF,
     PREFILL_CHUNK,
@@ -41,7 +41,7 @@ from specdemo.records import (
     Token,
     TraceSource,
 )
-from specdemo.runtime.text import check_prompt
+from specdemo.runtime import check_prompt
 from specdemo.strategies import Constant, Plain, Strategy
 
 WRONG = " um"

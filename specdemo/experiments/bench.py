@@ -11,8 +11,7 @@ from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.plan import Kind, Option, Range, Stop, never
 from specdemo.experiments.trials import TrialPlan, TrialRow
-from specdemo.measure.conditions import WARM_UP_PROMPT
-from specdemo.measure.hardware import Loader, measure_bound, measure_memory
+from specdemo.measure import WARM_UP_PROMPT, Loader, measure_bound, measure_memory
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
 from specdemo.models.pairs import default_drafter, initial_settings
 from specdemo.records import SIDES, ModelPair

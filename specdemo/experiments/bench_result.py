@@ -26,7 +26,7 @@ from specdemo.experiments.report import (
     whiskers,
 )
 from specdemo.experiments.trials import ALL, Cell, TrialResult, by_length, cells, problems
-from specdemo.measure.hardware import MEBIBYTE, Bound, MemoryUse
+from specdemo.measure import MEBIBYTE, Bound, MemoryUse
 from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import SPEED_COLUMNS, number, percent, speed_cells
 from specdemo.presentation.warnings import warnings_of

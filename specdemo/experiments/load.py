@@ -12,18 +12,15 @@ from functools import cached_property, partial
 from random import Random
 from typing import ClassVar, NamedTuple
 
-from specdemo.engines import load_engine
-from specdemo.engines.base import BatchEngine, Engine
+from specdemo.engines import BatchEngine, Engine, load_engine
 from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.load_points import PLAIN, LoadHeader, LoadRow
 from specdemo.experiments.load_result import Load
 from specdemo.experiments.plan import Kind, Option, Plan, Range, Session, Stop, begin, never
-from specdemo.measure.closed_loop import NamedRequest, batch_engine, decode_at_once, serve, shuffled
-from specdemo.measure.hardware import Loader, measure_memory
+from specdemo.measure import Loader, NamedRequest, batch_engine, decode_at_once, measure_memory, serve, shuffled
 from specdemo.models.checks import check_concurrent, with_tokenizers_compared
-from specdemo.records import SIDES, Costs, ModelPair, Request
-from specdemo.records.run import MOST_IN_FLIGHT, Block
+from specdemo.records import MOST_IN_FLIGHT, SIDES, Block, Costs, ModelPair, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import CONCURRENT
 

@@ -16,9 +16,7 @@ from pydantic import Field
 from specdemo.analysis.estimates import Interval, median_interval
 from specdemo.experiments.checkpoint import Header, Row
 from specdemo.presentation.figures import percent
-from specdemo.records import MOST, Record
-from specdemo.records.base import Count
-from specdemo.records.run import Block, ServedRequest
+from specdemo.records import MOST, Block, Count, Record, ServedRequest
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import Constant
 

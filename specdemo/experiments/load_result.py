@@ -28,7 +28,7 @@ from specdemo.experiments.load_points import (
 from specdemo.experiments.plan import Result
 from specdemo.experiments.report import Chart, Report, Table, fit_axis, measured_on, memory_notes, times, whiskers
 from specdemo.experiments.suites import Task
-from specdemo.measure.hardware import MemoryUse
+from specdemo.measure import MemoryUse
 from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.figures import number, percent
 from specdemo.presentation.warnings import busy, too_wide

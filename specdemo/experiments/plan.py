@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
 
-from specdemo.engines.base import Engine
+from specdemo.engines import Engine
 from specdemo.errors import FileError
 from specdemo.experiments.checkpoint import Checkpoint, EngineFacts, Header, Row, SavedRows
 from specdemo.experiments.report import Report
 from specdemo.experiments.suites import Task
-from specdemo.measure.step_costs import measure_costs
+from specdemo.measure import measure_costs
 from specdemo.models.pairs import default_drafter, initial_settings
 from specdemo.records import Costs, Environment, ModelPair, Progress, Record
 from specdemo.settings import GenerationSettings

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from specdemo.analysis.estimates import Interval
 from specdemo.errors import UsageError, quoted
 from specdemo.files import ASSETS, colours, write_json, write_text
-from specdemo.measure.hardware import MEBIBYTE, MemoryUse, draft_extra
+from specdemo.measure import MEBIBYTE, MemoryUse, draft_extra
 from specdemo.presentation.charts import base_figure, colour, plain_line
 from specdemo.presentation.share import bundle
 from specdemo.records import Environment

@@ -13,16 +13,14 @@ from typing import Any, Literal
 
 from specdemo.analysis import predict
 from specdemo.analysis.estimates import summarise
-from specdemo.engines.base import Engine
+from specdemo.engines import Engine
 from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.plan import LoadedEngine, Session, Stop, never, run
 from specdemo.experiments.suites import Task
 from specdemo.experiments.sweep_result import Candidate, Point, Sweep, recommend, rounded_speedup
 from specdemo.experiments.trials import Group, TrialPlan, TrialRow
-from specdemo.measure.race import run_alone
-from specdemo.measure.step_costs import MAX_LOOKAHEAD
-from specdemo.measure.trials import can_run
+from specdemo.measure import MAX_LOOKAHEAD, can_run, run_alone
 from specdemo.records import Costs, ModelPair, Progress, Request
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import STRATEGIES, Strategy, pair_refusal, strategies

@@ -13,14 +13,12 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from specdemo.analysis.estimates import Summary, summarise
 from specdemo.analysis.metrics import answer
-from specdemo.engines.base import Engine
+from specdemo.engines import Engine
 from specdemo.errors import PromptError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.plan import Plan, Result, Session, Stop
 from specdemo.experiments.suites import Task
-from specdemo.measure.conditions import WARM_UP_PROMPT
-from specdemo.measure.race import run_alone
-from specdemo.measure.trials import can_run, rehearse, trials
+from specdemo.measure import WARM_UP_PROMPT, can_run, rehearse, run_alone, trials
 from specdemo.records import Costs, ModelPair, Request, Trial, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName

@@ -14,11 +14,10 @@ from itertools import islice, repeat
 from random import Random
 from typing import NamedTuple
 
-from specdemo.engines.base import THOROUGH, Arrival, Batch, BatchEngine, Engine, Thoroughness
+from specdemo.engines import THOROUGH, Arrival, Batch, BatchEngine, Engine, Thoroughness
 from specdemo.errors import SettingsError
 from specdemo.measure.conditions import OtherLoad
-from specdemo.records import Request
-from specdemo.records.run import Block, ServedRequest
+from specdemo.records import Block, Request, ServedRequest
 
 
 class NamedRequest(NamedTuple):

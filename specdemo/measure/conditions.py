@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 import psutil
 
-from specdemo.engines.base import Engine, Thoroughness, rounds_of
+from specdemo.engines import Engine, Thoroughness, rounds_of
 from specdemo.errors import SpecdemoError
 from specdemo.records import Costs, Phase, Request, Side, WarmUp
 from specdemo.settings import GenerationSettings

@@ -19,8 +19,7 @@ import numpy.typing as npt
 import psutil
 
 from specdemo.child import follow
-from specdemo.engines import load_engine
-from specdemo.engines.base import Engine
+from specdemo.engines import Engine, load_engine
 from specdemo.errors import EngineError
 from specdemo.models.converted import folder_of
 from specdemo.models.graph import pass_bytes

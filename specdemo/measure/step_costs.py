@@ -16,7 +16,7 @@ from time import perf_counter
 
 import numpy as np
 
-from specdemo.engines.base import Engine
+from specdemo.engines import Engine
 from specdemo.errors import PromptError, SettingsError
 from specdemo.measure.conditions import WARM_UP_PROMPT
 from specdemo.records import TIMED_LOOKAHEAD, Costs, Progress, Spread, StepCosts

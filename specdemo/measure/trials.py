@@ -10,7 +10,7 @@ from time import perf_counter
 from specdemo.analysis import metrics
 from specdemo.analysis.estimates import ENOUGH
 from specdemo.analysis.metrics import thinking_tokens
-from specdemo.engines.base import Engine
+from specdemo.engines import Engine
 from specdemo.errors import PairError, SettingsError
 from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import run_alone, with_counters

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from specdemo.records.base import MOST as MOST
 from specdemo.records.base import TICK as TICK
-from specdemo.records.base import Count, Probability, Share
+from specdemo.records.base import Count as Count
+from specdemo.records.base import Probability, Share
 from specdemo.records.base import Record as Record
 from specdemo.records.request import MOST_TURNS as MOST_TURNS
 from specdemo.records.request import SILENCE_SECONDS as SILENCE_SECONDS
@@ -24,15 +25,18 @@ from specdemo.records.request import Request as Request
 from specdemo.records.request import Server as Server
 from specdemo.records.request import Servers as Servers
 from specdemo.records.request import Turn as Turn
+from specdemo.records.run import MOST_IN_FLIGHT as MOST_IN_FLIGHT
 from specdemo.records.run import SIDES as SIDES
 from specdemo.records.run import TIMED_LOOKAHEAD as TIMED_LOOKAHEAD
 from specdemo.records.run import Alternative as Alternative
+from specdemo.records.run import Block as Block
 from specdemo.records.run import Costs as Costs
 from specdemo.records.run import DraftRound as DraftRound
 from specdemo.records.run import DraftToken as DraftToken
 from specdemo.records.run import FinishReason as FinishReason
 from specdemo.records.run import Round as Round
 from specdemo.records.run import Run as Run
+from specdemo.records.run import ServedRequest as ServedRequest
 from specdemo.records.run import Side as Side
 from specdemo.records.run import Spread as Spread
 from specdemo.records.run import StepCosts as StepCosts

@@ -28,7 +28,7 @@ import openvino
 from openvino import _offline_transformations
 from openvino import opset13 as ops
 
-from specdemo.decoding.verification import Logits, distribution, greedy_choice, resized
+from specdemo.decoding import Logits, distribution, greedy_choice, resized
 from specdemo.errors import LoadError, PairError
 from specdemo.models.graph import layer_ends, seen_layers
 from specdemo.runtime.sequences import Cached, Paged, Stateful, States, Uncached

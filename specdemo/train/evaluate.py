@@ -20,8 +20,7 @@ import torch
 
 from specdemo.analysis import metrics
 from specdemo.engines import load_engine
-from specdemo.measure.race import race
-from specdemo.measure.step_costs import measure_costs
+from specdemo.measure import measure_costs, race
 from specdemo.records import Comparison, Costs, ModelPair
 from specdemo.settings import GenerationSettings
 from specdemo.train.architecture import products

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from specdemo.decoding.indexes import TABLE
+from specdemo.decoding import TABLE
 from specdemo.errors import DiskError, UsageError
 from specdemo.models.converted import folder_of
 from specdemo.models.folder import inspect_folder

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdemo.decoding.indexes import LONGEST, TABLE, Table
+from specdemo.decoding import LONGEST, TABLE, Table
 from specdemo.errors import UsageError
 from specdemo.models.converted import folder_of
 from specdemo.models.machine import in_units

@@ -14,9 +14,7 @@ from specdemo.analysis import metrics
 from specdemo.analysis.metrics import FORMULAS
 from specdemo.analysis.parts import by_position, by_thinking, race_of
 from specdemo.analysis.predict import AS_MEASURED, WhatIf, predict
-from specdemo.experiments.plan import Result
-from specdemo.experiments.report import Line, Report, speedup_lines
-from specdemo.experiments.sweep_result import curves
+from specdemo.experiments import Line, Report, Result, curves, speedup_lines
 from specdemo.presentation.charts import (
     accepted_figure,
     base_figure,

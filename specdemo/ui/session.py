@@ -10,16 +10,15 @@ from time import monotonic
 from typing import Any, NamedTuple, Self
 
 from specdemo.analysis.metrics import answer
-from specdemo.engines.base import Engine
+from specdemo.engines import Engine
 from specdemo.errors import ServerError, SpecdemoError
 from specdemo.files import json_text
-from specdemo.measure.race import LiveSettings
-from specdemo.measure.trials import confirmed
+from specdemo.measure import LiveSettings, confirmed
 from specdemo.presentation import schema
 from specdemo.presentation.feed import Feed, end_event
 from specdemo.presentation.wording import is_chat
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Side, Turn
-from specdemo.runtime.text import check_prompt
+from specdemo.runtime import check_prompt
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import EngineName
 from specdemo.ui.boards import anatomy

@@ -28,9 +28,7 @@ from starlette.routing import Route
 
 from specdemo.child import Limits, apart
 from specdemo.errors import FileError, SpecdemoError, UsageError
-from specdemo.experiments.against import read_bench
-from specdemo.experiments.bench_result import Bench
-from specdemo.experiments.suites import Task, chosen_tasks
+from specdemo.experiments import Bench, Task, chosen_tasks, read_bench
 from specdemo.models.library import keep_model
 from specdemo.models.places import models_dir, writable
 from specdemo.presentation import schema

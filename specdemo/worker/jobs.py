@@ -25,11 +25,9 @@ from typing import Any
 import psutil
 
 from specdemo.child import send_all
-from specdemo.engines.base import Engine
+from specdemo.engines import Engine
 from specdemo.errors import EngineError, SettingsError, SpecdemoError
-from specdemo.measure.conditions import prepare
-from specdemo.measure.race import LiveSettings, race
-from specdemo.measure.step_costs import measure_costs
+from specdemo.measure import LiveSettings, measure_costs, prepare, race
 from specdemo.models.checks import check_strategy
 from specdemo.models.gguf_convert import convert_pair
 from specdemo.models.pairs import default_drafter, initial_settings

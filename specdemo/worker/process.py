@@ -12,7 +12,7 @@ from typing import Any
 
 from specdemo.child import Child, Sign
 from specdemo.errors import EngineError, SpecdemoError
-from specdemo.measure.race import LiveSettings, RaceEvent
+from specdemo.measure import LiveSettings, RaceEvent
 from specdemo.records import ModelPair, Phase, Turn
 from specdemo.settings import GenerationSettings
 from specdemo.worker.jobs import PATIENCE, SILENCE, EngineFactory, Job, Race, Watch, serve

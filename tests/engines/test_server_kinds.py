@@ -6,6 +6,7 @@ import socket
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from functools import partial
+from importlib import import_module
 from itertools import repeat
 from threading import Event, Semaphore
 from typing import Any
@@ -32,7 +33,13 @@ from specdemo.records import Comparison, Request, Run, Server, Servers
 from specdemo.strategies import ServerDefault
 from tests.support.fake_server import OVMS, SGLANG, VLLM, VLLM_EVENTS, Answer, chat, fake, models
 
-WARM_UP = "specdemo.measure.race.warm_up_sides"
+RACE = import_module("specdemo.measure.race")  # `specdemo.measure.race` is its function
+
+
+def not_warmed_up() -> Any:
+    return mock.patch.object(RACE, "warm_up_sides", no_warm_up)
+
+
 TEXT = "The cat sat on the red mat"
 Answers = Mapping[str, Answer]
 
@@ -263,7 +270,7 @@ def test_as_many_requests_as_a_load_may_have_are_in_flight() -> None:
 def test_a_server_that_stops_answering() -> None:
     never = Event()
     silent = Answer(stream=VLLM_EVENTS[:3], waits=lambda: never.wait(20))
-    with mock.patch(WARM_UP, no_warm_up):
+    with not_warmed_up():
         comparison = compare(VLLM, {**VLLM, CHAT: silent}, silence_seconds=1)  # in which anybody connects
     never.set()
     assert "sent nothing for 1 s;" in comparison.failures["speculative"]
@@ -364,7 +371,10 @@ def test_requests_at_once_are_both_under_way_before_either_is_answered() -> None
         side: {**VLLM, CHAT: Answer(stream=stream, begins=partial(meet, side, other))}
         for side, other in (("plain", "speculative"), ("speculative", "plain"))
     }
-    with engine_of(answers["plain"], answers["speculative"]) as engine, mock.patch(WARM_UP, no_warm_up):
+    with (
+        engine_of(answers["plain"], answers["speculative"]) as engine,
+        not_warmed_up(),
+    ):
         *_, comparison = race(engine, "Say", initial_settings(engine.pair.target, at_once=True))
     assert isinstance(comparison, Comparison)
     assert met == [True, True]

@@ -1,5 +1,6 @@
 """The sweep on the scripted engine, whose clocks are arithmetic, and once on the bundled pair."""
 
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -245,7 +246,7 @@ def test_a_sweep_within_a_time_tries_what_fits_and_keeps_the_rest_for_fresh_runs
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = count()
-    monkeypatch.setattr("specdemo.experiments.sweep.perf_counter", lambda: next(now) / 100)
+    monkeypatch.setattr(import_module("specdemo.experiments.sweep"), "perf_counter", lambda: next(now) / 100)
     tried = candidates(PAIR, LONG, range(1, 17), ())
     states = list(sweep(ScriptedEngine(), ("Say",), LONG, tried, repeats=3, seconds=10))
     last = states[-1]

@@ -17,8 +17,7 @@ from specdemo.models.converted import folder_of
 from specdemo.models.devices import check_devices, check_head_device, draft_device, draft_runtime, properties
 from specdemo.models.pairs import require_draft
 from specdemo.records import FinishReason, ModelPair, Request
-from specdemo.runtime.language_model import LanguageModel
-from specdemo.runtime.text import Tokenizer
+from specdemo.runtime import LanguageModel, Tokenizer
 from specdemo.strategies import Plain, Strategy
 
 Kind = Literal["plain", "model", "lookup"]

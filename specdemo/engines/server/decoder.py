@@ -20,7 +20,7 @@ from specdemo.engines.server.answers import Dialect, Reader
 from specdemo.engines.server.client import Client, Event, Sending
 from specdemo.errors import ServerError
 from specdemo.records import MOST, FinishReason, Request, Round, Run, TraceSource
-from specdemo.runtime.text import check_prompt
+from specdemo.runtime import check_prompt
 from specdemo.strategies import Strategy
 
 

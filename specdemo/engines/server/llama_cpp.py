@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from specdemo.decoding.verification import verdicts_from_counts
+from specdemo.decoding import verdicts_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.answers import HttpRequest
 from specdemo.engines.server.client import Client, Event
 from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
-from specdemo.runtime.text import messages
+from specdemo.runtime import messages
 
 
 class LlamaCpp:

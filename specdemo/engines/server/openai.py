@@ -14,7 +14,7 @@ from uuid import uuid4
 from specdemo.engines.server.answers import HttpRequest, Part, Proposals, TextReader
 from specdemo.engines.server.client import Client
 from specdemo.records import FinishReason, Model, Request, Round
-from specdemo.runtime.text import messages
+from specdemo.runtime import messages
 from specdemo.strategies import ServerKind
 
 _LETTERS_PER_TOKEN = 4  # estimate for servers that count no tokens; only affects text lengths

@@ -10,11 +10,11 @@ from time import perf_counter
 
 import numpy as np
 
-from specdemo.decoding.auto import Timing
-from specdemo.decoding.steps import QueryLength
-from specdemo.decoding.verification import (
+from specdemo.decoding import (
     Logits,
     Probabilities,
+    QueryLength,
+    Timing,
     Uniform,
     Verification,
     block_verify,
@@ -28,8 +28,7 @@ from specdemo.engines.base import Prefilling
 from specdemo.engines.traced.drafters import Drafter, Proposal
 from specdemo.errors import EngineError
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
-from specdemo.runtime.language_model import ModelSequence
-from specdemo.runtime.text import IncrementalText, Tokenizer, texts
+from specdemo.runtime import IncrementalText, ModelSequence, Tokenizer, texts
 from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]

@@ -10,10 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from specdemo.decoding.auto import AutoPolicy, Experience
-from specdemo.decoding.indexes import TABLE, Memory, SuffixIndex, Table, index_of
-from specdemo.decoding.lookahead import policy_for
-from specdemo.decoding.verification import Uniform
+from specdemo.decoding import TABLE, AutoPolicy, Experience, Memory, SuffixIndex, Table, Uniform, index_of, policy_for
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
 from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter, TranslatingDrafter
@@ -23,15 +20,15 @@ from specdemo.models.converted import folder_of, machine_name
 from specdemo.models.devices import check_devices, describe_environment, draft_device, draft_runtime, properties
 from specdemo.models.places import own_cache, writable
 from specdemo.records import SIDES, Costs, Counters, DraftRound, Model, ModelPair, Request
-from specdemo.runtime.language_model import (
+from specdemo.runtime import (
     Adapt,
     HeadModel,
     LanguageModel,
     ModelSequence,
+    Tokenizer,
     log_probabilities,
     show_states,
 )
-from specdemo.runtime.text import Tokenizer
 from specdemo.settings import RuntimeSettings
 from specdemo.strategies import Constant, Plain, Strategy
 

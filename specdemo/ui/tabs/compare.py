@@ -14,7 +14,7 @@ from markupsafe import Markup
 from pydantic import Field, ValidationError
 
 from specdemo.errors import FileError, PromptError, SettingsError, SpecdemoError
-from specdemo.experiments.sweep_result import Candidate
+from specdemo.experiments import Candidate
 from specdemo.files import is_text
 from specdemo.models.checks import with_tokenizers_compared
 from specdemo.models.pairs import bundled_prompts, default_drafter

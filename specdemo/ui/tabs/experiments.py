@@ -12,11 +12,19 @@ import gradio as gr
 from markupsafe import Markup
 
 from specdemo.errors import SpecdemoError
-from specdemo.experiments import KINDS
-from specdemo.experiments.against import report_against
-from specdemo.experiments.checkpoint import Checkpoint, Header
-from specdemo.experiments.plan import Kind, Option, Result, run, run_with_extras
-from specdemo.experiments.report import Report, write
+from specdemo.experiments import (
+    KINDS,
+    Checkpoint,
+    Header,
+    Kind,
+    Option,
+    Report,
+    Result,
+    report_against,
+    run,
+    run_with_extras,
+    write,
+)
 from specdemo.models.places import own_cache, writable
 from specdemo.records import ModelPair, Progress
 from specdemo.ui.boards import EMPTY, report_board, report_template

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import gradio as gr
 
 from specdemo.errors import SpecdemoError
-from specdemo.experiments.sweep import candidates, sweep
-from specdemo.experiments.sweep_result import Candidate, Sweep, within_error
+from specdemo.experiments import Candidate, Sweep, candidates, sweep, within_error
 from specdemo.presentation.figures import percent
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings

@@ -9,9 +9,8 @@ import gradio as gr
 from specdemo.analysis.metrics import FORMULAS
 from specdemo.analysis.predict import AS_MEASURED, WHAT_IFS, WhatIf
 from specdemo.errors import SpecdemoError
-from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, candidates, sweep
-from specdemo.experiments.sweep_result import Sweep
-from specdemo.measure.step_costs import contexts_task
+from specdemo.experiments import LOOKAHEADS, REPEATS, THRESHOLDS, Sweep, candidates, sweep
+from specdemo.measure import contexts_task
 from specdemo.models.pairs import bundled_prompts
 from specdemo.records import Costs, ModelPair, Progress, Prompts
 from specdemo.ui.boards import PairCosts, costs_board, prediction_board, report_template, result_board
