@@ -270,7 +270,7 @@ def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         def refuse(*arguments: object, **options: object) -> None:
             raise OSError("Cannot find empty port")
 
-        monkeypatch.setattr("specdemo.ui.page.serve", refuse)
+        monkeypatch.setattr("specdemo.ui.serve", refuse)
         assert main(["serve", "--port", str(port)]) == 2
     assert capsys.readouterr().err == f"specdemo: Port {port} is in use; choose another with --port.\n"
 
@@ -288,14 +288,14 @@ def test_who_serves_says_whether_visitors_may_download(
     options: tuple[str, ...], downloads: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {}
-    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: asked.update(given))
+    monkeypatch.setattr("specdemo.ui.serve", lambda pair, **given: asked.update(given))
     assert main(["serve", *options]) == 0
     assert asked["downloads"] is downloads
 
 
 def test_who_serves_names_the_hosts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("specdemo.ui.page.serve", lambda pair, **given: asked.update(given))
+    monkeypatch.setattr("specdemo.ui.serve", lambda pair, **given: asked.update(given))
     assert main(["serve", "--allowed-host", "demo.example.org", "--allowed-host", "*.lan"]) == 0
     assert asked["allowed_hosts"] == ["demo.example.org", "*.lan"]
     for name in ("https://demo.example.org", "demo:80", "a.*", ""):
