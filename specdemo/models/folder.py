@@ -10,11 +10,12 @@ from collections import Counter
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from specdemo.errors import FolderError, quoted
 from specdemo.files import json_value
-from specdemo.records import Head, Model
+from specdemo.records import Model
+from specdemo.strategies import DRAFT_KINDS, HeadName
 
 _MODEL = ("openvino_model.xml", "openvino_model.bin")
 _DETOKENIZER = ("openvino_detokenizer.xml", "openvino_detokenizer.bin")
@@ -33,13 +34,7 @@ _NO_HEAD = (
     "is exported in parts, without a multi-token-prediction head, so GenAI has no speculative decoding for it; "
     "export its language model alone, with --task text-generation-with-past"
 )
-_MODES: dict[Head, str] = {
-    "gemma4_mtp": "gemma4_mtp_mode",  # found by its inputs
-    "eagle3": "eagle3_mode",
-    "dflash": "dflash_mode",
-    "mtp": "mtp_mode",
-}
-"""Runtime information by which GenAI recognises a head."""
+_MODES = {kind.mode: cast(HeadName, name) for name, kind in DRAFT_KINDS.items() if kind.mode}
 _TRUE = {"yes", "true", "1"}
 _GEMMA4_DRAFT = {"full_attention_key", "full_attention_value", "sliding_attention_key", "sliding_attention_value"}
 """Inputs by which GenAI recognises Gemma 4's multi-token-prediction head: its target's cache."""
@@ -198,11 +193,11 @@ def _has_chat_template(path: Path) -> bool:
     return b"<chat_template value=" in (path / "openvino_tokenizer.xml").read_bytes()
 
 
-def _head(config: dict[str, Any], modes: frozenset[str]) -> Head | None:
+def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
     """Return the kind of head, by its network's runtime information or else its configuration; None if not a head."""
-    for head, mode in _MODES.items():
+    for mode in _MODES:
         if mode in modes:
-            return head
+            return _MODES[mode]
     names = config.get("architectures")
     named = [str(name).lower() for name in names] if isinstance(names, list) else []
     if any("eagle3" in name for name in named):
@@ -241,7 +236,7 @@ def _read_network(path: Path, stem: str) -> _Network:
         for _, layer in ElementTree.iterparse(path / f"{stem}.xml"):
             if layer.tag == "port" and "logits" in layer.get("names", "").split(","):
                 logits = int(layer[-1].text or 0) if len(layer) else None
-            if layer.tag in _MODES.values() and layer.get("value", "").lower() in _TRUE:
+            if layer.tag in _MODES and layer.get("value", "").lower() in _TRUE:
                 modes.add(layer.tag)
             if layer.tag == "layer" and layer.get("type") == "Parameter":
                 inputs |= {name for port in layer.iter("port") for name in port.get("names", "").split(",")}
@@ -254,7 +249,7 @@ def _read_network(path: Path, stem: str) -> _Network:
     except (ElementTree.ParseError, ValueError) as error:
         raise FolderError(f"{stem}.xml in {path.name!r} is damaged; copy the folder again.") from error
     if inputs >= _GEMMA4_DRAFT:
-        modes.add(_MODES["gemma4_mtp"])
+        modes.add(DRAFT_KINDS["gemma4_mtp"].mode)
     needed, present = max((end for *_, end in constants), default=0), (path / f"{stem}.bin").stat().st_size
     if present < needed:
         raise FolderError(

@@ -17,7 +17,6 @@ from specdemo.records.base import Probability, Share
 from specdemo.records.base import Record as Record
 from specdemo.records.request import MOST_TURNS as MOST_TURNS
 from specdemo.records.request import SILENCE_SECONDS as SILENCE_SECONDS
-from specdemo.records.request import Head as Head
 from specdemo.records.request import Model as Model
 from specdemo.records.request import ModelPair as ModelPair
 from specdemo.records.request import Prompts as Prompts

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from specdemo.records.base import Count, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import Confidence, DraftKindName, Plain, ServerKind, Strategy
+from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
 
 _NO_TOP_K = 2**63 - 1  # in GenAI
 SILENCE_SECONDS = 60.0
@@ -35,10 +35,6 @@ Prompts = Literal["chat", "base"]
 """Kind of prompts for a target: chats, or the beginning of a text."""
 
 
-Head = Literal["eagle3", "dflash", "mtp", "gemma4_mtp"]
-"""A drafter that reads the target's hidden states. Gemma 4's multi-token-prediction head also reads its KV cache."""
-
-
 class Model(Record):
     """A model folder or file. `parameters` counts weights; `weights` is their precision, `weight_bytes` their size.
 
@@ -58,7 +54,7 @@ class Model(Record):
     vocabulary: Count | None = None
     chat_template: bool = False
     detokenizer: bool = True
-    head: Head | None = None
+    head: HeadName | None = None
     linear_attention: bool = False
     in_parts: bool = False
     server: ServerKind | None = None
@@ -101,7 +97,7 @@ class ModelPair(Record):
         return self.draft_kind == "eagle3"
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> HeadName | None:
         """Kind of head, if the draft is one."""
         return self.draft.head if self.draft is not None else None
 

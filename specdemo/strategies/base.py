@@ -11,7 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
 EngineName = Literal["genai", "traced", "served"]
-DraftKindName = Literal["model", "translated", "eagle3", "dflash", "mtp", "gemma4_mtp", "server", "request"]
+HeadName = Literal["eagle3", "dflash", "mtp", "gemma4_mtp"]
+"""A drafter that reads the target's hidden states. Gemma 4's multi-token-prediction head also reads its KV cache."""
+DraftKindName = HeadName | Literal["model", "translated", "server", "request"]
 ServerKind = Literal["llama.cpp", "vllm", "ovms", "sglang", "openai"]
 """Supported servers; "openai" is any other with OpenAI's protocol."""
 
@@ -95,7 +97,8 @@ class DraftKind:
     """A kind of draft, with a description and the engines that load it.
 
     `greedy`: why it requires greedy decoding, as a sentence; None if it can sample. `copies`: whether its pair also
-    supports copying from text. `constant`: it proposes the same number of tokens in every round.
+    supports copying from text. `constant`: it proposes the same number of tokens in every round. `mode`: for a
+    head, the runtime information by which GenAI recognises it.
     """
 
     name: DraftKindName
@@ -104,6 +107,7 @@ class DraftKind:
     greedy: str | None = None
     copies: bool = True
     constant: bool = False
+    mode: str = ""
 
     @property
     def noun(self) -> str:
@@ -121,13 +125,20 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             ("traced",),
             greedy="A draft with a different tokenizer works in greedy decoding only; switch sampling off.",
         ),
-        DraftKind("eagle3", "an EAGLE-3 head, which reads the target's hidden states", LOCAL),
+        DraftKind("eagle3", "an EAGLE-3 head, which reads the target's hidden states", LOCAL, mode="eagle3_mode"),
         DraftKind(
             "dflash",
             "a DFlash draft, which proposes a whole round in one pass from the target's hidden states",
             ("genai",),
             greedy="A DFlash draft works in greedy decoding only; switch sampling off.",
             constant=True,
+            mode="dflash_mode",
+        ),
+        DraftKind(
+            "gemma4_mtp",
+            "Gemma 4's multi-token-prediction head, which no engine here can load",
+            (),
+            mode="gemma4_mtp_mode",  # GenAI finds it by its inputs
         ),
         DraftKind(
             "mtp",
@@ -136,8 +147,8 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             greedy="A multi-token-prediction head works in greedy decoding only; switch sampling off.",
             constant=True,
             copies=False,  # its target is exported in parts, for which GenAI has no prompt lookup
+            mode="mtp_mode",
         ),
-        DraftKind("gemma4_mtp", "Gemma 4's multi-token-prediction head, which no engine here can load", ()),
         DraftKind("server", "that of a server that speculates as configured at its start", ("served",), copies=False),
         DraftKind("request", "that of a server that is asked in each request how to speculate", ("served",)),
     )

@@ -180,7 +180,7 @@ def test_a_setting_that_is_text_has_a_control(monkeypatch: pytest.MonkeyPatch) -
     assert (made.label, made.info) == ("Note", "any text")
 
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "engines.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "engines.md"
 
 
 def test_the_documents_table_is_what_strategies_declare(monkeypatch: pytest.MonkeyPatch) -> None:
