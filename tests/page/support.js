@@ -58,11 +58,6 @@ export async function until(holds) {
   const end = Date.now() + 10_000;
   while (!holds()) {
     if (Date.now() > end) throw new Error(`it never held that ${holds}`);
-    await soon(5);
+    await new Promise((done) => setTimeout(done, 5));
   }
-}
-
-/** After what is due soon: timers, and what waits for the next picture. */
-export function soon(ms = 60) {
-  return new Promise((done) => setTimeout(done, ms));
 }

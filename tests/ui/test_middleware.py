@@ -59,6 +59,11 @@ def client(
     return TestClient(app, base_url=url, client=(address, 50000))
 
 
+def events_of(page: TestClient) -> Any:
+    """Return what is under way, by id."""
+    return cast(Any, page.app).get_blocks()._queue.event_ids_to_events
+
+
 def upload(page: TestClient, *files: bytes) -> Any:
     """Send files in a form."""
     return page.post(UPLOAD, files=[("files", ("a.json", file)) for file in files])
@@ -339,7 +344,7 @@ def test_an_address_has_so_much_waiting_at_once() -> None:
         ("2001:db8::1", "2001:db8::2", "2001:db9::1"),
     ):
         page = client("http://lab", "0.0.0.0", address=address)
-        events = cast(Any, page.app).get_blocks()._queue.event_ids_to_events
+        events = events_of(page)
         events.update({str(number): waiting(neighbour) for number in range(OPEN - 1)}, other=waiting(other))
         assert page.post(JOIN, json={}).text == "done"
         events["last"] = waiting(address)
@@ -347,9 +352,7 @@ def test_an_address_has_so_much_waiting_at_once() -> None:
         assert (refused.status_code, "from your address" in refused.text) == (429, True)
         assert page.post("/gradio_api/cancel", json={}).text == "done"
     here = client("http://lab", "0.0.0.0", address="127.0.0.1")
-    cast(Any, here.app).get_blocks()._queue.event_ids_to_events.update(
-        {str(number): waiting("127.0.0.1") for number in range(OPEN)}
-    )
+    events_of(here).update({str(number): waiting("127.0.0.1") for number in range(OPEN)})
     assert here.post(JOIN, json={}).text == "done"
 
 
