@@ -27,6 +27,7 @@ from specdemo.presentation.warnings import warnings_of
 from specdemo.presentation.wording import common_words, length_words
 from specdemo.records import ModelPair, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings
+from specdemo.strategies import ENGINES
 
 _DRAWS = 2000
 _CALLS: dict[Call, str] = {
@@ -248,7 +249,7 @@ class Temperatures(Variants):
             f"Sampled with top-p {settings.top_p:g}, top-k {settings.top_k}, and another seed in every repeat; 0 is "
             "greedy decoding."
         )
-        if settings.engine == "genai":
+        if ENGINES[settings.engine].samples_exactly is False:
             yield (
                 "GenAI's acceptance when sampling does not preserve the target's distribution, so its α is not that "
                 "of exact speculative sampling; the traced engine's is."

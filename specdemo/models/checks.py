@@ -17,7 +17,7 @@ from specdemo.models.machine import in_units, memory_free, memory_needed
 from specdemo.models.pairs import check_target, require_draft
 from specdemo.records import Model, ModelPair, Record, Request
 from specdemo.settings import Sampling
-from specdemo.strategies import DRAFT_KINDS, LOCAL, EngineName, Plain, Strategy, Tree, pair_refusal
+from specdemo.strategies import DRAFT_KINDS, ENGINES, LOCAL, EngineName, Plain, Strategy, Tree, pair_refusal
 
 _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
@@ -170,8 +170,8 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     Raises:
         PairError: it cannot.
     """
-    if (pair.target.server is not None) != (engine == "served"):
-        raise PairError(_SERVED if engine != "served" else _NOT_SERVED)
+    if (pair.target.server is None) != ENGINES[engine].local:
+        raise PairError(_SERVED if ENGINES[engine].local else _NOT_SERVED)
     refusal = _cannot(engine, pair.target, pair.draft, _TRANSLATED if pair.translated else None)
     if refusal is not None:
         raise PairError(refusal)
@@ -251,7 +251,7 @@ def _cannot(engine: EngineName, target: Model, draft: Model | None, difference: 
         return _GEMMA4_MTP
     if draft is not None and draft.head == "mtp" and (not target.in_parts or draft.path != target.path):
         return _MTP
-    if target.in_parts and engine != "served" and (engine != "genai" or draft is None or draft.head != "mtp"):
+    if target.in_parts and ENGINES[engine].local and (engine != "genai" or draft is None or draft.head != "mtp"):
         return _IN_PARTS
     if draft is not None and draft.head is not None and engine not in DRAFT_KINDS[draft.head].engines:
         return _DFLASH

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from specdemo.strategies import EngineName
+from specdemo.strategies import ENGINES, EngineName
 
 INSTRUCTION_SETS = {
     "AVX2": {"avx2"},
@@ -63,8 +63,7 @@ def memory_needed(target_bytes: int, draft_bytes: int, cache_gb: int, engine: En
     one of GenAI's size. Caches take memory only as far as they are used, so short texts need less: a pair of 113 MB
     with a cache of 1 GB took 0.7 GB in GenAI, where this says 2.4.
     """
-    copies = 2 if engine == "genai" else 1
-    return copies * (target_bytes + draft_bytes + cache_gb * 2**30)
+    return ENGINES[engine].copies * (target_bytes + draft_bytes + cache_gb * 2**30)
 
 
 def memory_free() -> int:

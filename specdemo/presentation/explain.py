@@ -8,7 +8,7 @@ from specdemo.models.pairs import initial_runtime, initial_settings
 from specdemo.presentation.code import command
 from specdemo.presentation.wording import run_words
 from specdemo.records import Comparison, Counters, Divergence, Move, Verdict
-from specdemo.strategies import SOURCES, Tree
+from specdemo.strategies import ENGINES, SOURCES, Tree
 
 
 def agreement(comparison: Comparison) -> str:
@@ -96,14 +96,14 @@ def divergence_reason(comparison: Comparison) -> str:
     if metrics.identical(comparison):
         return ""
     settings = comparison.settings
-    if settings.do_sample and settings.strategy.drafter.model and settings.engine == "genai":
+    if settings.do_sample and settings.strategy.drafter.model and ENGINES[settings.engine].samples_exactly is False:
         return SAMPLING_CAVEAT
     if settings.do_sample:
         return (
             "When sampling, each side draws its own random numbers, so the texts can diverge at any token. "
             "Both are drawn from the same distribution."
         )
-    if settings.engine == "served":
+    if not ENGINES[settings.engine].local:
         return _REMOTE_DIVERGENCE
     found = comparison.divergence
     tree = f" {TREES}." if isinstance(settings.strategy, Tree) else ""
@@ -121,7 +121,7 @@ def divergence_reason(comparison: Comparison) -> str:
 def fault(comparison: Comparison) -> str:
     """Name the fault if outputs differ and rounding does not explain it; else empty."""
     found, settings = comparison.divergence, comparison.settings
-    if found is None or found.near_tie or settings.do_sample or settings.engine == "served":
+    if found is None or found.near_tie or settings.do_sample or not ENGINES[settings.engine].local:
         return ""
     tree = f" {TREES}." if isinstance(settings.strategy, Tree) else ""
     return f"{_candidates(found)} So this is no tie: engine or model is at fault.{tree}"
@@ -235,7 +235,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
         )
     elif added:
         yield f"{good}, the whole proposal, and added {_quoted(added)}, the bonus token, which the same pass yields."
-    if comparison.settings.do_sample and comparison.settings.engine == "traced":
+    if comparison.settings.do_sample and ENGINES[comparison.settings.engine].samples_exactly:
         yield (
             "When sampling, a proposal x is accepted with probability min(1, p(x) / q(x)), where p is the target's "
             "distribution and q the draft's; a rejected one is replaced by a draw from max(0, p − q), normalized. "

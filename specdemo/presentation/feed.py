@@ -21,6 +21,7 @@ from specdemo.presentation.html import Markdown, conversation_html, round_html
 from specdemo.presentation.wording import is_chat, run_words
 from specdemo.records import SIDES, Comparison, Round, Side, Slice, Turn
 from specdemo.settings import GenerationSettings
+from specdemo.strategies import ENGINES
 
 
 class Feed:
@@ -38,7 +39,7 @@ class Feed:
         self._rounds: dict[Side, list[Round]] = {"plain": [], "speculative": []}
         self._thinks: dict[Side, Thinking] = {"plain": Thinking(), "speculative": Thinking()}
         self._markdown: dict[Side, Markdown] = {"plain": Markdown(), "speculative": Markdown()} if chat else {}
-        served = settings.engine == "served"
+        served = not ENGINES[settings.engine].local
         shared = {
             "max_new_tokens": settings.max_new_tokens,
             "sequential": settings.sequential or (served and not settings.at_once),

@@ -32,7 +32,8 @@ class EngineInfo:
     """An engine, its names and its limits.
 
     `label` is its name among choices, `words` in a sentence. `lacks`: settings it does not support. `concurrent`: it
-    serves several requests at once. `local`: models are loaded on this machine.
+    serves several requests at once. `local`: models are loaded on this machine; `copies` of each. `samples_exactly`:
+    speculative sampling keeps the target's distribution, None if unknown.
     """
 
     name: EngineName
@@ -41,6 +42,8 @@ class EngineInfo:
     lacks: frozenset[str]
     concurrent: bool = False
     local: bool = True
+    copies: int = 1
+    samples_exactly: bool | None = None
 
 
 ENGINES: dict[EngineName, EngineInfo] = {
@@ -54,12 +57,15 @@ ENGINES: dict[EngineName, EngineInfo] = {
                 {"kv_cache", "alternatives", "max_assistant_tokens", "verification", "at_once"}
             ),  # its drafts have no cap
             concurrent=True,
+            copies=2,  # of the target for each side, of the draft also to replay its proposals
+            samples_exactly=False,
         ),
         EngineInfo(
             "traced",
             label="Traced: specdemo's own loop",
             words="traced engine",
             lacks=frozenset({"at_once"}),
+            samples_exactly=True,
         ),
         EngineInfo(
             "served",

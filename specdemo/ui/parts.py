@@ -19,7 +19,7 @@ from specdemo.presentation.code import command
 from specdemo.presentation.figures import parameters
 from specdemo.presentation.html import table_html
 from specdemo.records import Model, ModelPair, Phase, Progress
-from specdemo.strategies import DRAFT_KINDS, SERVERS
+from specdemo.strategies import DRAFT_KINDS, ENGINES, SERVERS
 
 PHASES = {
     "converting": "Converting the GGUF file, once",
@@ -275,7 +275,7 @@ def _remarks(report: PairReport) -> list[str]:
     stored = stored_form(report.target)
     lines = [f"Its weights are stored as {stored}; Weights, under Runtime, changes that."] if stored else []
     for engine in report.engines:
-        if engine.engine == "served":
+        if not ENGINES[engine.engine].local:
             lines.append("A server runs it, so it takes no memory here.")
             continue
         needed = in_units(engine.memory_needed)
