@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from specdemo.api import Run as Run
     from specdemo.api import bench as bench
     from specdemo.api import compare as compare
+    from specdemo.api import experiment as experiment
     from specdemo.api import load as load
     from specdemo.api import load_test as load_test
     from specdemo.api import open_run as open_run
@@ -35,6 +36,7 @@ __all__ = [
     "SpecdemoError",
     "bench",
     "compare",
+    "experiment",
     "load",
     "load_test",
     "open_run",

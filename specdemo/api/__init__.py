@@ -14,6 +14,7 @@ from specdemo.api.pairs import LiveRun as LiveRun
 from specdemo.api.pairs import Pair as Pair
 from specdemo.api.pairs import bench as bench
 from specdemo.api.pairs import compare as compare
+from specdemo.api.pairs import experiment as experiment
 from specdemo.api.pairs import load as load
 from specdemo.api.pairs import load_test as load_test
 from specdemo.api.pairs import sweep as sweep

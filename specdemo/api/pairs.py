@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, Self
 
 from specdemo.api.runs import Experiment, Run
 from specdemo.engines import Engine, load_engine, served_pair
-from specdemo.errors import UnknownNameError, UsageError
+from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments import (
+    KINDS,
     LOOKAHEADS,
     THRESHOLDS,
     Kind,
@@ -35,7 +36,7 @@ from specdemo.experiments import bench as benchmark
 from specdemo.experiments import load as loading
 from specdemo.experiments import run as run_plan
 from specdemo.measure import confirmed, race
-from specdemo.models.catalogue import Entry, catalogue
+from specdemo.models.catalogue import Entry, catalogue, suggestion
 from specdemo.models.download import download, download_source
 from specdemo.models.library import entry_folders, library, resolve
 from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
@@ -402,6 +403,44 @@ def load_test(
     """
     options = {"repeats": repeats, "seed": seed, "levels": concurrency, "lookaheads": lookaheads}
     return _experiment(loading.KIND, pair, prompts, limit, settings, options, memory, on_progress)
+
+
+def experiment(
+    pair: Pair | Name,
+    name: str,
+    prompts: Name | None = None,
+    *,
+    limit: int | None = None,
+    repeats: int | None = None,
+    seed: int = 0,
+    extras: bool = True,
+    on_progress: OnProgress | None = None,
+    **chosen: Any,
+) -> Experiment:
+    """Run the experiment with this command's name, such as "temperature" or "precision".
+
+    `chosen` are its own options, under the names in the terminal, such as `temperatures=[0, 0.8]`, and settings. The
+    other arguments are those of `bench`; `limit` and `repeats` default to the terminal's. With `extras`, memory use
+    or hardware is measured as well, if the experiment offers it.
+
+    Raises:
+        SpecdemoError: the experiment cannot be run, or failed; the message says what to do.
+    """
+    kinds = {kind.name: kind for kind in KINDS}
+    kind = kinds.get(name)
+    if kind is None:
+        raise UsageError(f"There is no experiment {quoted(name)}; {suggestion(name, [*kinds])}.")
+    varied = sorted({*kind.without} & chosen.keys())
+    if varied:
+        raise UsageError(f"{name} cannot take {varied[0]}, which it varies or leaves out itself; leave it out.")
+    options = {option.name: option.default for option in kind.options}
+    for option in kind.options:
+        for each in (option.name, *option.aliases):
+            if each in chosen:
+                options[option.name] = chosen.pop(each)
+    options |= {"repeats": kind.repeats.first if repeats is None else repeats, "seed": seed}
+    most = kind.limit if limit is None else limit
+    return _experiment(kind, pair, prompts, most, chosen, options, extras, on_progress)
 
 
 def _experiment(

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import specdemo
 from specdemo.api.runs import FIGURES
 from specdemo.errors import SettingsError, UsageError
+from specdemo.experiments.variants import Temperatures
 from specdemo.models.pairs import bundled_pair
 from specdemo.records import Phase, Progress
 from tests.support import scripted_app
@@ -20,8 +21,8 @@ from tests.support import scripted_app
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "Once upon a time"
 PUBLIC = {
-    "Experiment", "LiveRound", "LiveRun", "Pair", "Run", "SpecdemoError", "bench", "compare", "load", "load_test",
-    "open_run", "sweep",
+    "Experiment", "LiveRound", "LiveRun", "Pair", "Run", "SpecdemoError", "bench", "compare", "experiment", "load",
+    "load_test", "open_run", "sweep",
 }  # fmt: skip
 
 
@@ -159,6 +160,8 @@ def test_a_sweep_a_benchmark_and_a_load_run_end_in_reports(pair: specdemo.Pair, 
     assert loaded._repr_html_().startswith("<iframe")
     with pytest.raises(UsageError, match="choose from"):
         loaded.figure("nothing")
+    warmer = specdemo.experiment(pair, "temperature", suite, temperatures=[0, 0.8], repeats=1, max_new_tokens=24)
+    assert {row.method for row in cast(Temperatures, warmer.result).rows} == {"temperature 0", "temperature 0.8"}
 
 
 def test_a_load_run_asks_only_the_first_turn_of_a_chat(tmp_path: Path) -> None:
@@ -179,6 +182,10 @@ def test_mistakes_are_told_before_anything_is_loaded(pair: specdemo.Pair) -> Non
         specdemo.compare(pair, PROMPT, lookahead=3)
     with pytest.raises(specdemo.SpecdemoError, match="nothing-of-this-name"):
         specdemo.load("nothing-of-this-name")
+    with pytest.raises(UsageError, match="no experiment 'temprature'; choose temperature"):
+        specdemo.experiment(pair, "temprature")
+    with pytest.raises(UsageError, match="cannot take do_sample"):
+        specdemo.experiment(pair, "temperature", do_sample=True)
     with pytest.raises(UsageError, match="leave the target out"):
         specdemo.load("story-pair", url="http://127.0.0.1:1")
 
