@@ -234,7 +234,7 @@ function conclusion(one, other) {
     tone: "same",
     reason: "Two speculative runs, each compared with its own plain run.",
     why: "",
-    doubt: "",
+    warning: "",
     ceiling: "",
     seconds: null,
     agreement: alike ? agreement : "",

@@ -16,7 +16,7 @@ import { SlowMotion } from "./slow_motion.js";
  * @property {string} headline
  * @property {string} tone
  * @property {string} reason one sentence
- * @property {string} [doubt] a warning in a few words
+ * @property {string} [warning] a warning in a few words
  * @property {string} [why] paragraphs as HTML: evidence, every warning, formulas
  * @property {string} [ceiling] the speedup of a perfect draft here
  * @property {Record<SideName, number>} [seconds] of both sides; their ratio is the headline's
@@ -198,7 +198,7 @@ export class Race {
   say(text) {
     if (this.find(".reason").textContent === text) return; // a live region: repeat nothing
     this.find(".reason").textContent = text;
-    for (const name of ["agreement", "ceiling", "grounds", "doubt", "made-by"]) this.find(`.${name}`).textContent = "";
+    for (const name of ["agreement", "ceiling", "grounds", "warning", "made-by"]) this.find(`.${name}`).textContent = "";
   }
 
   /**
@@ -327,7 +327,7 @@ export class Race {
     this.find(".headline").textContent = result.headline;
     this.find(".ceiling").textContent = result.ceiling ?? "";
     this.find(".reason").textContent = result.stopped ? `Stopped early. ${result.reason}` : result.reason;
-    this.find(".doubt").textContent = this.find(".doubt").title = result.doubt ?? "";
+    this.find(".warning").textContent = this.find(".warning").title = result.warning ?? "";
     this.find(".grounds").innerHTML = result.why ?? ""; // escaped by the server
     this.find(".why").hidden = !result.why;
     this.find(".agreement").textContent = result.agreement && `${result.identical ? "✓" : "≠"} ${result.agreement}`;

@@ -194,5 +194,5 @@ def _gains(found: dict[str, Any]) -> Iterator[str]:
     for row in found["allows"]:
         needed = "never" if row["gains_from"] is None else f"{row['gains_from']:.2f}"
         yield f"{row['lookahead']:>9}  {row['verify_cost']:>17.2f}  {row['at_most']:>6.2f}×  {needed}"
-    if (doubt := busy(found["other_load"])) is not None:
-        yield f"warning: {doubt}"
+    if (warning := busy(found["other_load"])) is not None:
+        yield f"warning: {warning}"

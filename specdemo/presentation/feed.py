@@ -156,7 +156,7 @@ def _end(comparison: Comparison) -> dict[str, Any]:
         "headline": conclusion.headline,
         "tone": conclusion.tone,
         "reason": conclusion.sentence,
-        "doubt": conclusion.chip or "",
+        "warning": conclusion.chip or "",
         "why": grounds_html(conclusion.why),
         "ceiling": conclusion.ceiling or "",
         "seconds": conclusion.seconds and dict(zip(("plain", "speculative"), conclusion.seconds, strict=True)),

@@ -131,7 +131,7 @@ def test_the_verdict_takes_a_fifth_of_the_screen_with_any_number_of_warnings(vis
     page.set_input_files("#open input, input[type=file]", saved)
     open_tab(page, "Compare")
     skip(page)
-    expect(page.locator(".doubt")).to_contain_text("91 %")
+    expect(page.locator(".warning")).to_contain_text("91 %")
     for width, height in ((1280, 720), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
         finalized(page)
@@ -148,7 +148,7 @@ def test_the_verdict_takes_a_fifth_of_the_screen_with_any_number_of_warnings(vis
     box = page.locator(".verdict").bounding_box()
     assert box is not None
     assert box["height"] <= 720 / 5
-    expect(page.locator(".doubt")).to_be_visible()
+    expect(page.locator(".warning")).to_be_visible()
     cut = "e => e.scrollHeight > e.clientHeight + 1"
     assert not page.locator(".outcome").evaluate(cut)
 

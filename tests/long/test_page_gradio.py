@@ -119,7 +119,7 @@ def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) 
     assert comparison.plain.text
     for width, height in ((1280, 720), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
-        page.evaluate("document.querySelector('.doubt').textContent = 'disturbed: '.repeat(20)")
+        page.evaluate("document.querySelector('.warning').textContent = 'disturbed: '.repeat(20)")
         tall = page.locator(".verdict").evaluate("verdict => verdict.getBoundingClientRect().height")
         assert tall <= height / 5, (width, tall)
         tracks = page.locator(".track div").evaluate_all("tracks => tracks.map(track => track.clientWidth)")
@@ -135,8 +135,8 @@ def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) 
     expect(page.locator("#rail")).to_be_hidden()
     for part in (".verdict", ".pane.plain", ".pane.speculative", ".chart.clock", ".chart.acceptance"):
         expect(page.locator(part)).to_be_in_viewport(ratio=0.99)
-    doubt = "disturbed: other programs used 25 % of the processor"
-    page.locator(".doubt").evaluate("(chip, words) => { chip.textContent = words; }", doubt)
+    warning = "disturbed: other programs used 25 % of the processor"
+    page.locator(".warning").evaluate("(chip, words) => { chip.textContent = words; }", warning)
     said = page.locator(".outcome").evaluate("outcome => [outcome.scrollHeight, outcome.clientHeight]")
     assert said[0] <= said[1], "nothing that an audience reads is cut off"
     page.keyboard.press("s")

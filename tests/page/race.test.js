@@ -5,7 +5,7 @@ import { load, show } from "./support.js";
 const { Race } = await load("race.js");
 const FIGURE = { data: [{}, {}], layout: {} };
 const END = {
-  headline: "1.50× faster", tone: "faster", reason: "Because.", doubt: "disturbed", why: "<p>Why.</p>", ceiling: "a perfect draft would reach 2.0×",
+  headline: "1.50× faster", tone: "faster", reason: "Because.", warning: "disturbed", why: "<p>Why.</p>", ceiling: "a perfect draft would reach 2.0×",
   seconds: { plain: 3, speculative: 2 }, difference: "1.0 s saved of 3.0 s", agreement: "identical output", identical: true, divergence: null,
   stopped: false, made_by: "a pair", words: ["lookahead 4"], figures: "<dl></dl>", record: "{}",
 };
@@ -50,15 +50,15 @@ test("the conclusion is one sentence, one warning, and a fold with the rest", ()
   view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", END)].join("\n"));
   view.player.skip();
   const text = (name) => view.find(`.${name}`).textContent;
-  assert.deepEqual([text("headline"), text("reason"), text("doubt"), text("ceiling")], [END.headline, END.reason, END.doubt, END.ceiling]);
+  assert.deepEqual([text("headline"), text("reason"), text("warning"), text("ceiling")], [END.headline, END.reason, END.warning, END.ceiling]);
   assert.equal(view.find(".why .grounds").textContent, "Why.");
   assert.equal(view.find(".why").open, false);
 });
 
 test("a run that an earlier release kept still has its conclusion", () => {
   const view = race();
-  const { doubt, why, ceiling, seconds, difference, ...old } = END;
-  assert.ok([doubt, why, ceiling, seconds, difference].every(Boolean));
+  const { warning, why, ceiling, seconds, difference, ...old } = END;
+  assert.ok([warning, why, ceiling, seconds, difference].every(Boolean));
   view.receive([start(), slice("plain", [[0, 1], [3, 6]], true), slice("speculative", [[0, 1], [2, 6]], true), line("end", old)].join("\n"));
   view.player.skip();
   assert.equal(view.find(".reason").textContent, "Because.");
