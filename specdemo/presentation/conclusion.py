@@ -18,15 +18,6 @@ from specdemo.strategies import SOURCES
 
 Tone = Literal["faster", "slower", "same"]
 
-TERMS = {
-    "token": "a word, a part of one or a punctuation mark: what a model writes in one step",
-    "target": "the large model, whose answer counts",
-    "draft": "the small model, which guesses the next tokens",
-    "round": "the draft guesses, the target checks all guesses in one pass and adds a token of its own",
-    "normal step": "one pass of the target alone, which writes one token",
-}
-"""Explanations of terms that conclusions use."""
-
 _TOO_NOISY = "too noisy to call"
 
 

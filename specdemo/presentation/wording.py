@@ -10,11 +10,6 @@ from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES
 
 
-def in_words(settings: GenerationSettings) -> str:
-    """Describe settings, such as "lookahead 4, draft model, traced engine, greedy, at most 128 tokens"."""
-    return f"{settings.strategy.words}, {shared_words(settings)}"
-
-
 def run_words(comparison: Comparison) -> str:
     """Describe a run's settings, with every value of a setting that changed: "lookahead 2 → lookahead 6"."""
     strategy = comparison.settings.strategy

@@ -19,7 +19,7 @@ from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
 from specdemo.presentation.conclusion import Conclusion, conclude
 from specdemo.presentation.warnings import causes, too_wide, warnings, warnings_of
-from specdemo.presentation.wording import in_words
+from specdemo.presentation.wording import shared_words
 from specdemo.records import NOT_USED, Comparison, Costs, Move, Trial, WarmUp
 from specdemo.settings import GenerationSettings
 
@@ -296,4 +296,5 @@ def test_a_run_without_anything_accepted_says_so_first() -> None:
     ],
 )
 def test_settings_in_words(settings: dict[str, Any], words: str) -> None:
-    assert in_words(GenerationSettings.checked(**settings)) == words
+    found = GenerationSettings.checked(**settings)
+    assert f"{found.strategy.words}, {shared_words(found)}" == words

@@ -6,7 +6,7 @@ from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
 from specdemo.presentation.explain import made_by
 from specdemo.presentation.feed import Feed
-from specdemo.presentation.wording import in_words, run_words
+from specdemo.presentation.wording import run_words, shared_words
 from specdemo.records import Comparison, Move
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import anatomy
@@ -37,4 +37,5 @@ def test_a_threshold_that_was_moved_back_and_forth() -> None:
 
 
 def test_a_run_that_was_not_moved_has_its_settings() -> None:
-    assert run_words(compared()) == in_words(compared().settings)
+    run = compared()
+    assert run_words(run) == f"{run.settings.strategy.words}, {shared_words(run.settings)}"

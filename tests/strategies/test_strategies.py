@@ -22,7 +22,7 @@ from specdemo.experiments.sweep import candidates
 from specdemo.measure.race import race
 from specdemo.models.pairs import bundled_pair
 from specdemo.presentation.code import FLAVOURS, code
-from specdemo.presentation.wording import in_words
+from specdemo.presentation.wording import shared_words
 from specdemo.records import Comparison
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import (
@@ -78,7 +78,9 @@ SETTINGS = {"engine": "traced"}
 def test_settings_name_it_and_say_what_it_is() -> None:
     settings = GenerationSettings.checked(**CHOSEN)
     assert settings.strategy == Parrot(3)
-    assert in_words(settings).startswith("3 repeats, a parrot, traced engine, greedy")
+    assert f"{settings.strategy.words}, {shared_words(settings)}".startswith(
+        "3 repeats, a parrot, traced engine, greedy"
+    )
     with pytest.raises(SettingsError, match="The genai engine does not support drafter parrot; choose the traced"):
         GenerationSettings.checked(drafter="parrot", engine="genai")
     with pytest.raises(SettingsError, match="Drafter parrot needs policy constant; change one"):
