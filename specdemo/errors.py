@@ -36,6 +36,11 @@ def quoted(given: object) -> str:
     return _repr.repr(given)
 
 
+def capitalised(text: str) -> str:
+    """Begin a sentence with a capital, keeping those within, unlike `str.capitalize`."""
+    return text[:1].upper() + text[1:]
+
+
 class SpecdemoError(Exception):
     """Root of all errors that are shown to the user as they are, without a traceback."""
 

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
-from specdemo.errors import SettingsError, quoted
+from specdemo.errors import SettingsError, capitalised, quoted
 from specdemo.strategies import (
     ENGINES,
     STRATEGIES,
@@ -220,7 +220,7 @@ class GenerationSettings(Parameters, _Chosen):
             value = getattr(self, name)
             if not supports(self.engine, name) and value != type(self).model_fields[name].default:
                 able = engines_with(name)[0]
-                return f"the {self.engine} engine does not support {name} {value}; choose the {able} engine"
+                return f"the {self.engine} engine does not support {name} {str(value).lower()}; choose the {able} engine"
         return None
 
 
@@ -276,7 +276,7 @@ class RuntimeSettings(_Settings):
 def _sentence(cls: type[BaseModel], error: ValidationError) -> str:
     first = error.errors()[0]
     if not first["loc"]:  # a rule over several fields
-        return f"{first['msg'].removeprefix('Value error, ').capitalize()}."
+        return f"{capitalised(first['msg'].removeprefix('Value error, '))}."
     name = str(first["loc"][0])
     field = cls.model_fields.get(name)
     if field is None:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from specdemo.cli import compare, doctor, experiments, models, serve, train
 from specdemo.cli.options import Commands
 from specdemo.engines import load_engine
+from specdemo.errors import capitalised
 from specdemo.train import FULL, Effort
 from specdemo.version import __version__
 from specdemo.worker import EngineFactory
@@ -66,7 +67,7 @@ class Parser(argparse.ArgumentParser):
         short = message if len(message) <= _LONGEST else f"{message[:half]} … {message[-half:]}"
         if short.endswith("required: PROMPT"):
             short = f'Give a prompt, such as: {self.prog} "Once upon a time"'
-        self.exit(2, f"specdemo: {short[:1].upper()}{short[1:]}; {self.prog} --help lists what there is.\n")
+        self.exit(2, f"specdemo: {capitalised(short)}; {self.prog} --help lists what there is.\n")
 
 
 _BASH = """\

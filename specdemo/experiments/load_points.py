@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from specdemo.analysis.estimates import Interval, median_interval
+from specdemo.errors import capitalised
 from specdemo.experiments.checkpoint import Header, Row
 from specdemo.presentation.figures import percent
 from specdemo.records import MOST, Block, Count, Record, ServedRequest
@@ -249,7 +250,7 @@ def conclusion(found: Sequence[Point]) -> str:
         assert last.speedup is not None
         parts.append(f"at {last.level} it costs {percent(1 - last.speedup.middle)} of the throughput")
     text = "; ".join(parts) + "."
-    return text[0].upper() + text[1:] if _known(compared) else f"Too few repeats to be sure: {text}"
+    return capitalised(text) if _known(compared) else f"Too few repeats to be sure: {text}"
 
 
 def crossovers(found: Sequence[Point]) -> list[Crossover]:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from specdemo.analysis import metrics
 from specdemo.analysis.estimates import Speedup, of_comparison
 from specdemo.analysis.predict import ceiling
+from specdemo.errors import capitalised
 from specdemo.presentation.explain import agreement, divergence_reason
 from specdemo.presentation.figures import percent
 from specdemo.presentation.warnings import warnings
@@ -75,7 +76,7 @@ def headline(comparison: Comparison) -> str:
         case "about even":
             return f"About even: {speedup.middle:.2f}×"
         case _:
-            return _capital(_TOO_NOISY)
+            return capitalised(_TOO_NOISY)
 
 
 def tone(comparison: Comparison) -> Tone:
@@ -114,7 +115,7 @@ def why(comparison: Comparison) -> Iterator[str]:
     for warning in warnings(comparison):
         yield warning.reason
     if comparison.both:
-        yield f"{_capital(agreement(comparison))}. {divergence_reason(comparison)}".strip()
+        yield f"{capitalised(agreement(comparison))}. {divergence_reason(comparison)}".strip()
 
 
 def evidence(comparison: Comparison) -> str:
@@ -196,7 +197,7 @@ def _nothing(comparison: Comparison) -> str:
         return f"Not one of {drafter.proposals} was accepted, so speculation could only cost time."
     who = SOURCES[drafter.sources[0]]
     found = "guessed nothing" if drafter.model else "found nothing to copy"
-    return f"{_capital(who)} {found}, so both sides decoded one token at a time."
+    return f"{capitalised(who)} {found}, so both sides decoded one token at a time."
 
 
 def _noise(speedup: Speedup) -> str:
@@ -255,7 +256,7 @@ def _costs(costs: Costs, lookahead: int | None, *, drafted: bool) -> str:
             "about one step" if abs(check - 1) < 0.1 else f"{check:.1f} steps"
         )  # v(n) < 1 has a warning of its own
         parts.append(f"checking {tokens} costs {steps}")
-    return f"{_capital('; '.join(parts))}, measured apart from this run." if parts else ""
+    return f"{capitalised('; '.join(parts))}, measured apart from this run." if parts else ""
 
 
 def _shares(run: Run) -> str:
@@ -270,9 +271,4 @@ def _shares(run: Run) -> str:
             )
             of_them = f"{accepted} of {proposed} accepted"
             parts.append(f"{name} guessed in {len(rounds)} of {len(run.rounds)} rounds ({of_them})")
-    return f"{_capital('; '.join(parts))}." if parts else ""
-
-
-def _capital(text: str) -> str:
-    """Capitalize the first letter, keeping the others, unlike `str.capitalize`."""
-    return text[:1].upper() + text[1:]
+    return f"{capitalised('; '.join(parts))}." if parts else ""

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
+from specdemo.errors import capitalised
+
 EngineName = Literal["genai", "traced", "served"]
 HeadName = Literal["eagle3", "dflash", "mtp", "gemma4_mtp"]
 """A drafter that reads the target's hidden states. Gemma 4's multi-token-prediction head also reads its KV cache."""
@@ -365,7 +367,7 @@ def refusal(strategy: Strategy, engine: EngineName, *, sampling: bool = False, k
     if engine not in strategy.engines:
         return f"the {engine} engine does not support {what}; choose the {strategy.engines[0]} engine"
     if sampling and not strategy.samples:
-        return f"{what} needs greedy decoding; set do_sample to False"
+        return f"{what} needs greedy decoding; set do_sample to false"
     return strategy.contradiction()
 
 
@@ -395,8 +397,7 @@ def pair_refusal(
     if (unfit := strategy.unfit(draft)) is not None:
         return unfit
     if DRAFT_KINDS[draft].constant and not strategy.proposes(draft, engine):
-        noun = DRAFT_KINDS[draft].noun
-        which = f"{noun[0].upper()}{noun[1:]}"
+        which = capitalised(DRAFT_KINDS[draft].noun)
         return f"{which} proposes a constant number of tokens in the genai engine; choose policy constant."
     if not strategy.proposes(draft, engine):
         return (
