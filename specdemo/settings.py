@@ -219,8 +219,8 @@ class GenerationSettings(Parameters, _Chosen):
         for name in type(self).model_fields:
             value = getattr(self, name)
             if not supports(self.engine, name) and value != type(self).model_fields[name].default:
-                able = engines_with(name)[0]
-                return f"the {self.engine} engine does not support {name} {str(value).lower()}; choose the {able} engine"
+                able, given = engines_with(name)[0], str(value).lower()
+                return f"the {self.engine} engine does not support {name} {given}; choose the {able} engine"
         return None
 
 
