@@ -99,7 +99,7 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
     if fresh is None or best.speedup.low is None:
         sentence = f"Too few runs to be sure: the fastest so far is {name}, {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
-    if best.speedup.wide or best.speedup.impossible:
+    if best.speedup.impossible or (best.speedup.wide and best.speedup.includes_one):
         sentence = (
             f"Not settled: the runs of the fastest setting, {name}, differ too much ({best.speedup.ends} in {runs} "
             "fresh runs). Close other programs and sweep again."
@@ -109,10 +109,11 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
         clearly = "clearly " if best.speedup.middle > 1 else ""
         sentence = f"No setting {clearly}beats plain decoding here: the best, {name}, reached {evidence}, {outputs}."
         return Recommendation(candidate=None, sentence=sentence)
+    size = " How much faster is uncertain: its runs differ widely." if best.speedup.wide else ""
     equals = _equals([point for point in points if point.candidate.name != name], best.speedup.low)
     if not equals:
-        return Recommendation(candidate=best.candidate, sentence=f"Choose {name}: {evidence}, {outputs}.")
-    sentence = f"No clear winner: any of {name}, {equals}. For {name}: {evidence}, {outputs}."
+        return Recommendation(candidate=best.candidate, sentence=f"Choose {name}: {evidence}, {outputs}.{size}")
+    sentence = f"No clear winner: any of {name}, {equals}. For {name}: {evidence}, {outputs}.{size}"
     return Recommendation(candidate=best.candidate, sentence=sentence)
 
 
