@@ -102,7 +102,7 @@ class _Chosen(_Settings):
     engine: Annotated[EngineName, Choice(lambda: {name: engine.label for name, engine in ENGINES.items()})] = Field(
         "genai",
         title="Engine",
-        description="GenAI's own pipelines, specdemo's own loop, which sees every proposal, or a server",
+        description="what runs the models",
     )
     drafter: Annotated[str, Choice(lambda: {name: drafter.label for name, drafter in drafters().items()})] = Field(
         "model", title="Drafter", description="who proposes the next tokens"

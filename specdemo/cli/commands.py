@@ -11,6 +11,7 @@ from specdemo.cli import compare, doctor, experiments, models, serve, train
 from specdemo.cli.options import Commands
 from specdemo.engines import load_engine
 from specdemo.errors import capitalised
+from specdemo.experiments import KINDS
 from specdemo.train import FULL, Effort
 from specdemo.version import __version__
 from specdemo.worker import EngineFactory
@@ -18,7 +19,7 @@ from specdemo.worker import EngineFactory
 _LONGEST = 400
 TOPICS = {
     "the page": ("serve",),
-    "measure": ("compare", "sweep", "bench", "load", "temperature", "precision"),
+    "measure": ("compare", "sweep", *(kind.name for kind in KINDS)),
     "models": ("models", "train-draft"),
     "settings elsewhere": ("code",),
     "this machine": ("doctor", "completion"),

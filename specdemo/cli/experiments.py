@@ -82,7 +82,7 @@ def add_kind(commands: Commands, kind: Kind) -> None:
         parser.add_argument(*_flags(option), dest=option.name, **_shape(option))
     _add_runs(parser, kind.repeats.first)
     if kind.extras is not None:
-        parser.add_argument(f"--no-{kind.extras}", action="store_true", help=f"leave out {kind.extras} use")
+        parser.add_argument(f"--no-{kind.extras.name}", action="store_true", help=f"leave out {kind.extras.name} use")
     if kind.compares:
         parser.add_argument("--against", type=Path, metavar="FILE", help="another benchmark's JSON, to compare with")
     add_json(parser, "everything, with tables and an HTML report beside it,")
@@ -130,7 +130,7 @@ def _experiment(options: argparse.Namespace, kind: Kind) -> None:
     tasks = chosen_tasks(options.prompts, pair.target.prompts, options.limit, turns=kind.turns)
     given = {option.name: _value(option, getattr(options, option.name)) for option in kind.options}
     plan = kind.plan(pair, tasks, settings, repeats=options.repeats, seed=options.random_order, **given)
-    extras = kind.extras if kind.extras is not None and not getattr(options, f"no_{kind.extras}") else None
+    extras = kind.extras is not None and not getattr(options, f"no_{kind.extras.name}")
     other = getattr(options, "against", None)
     there = None if other is None else (read_bench(other), other.name)
     _measure(plan, options.load_engine, options.json, extras=extras, report_of=partial(report_against, there=there))
@@ -168,7 +168,7 @@ def _measure(
     load_engine: EngineFactory,
     json: str | None,
     *,
-    extras: str | None = None,
+    extras: bool = False,
     report_of: Callable[[Result], Report] = report_against,
 ) -> None:
     """Run a plan with progress on standard error; print its report, and write its files next to the JSON.
@@ -191,11 +191,11 @@ def _measure(
         assert result is not None, "a run begins with a state"
         if stop():
             raise KeyboardInterrupt
-        if extras is not None:
+        if extras:
             if path is not None:
                 write(report_of(result), path)  # early, in case this process dies later
             with progress_bar() as show:  # Ctrl+C aborts at once from here on: all rows are there
-                show(extras, result.total, None, None)
+                show("measuring memory", result.total, None, None)
                 result = plan.extras(result, never)
     finally:
         if result is not None and result.measured:  # otherwise keep an earlier run's file

@@ -8,7 +8,7 @@ from specdemo.experiments import bench, load, variants
 from specdemo.experiments.against import read_bench, report_against
 from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.checkpoint import Checkpoint, Header
-from specdemo.experiments.plan import Kind, Option, Plan, Result, never, run, run_with_extras
+from specdemo.experiments.plan import Extras, Kind, Option, Plan, Result, never, run, run_with_extras
 from specdemo.experiments.report import Line, Report, Table, beside, speedup_lines, to_html, to_markdown, write
 from specdemo.experiments.suites import Task, chosen_tasks
 from specdemo.experiments.sweep import LOOKAHEADS, REPEATS, THRESHOLDS, SweepPlan, candidates, prompts_as_tasks, sweep
@@ -22,6 +22,7 @@ __all__ = [
     "Bench",
     "Candidate",
     "Checkpoint",
+    "Extras",
     "Header",
     "Kind",
     "Line",

@@ -9,7 +9,7 @@ from specdemo.engines import load_engine
 from specdemo.errors import PairError, SettingsError, quoted
 from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.checkpoint import EngineFacts
-from specdemo.experiments.plan import Kind, Option, Range, Stop, never
+from specdemo.experiments.plan import Extras, Kind, Option, Range, Stop, never
 from specdemo.experiments.trials import TrialPlan, TrialRow
 from specdemo.measure import WARM_UP_PROMPT, Loader, measure_bound, measure_memory
 from specdemo.models.checks import check_strategy, with_tokenizers_compared
@@ -148,7 +148,7 @@ KIND = Kind(
     settings=_settings,
     begin=_settings,
     without=("engine", "drafter", "policy"),  # set by the method
-    extras="hardware",
+    extras=Extras("hardware", "Memory and bandwidth", "loads each engine again, in separate processes"),
     compares=True,
     prompts=Range(50, 5),
     repeats=Range(10, REPEATS),

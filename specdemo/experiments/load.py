@@ -17,7 +17,7 @@ from specdemo.errors import SettingsError
 from specdemo.experiments.checkpoint import EngineFacts, Header, Row
 from specdemo.experiments.load_points import PLAIN, LoadHeader, LoadRow
 from specdemo.experiments.load_result import Load
-from specdemo.experiments.plan import Kind, Option, Plan, Range, Session, Stop, begin, never
+from specdemo.experiments.plan import Extras, Kind, Option, Plan, Range, Session, Stop, begin, never
 from specdemo.measure import Loader, NamedRequest, batch_engine, decode_at_once, measure_memory, serve, shuffled
 from specdemo.models.checks import check_concurrent, with_tokenizers_compared
 from specdemo.records import MOST_IN_FLIGHT, SIDES, Block, Costs, ModelPair, Request
@@ -259,7 +259,7 @@ KIND = Kind(
     ),
     begin=_begins,
     without=("do_sample", "temperature", "top_p", "top_k", "seed", "alternatives", "kv_cache", "sequential"),
-    extras="memory",
+    extras=Extras("memory", "Memory", "loads each side again, in a separate process"),
     turns=False,
     prompts=Range(32, 8),
     repeats=Range(12, REPEATS),

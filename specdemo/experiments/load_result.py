@@ -188,7 +188,7 @@ def position_table(result: Load) -> Table:
     """Return the share of rounds that accepted at least 1, 2, … proposals, where the engine reports rounds."""
     seen = [point for point in result.points if point.method != PLAIN and point.per_position]
     most = {
-        point.method: max(len(point.per_position), getattr(result.variants[point.method].strategy, "lookahead", 0))
+        point.method: max(len(point.per_position), result.variants[point.method].strategy.fixed_lookahead or 0)
         for point in seen
     }
     positions = range(max(most.values(), default=0))

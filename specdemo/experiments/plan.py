@@ -246,7 +246,7 @@ def run_with_extras(
     for last in run(plan, load, checkpoint=checkpoint, stop=stop):
         yield last
     if last is not None and last.result.complete:
-        yield replace(last, doing="memory and bandwidth", seconds_left=None)
+        yield replace(last, doing="measuring memory", seconds_left=None)
         yield replace(last, result=plan.extras(last.result, stop))
 
 
@@ -298,6 +298,14 @@ class Option:
     aliases: tuple[str, ...] = ()
 
 
+class Extras(NamedTuple):
+    """What can be measured after the rows: its name in the terminal and from Python, and its label on the page."""
+
+    name: str
+    title: str
+    info: str
+
+
 class Range(NamedTuple):
     """A slider's maximum and initial value."""
 
@@ -324,7 +332,7 @@ class Kind:
     `plan(pair, tasks, settings, repeats=…, seed=…, **options)` makes the plan. `begin(pair, **chosen)` makes the
     page's initial settings; `settings` does so for the terminal, where None means a single strategy's, as in a
     comparison. `without` are settings that the experiment varies itself. If `turns` is False, only the first turn of
-    a chat is measured. With `compares`, an earlier benchmark can be given for comparison. `extras` names what can be
+    a chat is measured. With `compares`, an earlier benchmark can be given for comparison. `extras` is what can be
     measured after the rows. `limit` is the terminal's default number of prompts. `charts` and `tables` are those of
     its reports, in the page's order.
     """
@@ -342,7 +350,7 @@ class Kind:
     turns: bool = True
     compares: bool = False
     without: Collection[str] = ()
-    extras: str | None = None
+    extras: Extras | None = None
     prompts: Range = _PROMPTS
     repeats: Range = _REPEATS
     tokens: Range = _TOKENS

@@ -16,6 +16,7 @@ from specdemo.files import ASSETS
 from specdemo.models.machine import memory_needed
 from specdemo.records import Prompts, Record
 from specdemo.settings import RuntimeSettings
+from specdemo.strategies import DraftKindName
 
 WeightFormat = Literal["int4", "int8", "fp16"]
 
@@ -77,7 +78,7 @@ class Entry(Record):
     title: str
     target: Source
     draft: Source | None
-    kind: Literal["model", "eagle3", "dflash", "mtp"]
+    kind: DraftKindName
     prompts: Prompts
     supported: bool
     reason: str | None = None

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 
 import openvino_genai
 
-from specdemo.errors import LoadError, PairError, SettingsError
+from specdemo.errors import LoadError, PairError, SettingsError, capitalised
 from specdemo.models.catalogue import catalogue
 from specdemo.models.converted import is_converted, tokenizer_folder
 from specdemo.models.machine import in_units, memory_free, memory_needed
@@ -23,7 +23,6 @@ _TRANSLATED = (
     "Target and draft have different tokenizers; choose a draft of the target's family, or the traced engine."
 )
 _DFLASH = "A DFlash draft runs in the genai engine only; choose it, or another draft."
-_DFLASH_CACHE = "GenAI decodes with a DFlash draft without prefix caching; switch prefix caching off."
 _LINEAR_CACHE = (
     "GenAI speculates for a target with linear attention without prefix caching; switch prefix caching off."
 )
@@ -175,8 +174,9 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     refusal = _cannot(engine, pair.target, pair.draft, _TRANSLATED if pair.translated else None)
     if refusal is not None:
         raise PairError(refusal)
-    if pair.head == "dflash" and pair.runtime.enable_prefix_caching:
-        raise SettingsError(_DFLASH_CACHE)
+    if pair.head and not DRAFT_KINDS[pair.head].prefix_caching and pair.runtime.enable_prefix_caching:
+        noun = DRAFT_KINDS[pair.head].noun
+        raise SettingsError(f"GenAI decodes with {noun} without prefix caching; switch prefix caching off.")
 
 
 def check_request(pair: ModelPair, engine: EngineName, request: Request) -> None:
@@ -219,9 +219,9 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
         PairError, SettingsError: it cannot.
     """
     check_strategy(pair, engine, strategy, sampling)
-    by_head = pair.head == "dflash" and strategy.drafter.model
-    if pair.target.in_parts or by_head:
-        name = "A DFlash draft" if by_head else "A model with a multi-token-prediction head"
+    alone = None if pair.head is None or DRAFT_KINDS[pair.head].concurrent else DRAFT_KINDS[pair.head].noun
+    if pair.target.in_parts or (alone is not None and strategy.drafter.model):
+        name = "A model with a multi-token-prediction head" if pair.target.in_parts else capitalised(alone or "")
         raise SettingsError(f"{name} decodes one request at a time; compare single runs, or choose another draft.")
 
 

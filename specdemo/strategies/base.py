@@ -105,8 +105,9 @@ class DraftKind:
     """A kind of draft, with a description and the engines that load it.
 
     `greedy`: why it requires greedy decoding, as a sentence; None if it can sample. `copies`: whether its pair also
-    supports copying from text. `constant`: it proposes the same number of tokens in every round. `mode`: for a
-    head, the runtime information by which GenAI recognises it.
+    supports copying from text. `constant`: it proposes the same number of tokens in every round. `prefix_caching`
+    and `concurrent`: GenAI speculates with it while it caches prefixes, and for several requests at once. `mode`: for
+    a head, the runtime information by which GenAI recognises it.
     """
 
     name: DraftKindName
@@ -115,6 +116,8 @@ class DraftKind:
     greedy: str | None = None
     copies: bool = True
     constant: bool = False
+    prefix_caching: bool = True
+    concurrent: bool = True
     mode: str = ""
 
     @property
@@ -140,6 +143,8 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             ("genai",),
             greedy="A DFlash draft works in greedy decoding only; switch sampling off.",
             constant=True,
+            prefix_caching=False,
+            concurrent=False,
             mode="dflash_mode",
         ),
         DraftKind(
@@ -155,6 +160,8 @@ DRAFT_KINDS: dict[DraftKindName, DraftKind] = {
             greedy="A multi-token-prediction head works in greedy decoding only; switch sampling off.",
             constant=True,
             copies=False,  # its target is exported in parts, for which GenAI has no prompt lookup
+            prefix_caching=False,
+            concurrent=False,
             mode="mtp_mode",
         ),
         DraftKind("server", "that of a server that speculates as configured at its start", ("served",), copies=False),
@@ -398,12 +405,12 @@ def pair_refusal(
         return unfit
     if DRAFT_KINDS[draft].constant and not strategy.proposes(draft, engine):
         which = capitalised(DRAFT_KINDS[draft].noun)
-        return f"{which} proposes a constant number of tokens in the genai engine; choose policy constant."
+        return f"{which} proposes a constant number of tokens in the {engine} engine; choose policy constant."
     if not strategy.proposes(draft, engine):
-        return (
-            f"With an EAGLE-3 head the {engine} engine does not support a confidence threshold; "
-            "choose the constant policy, or the traced engine."
-        )
+        others = [each for each in DRAFT_KINDS[draft].engines if strategy.proposes(draft, each)]
+        or_engine = f", or the {others[0]} engine" if others else ""
+        noun = DRAFT_KINDS[draft].noun
+        return f"With {noun} the {engine} engine does not support {strategy.what}; choose policy constant{or_engine}."
     if draft == "eagle3" and engine == "genai" and penalty:
         return (
             "With this EAGLE-3 head the genai engine does not support a repetition penalty; "

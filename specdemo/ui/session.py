@@ -20,7 +20,7 @@ from specdemo.presentation.wording import is_chat
 from specdemo.records import Comparison, Costs, ModelPair, Phase, Request, Side, Turn
 from specdemo.runtime import check_prompt
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import EngineName
+from specdemo.strategies import DRAFT_KINDS, EngineName
 from specdemo.ui.boards import anatomy
 from specdemo.ui.parts import alert, describe, notice, phase_words
 from specdemo.worker import IfLoaded, Job, Prepare, WithEngine, Worker
@@ -264,7 +264,11 @@ def with_prefix_cache(pair: ModelPair) -> ModelPair:
 
     A server manages its own cache. GenAI speculates without prefix caching for some targets and drafts.
     """
-    if pair.servers is not None or pair.target.linear_attention or pair.head in ("dflash", "mtp"):
+    if (
+        pair.servers is not None
+        or pair.target.linear_attention
+        or (pair.head and not DRAFT_KINDS[pair.head].prefix_caching)
+    ):
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})

@@ -33,7 +33,7 @@ from specdemo.experiments.load_points import (
     fastest_words,
     schedule,
 )
-from specdemo.experiments.load_result import COLUMNS, Load, headline, opening, report_of
+from specdemo.experiments.load_result import COLUMNS, Load, headline, opening, position_table, report_of
 from specdemo.experiments.plan import run as load_run
 from specdemo.experiments.plan import run_with_extras
 from specdemo.experiments.suites import Task
@@ -191,6 +191,13 @@ def test_figures_are_what_the_script_says() -> None:
     assert speculative.per_position == tuple(sorted(speculative.per_position, reverse=True))
     assert speculative.mean_accepted_length == pytest.approx(1 + sum(speculative.per_position))
     assert all(point.identical == point.requests for point in found.values())
+
+
+def test_positions_that_were_never_accepted_are_zero() -> None:
+    every_second = ScriptedEngine(wrong=range(0, 4000, 2), extra=0.002, prefill=0.01)
+    table = position_table(run(load=lambda name: every_second, repeats=1, levels=(1,)))
+    assert [row[-2:] for row in table.rows] == [("0 %", "0 %")]
+    assert table.columns[-1] == "4"
 
 
 def test_outputs_that_change_under_load_are_counted() -> None:
@@ -445,7 +452,7 @@ def test_memory_is_measured_with_the_most_requests_in_flight(monkeypatch: pytest
     plan = LoadPlan(PAIR, TASKS, SETTINGS, LEVELS, repeats=1)
     last = list(run_with_extras(plan, engine))
     assert asked == [("plain", 4), ("speculative", 4)]
-    assert (last[-2].doing, last[-1].result.complete) == ("memory and bandwidth", True)
+    assert (last[-2].doing, last[-1].result.complete) == ("measuring memory", True)
 
 
 @pytest.mark.openvino

@@ -169,7 +169,7 @@ def test_step_costs_are_measured(eagle: GenAIEngine) -> None:
     [
         (
             {"policy": "confidence"},
-            "does not support a confidence threshold; choose the constant policy, or the traced",
+            "does not support policy confidence; choose policy constant, or the traced engine",
         ),
         (
             {"repetition_penalty": 1.2},

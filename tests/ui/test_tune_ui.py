@@ -314,10 +314,10 @@ def test_memory_is_measured_after_the_rows_until_a_stop(to_its_end: bool, monkey
     plan = BenchPlan(ENGINE.pair, [TASK], SETTINGS, ["traced constant"], repeats=1)
     for state in run_with_extras(plan, loads, stop=lambda: bool(stopped)):
         states.append(state)
-        if not to_its_end and state.doing == "memory and bandwidth":
+        if not to_its_end and state.doing == "measuring memory":
             stopped.append(True)
     *_, measuring, last = states
-    assert measuring.doing == "memory and bandwidth"
+    assert measuring.doing == "measuring memory"
     assert last.result.complete
     assert (len(last.result.memory), last.result.bound) == ((2, bound) if to_its_end else (0, None))
 

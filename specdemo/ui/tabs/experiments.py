@@ -15,6 +15,7 @@ from specdemo.errors import SpecdemoError
 from specdemo.experiments import (
     KINDS,
     Checkpoint,
+    Extras,
     Header,
     Kind,
     Option,
@@ -40,10 +41,6 @@ _SUITE = Markup(
     "HumanEval, or <code>{{&quot;prompt&quot;: …}}</code>.</p>"
 )
 _CHECKPOINTS = 50  # unfinished runs to keep; older ones are deleted
-_EXTRAS = {
-    "hardware": ("Memory and bandwidth", "loads each engine again, in separate processes"),
-    "memory": ("Memory", "loads each side again, in a separate process"),
-}
 
 
 class ExperimentCallbacks:
@@ -171,10 +168,7 @@ def experiment(
             groups = [gr.CheckboxGroup(elem_id=option.name, **_offered(option, first)) for option in options]
         with gr.Row(elem_classes="controls"):
             numbers = _amounts(kind)
-            title, info = _EXTRAS.get(kind.extras or "", ("", ""))
-            extras = gr.Checkbox(
-                False, label=title, info=info, elem_id=f"{name}-extras", visible=kind.extras is not None
-            )
+            extras = gr.Checkbox(False, elem_id=f"{name}-extras", **_labels(kind.extras))
         with gr.Row(elem_classes="actions"):
             start = gr.Button(kind.start, variant="primary", elem_id=f"run-{name}", scale=0, min_width=200)
             halt = gr.Button("Stop", variant="stop", elem_id=f"stop-{name}", visible=False, scale=0)
@@ -216,6 +210,10 @@ def _offered(option: Option, pair: ModelPair) -> Mapping[str, Any]:
         "info": option.help,
         "visible": bool(choices),
     }
+
+
+def _labels(extras: Extras | None) -> dict[str, Any]:
+    return {"visible": False} if extras is None else {"label": extras.title, "info": extras.info}
 
 
 def _amounts(kind: Kind) -> list[gr.Slider]:
