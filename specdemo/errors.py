@@ -24,6 +24,7 @@ SpecdemoError
     └── ServerError       a server did not answer as it should
 """
 
+from collections.abc import Sequence
 from reprlib import Repr
 
 _QUOTED = 200
@@ -39,6 +40,12 @@ def quoted(given: object) -> str:
 def capitalised(text: str) -> str:
     """Begin a sentence with a capital, keeping those within, unlike `str.capitalize`."""
     return text[:1].upper() + text[1:]
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join names as in a sentence: "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 class SpecdemoError(Exception):

@@ -121,7 +121,12 @@ def _bootstrapped(values: tuple[float, ...], seed: int) -> Interval:
     if len(values) < ENOUGH:
         return Interval(middle=middle)
     draws = np.random.default_rng(seed).choice(values, (_RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(draws, axis=1), ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return interval_of(middle, np.median(draws, axis=1))
+
+
+def interval_of(middle: float, draws: npt.NDArray[np.float64]) -> Interval:
+    """Return an estimate with the interval that holds 95 % of its bootstrap draws."""
+    low, high = np.quantile(draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return Interval(middle=middle, low=float(low), high=float(high))
 
 
@@ -427,11 +432,11 @@ def summarise(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) 
     `prompts`, one per trial: see `of_trials`.
     """
     seconds = sum(trial.run_seconds for trial in done)
-    draft = _total([trial.draft_seconds for trial in done])
-    verify = _total([trial.verify_seconds for trial in done])
-    accepted = _total([trial.accepted for trial in done])
-    proposed, judged = (_total([getattr(trial, name) for trial in done]) for name in ("proposed", "judged"))
-    rounds = _total([trial.rounds for trial in done])
+    draft = total([trial.draft_seconds for trial in done])
+    verify = total([trial.verify_seconds for trial in done])
+    accepted = total([trial.accepted for trial in done])
+    proposed, judged = (total([getattr(trial, name) for trial in done]) for name in ("proposed", "judged"))
+    rounds = total([trial.rounds for trial in done])
     loads = [trial.other_load for trial in done if trial.other_load is not None]
     return Summary(
         speedup=of_trials(done, prompts),
@@ -447,6 +452,7 @@ def summarise(done: Sequence[Trial], prompts: Sequence[Hashable] | None = None) 
     )
 
 
-def _total(seconds: Sequence[float | None]) -> float | None:
+def total(seconds: Sequence[float | None]) -> float | None:
+    """Return the sum; None if any part is unknown."""
     known = [value for value in seconds if value is not None]
     return sum(known) if len(known) == len(seconds) else None

@@ -401,7 +401,7 @@ def load_test(
     Raises:
         SpecdemoError: the load test cannot be run, or failed; the message says what to do.
     """
-    options = {"repeats": repeats, "seed": seed, "levels": concurrency, "lookaheads": lookaheads}
+    options = {"repeats": repeats, "seed": seed, "concurrency": concurrency, "lookaheads": lookaheads}
     return _experiment(loading.KIND, pair, prompts, limit, settings, options, memory, on_progress)
 
 

@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
         short = message if len(message) <= _LONGEST else f"{message[:half]} … {message[-half:]}"
         if short.endswith("required: PROMPT"):
             short = f'Give a prompt, such as: {self.prog} "Once upon a time"'
-        self.exit(2, f"specdemo: {capitalised(short)}; {self.prog} --help lists what there is.\n")
+        self.exit(2, f"specdemo: {capitalised(short)}; {self.prog} --help lists all options.\n")
 
 
 _BASH = """\

@@ -56,7 +56,7 @@ def _add_compare(commands: Commands) -> None:
 
 
 def _add_code(commands: Commands) -> None:
-    parser = commands.add_parser("code", help="print what reproduces settings in other software")
+    parser = commands.add_parser("code", help="print code that reproduces settings in other software")
     parser.set_defaults(command=_code)
     parser.add_argument("prompt", metavar="PROMPT")
     names = ", ".join(f"{name}: {software.title}" for name, software in FLAVOURS.items())

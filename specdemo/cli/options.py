@@ -102,8 +102,8 @@ def add_servers(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--url",
         metavar="URL",
-        help="server that decodes speculatively, such as http://127.0.0.1:8080; with none, it "
-        f"is not raced (default: ${URL_VARIABLE})",
+        help="server that decodes speculatively, such as http://127.0.0.1:8080; without it, "
+        f"this side does not run (default: ${URL_VARIABLE})",
     )
     group.add_argument(
         "--plain-url", metavar="URL", help=f"the same for plain decoding (default: ${PLAIN_URL_VARIABLE})"
@@ -112,9 +112,7 @@ def add_servers(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", help="the model's name on the speculative server, if it has several"
     )
     group.add_argument("--plain-model", metavar="NAME", help="the same on the plain server")
-    group.add_argument(
-        "--server", choices=get_args(ServerKind), help="what the servers are (default: found out by asking them)"
-    )
+    group.add_argument("--server", choices=get_args(ServerKind), help="kind of the servers (default: detected)")
     group.add_argument(
         "--server-timeout",
         type=positive,

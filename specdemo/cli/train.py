@@ -75,7 +75,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--match-states",
         action="store_true",
-        help="in the first half, draw the draft's hidden states to the target's",
+        help="in the first half, pull the draft's hidden states towards the target's",
     )
     parser.add_argument(
         "--replay", action="store_true", help="at the end, tokens that the draft gets wrong count twice"

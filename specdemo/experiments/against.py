@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from specdemo.analysis.estimates import ENOUGH, LEVEL, Interval
+from specdemo.analysis.estimates import ENOUGH, LEVEL, Interval, interval_of
 from specdemo.errors import FileError, quoted
 from specdemo.experiments.bench_result import Bench
 from specdemo.experiments.plan import Result
@@ -211,8 +211,7 @@ def _ratio(sides: Sequence[Sequence[tuple[int, float]]], seed: int = 0) -> Inter
         return tokens / seconds
 
     draws = rates(ours) / rates(theirs)
-    low, high = np.quantile(draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return Interval(middle=middle, low=float(low), high=float(high))
+    return interval_of(middle, draws)
 
 
 def _rate(sides: Sequence[Any]) -> float:

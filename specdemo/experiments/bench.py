@@ -29,7 +29,8 @@ def methods() -> list[str]:
 
 def widest(pair: ModelPair) -> EngineName:
     """Return the engine that supports the most decoding strategies for this pair."""
-    return "served" if pair.target.server is not None else "traced"
+    able = [name for name in ENGINES if ENGINES[name].local == (pair.target.server is None)]
+    return max(able, key=lambda name: len([*strategies(name, pair.draft_kind)]))
 
 
 def available(pair: ModelPair, settings: GenerationSettings) -> dict[str, GenerationSettings]:

@@ -41,14 +41,14 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadPlan(Plan[Step, LoadRow, Load]):
-    """Blocks of every task at each concurrency (`levels`), in each repeat.
+    """Blocks of every task at each `concurrency`, in each repeat.
 
     Concurrency 1 is always measured, as the reference for outputs. Several `lookaheads` are compared with each other.
     A block serves at least `requests` requests, and at least twice its concurrency.
     """
 
     repeats: int = field(default=REPEATS, kw_only=True)
-    levels: Sequence[int] = LEVELS
+    concurrency: Sequence[int] = LEVELS
     lookaheads: Sequence[int] = ()
     requests: int = 0
 
@@ -81,7 +81,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
             LoadError: a model is not converted yet.
         """
         common = Header.of(self.pair, self.settings, (PLAIN, *self.variants), self.tasks)
-        levels = tuple(sorted({1, *self.levels}))
+        levels = tuple(sorted({1, *self.concurrency}))
         return LoadHeader(**dict(common), levels=levels, requests=self.requests, seed=self.seed)
 
     def check(self) -> None:
@@ -97,7 +97,7 @@ class LoadPlan(Plan[Step, LoadRow, Load]):
             )
         if self.settings.do_sample:
             raise SettingsError("Outputs under load are compared, so decoding must be greedy; switch sampling off.")
-        if not self.levels or min(self.levels) < 1 or max(self.levels) > MOST_IN_FLIGHT:
+        if not self.concurrency or min(self.concurrency) < 1 or max(self.concurrency) > MOST_IN_FLIGHT:
             raise SettingsError(f"Concurrent requests are from 1 to {MOST_IN_FLIGHT}; choose other numbers.")
         models = with_tokenizers_compared(self.pair)
         for each in self.variants.values():
@@ -231,12 +231,12 @@ KIND = Kind(
     plan=LoadPlan,
     options=(
         Option(
-            "levels",
+            "concurrency",
             "Concurrency",
             "requests at once; 1 is always measured",
             "integers",
             LEVELS,
-            aliases=("concurrency",),
+            aliases=("levels",),
             choices=lambda pair: LEVELS,
             first=lambda pair: LEVELS[:_FIRST_LEVELS],
         ),

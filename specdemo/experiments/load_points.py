@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from specdemo.analysis.estimates import Interval, median_interval
-from specdemo.errors import capitalised
+from specdemo.errors import capitalised, listed
 from specdemo.experiments.checkpoint import Header, Row
 from specdemo.presentation.figures import percent
 from specdemo.records import MOST, Block, Count, Record, ServedRequest
@@ -342,8 +342,7 @@ def _gain(point: Point) -> str:
 
 
 def _levels(found: Sequence[Point]) -> str:
-    *first, last = [str(point.level) for point in found]
-    return f"{', '.join(first)} and {last}" if first else last
+    return listed([str(point.level) for point in found])
 
 
 # The best lookahead per load, for servers that can vary it: vLLM takes such a list in its speculative config.

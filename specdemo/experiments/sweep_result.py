@@ -101,7 +101,7 @@ def recommend(points: Sequence[Point], fresh: Point | None = None) -> Recommenda
         return Recommendation(candidate=None, sentence=sentence)
     if best.speedup.impossible or (best.speedup.wide and best.speedup.includes_one):
         sentence = (
-            f"Not settled: the runs of the fastest setting, {name}, differ too much ({best.speedup.ends} in {runs} "
+            f"Inconclusive: the runs of the fastest setting, {name}, differ too much ({best.speedup.ends} in {runs} "
             "fresh runs). Close other programs and sweep again."
         )
         return Recommendation(candidate=None, sentence=sentence)

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from specdemo.analysis.estimates import ENOUGH, LEVEL, Call, Interval
+from specdemo.analysis.estimates import ENOUGH, Call, Interval, interval_of
 from specdemo.analysis.metrics import FORMULAS
-from specdemo.errors import SettingsError, quoted
+from specdemo.errors import SettingsError, listed, quoted
 from specdemo.experiments.checkpoint import EngineFacts
 from specdemo.experiments.plan import Kind, Option, Range, begin
 from specdemo.experiments.report import Chart, Line, Report, Table, measured_on, speedup_lines, times
@@ -210,8 +210,7 @@ def ratio(pairs: Sequence[tuple[float | None, float | None]], seed: int = 0) -> 
     drawn = np.random.default_rng(seed).integers(len(values), size=(_DRAWS, len(values)))
     sums = values[drawn].sum(axis=1)
     drawn_ratios = sums[:, 0] / np.maximum(sums[:, 1], 1e-12)
-    low, high = np.quantile(drawn_ratios, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return Interval(middle=middle, low=float(low), high=float(high))
+    return interval_of(middle, drawn_ratios)
 
 
 def words(interval: Interval | None) -> str:
@@ -219,12 +218,6 @@ def words(interval: Interval | None) -> str:
     if interval is None:
         return "–"
     return f"{interval.middle:.2f}" + (f" ({interval.low:.2f}–{interval.high:.2f})" if interval.has_interval else "")
-
-
-def listed(names: Sequence[str]) -> str:
-    """Join names as in a sentence: "a, b and c"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
@@ -316,7 +309,7 @@ TEMPERATURE = Kind(
             first=lambda pair: TEMPERATURES[::2],
         ),
     ),
-    begin=partial(begin, on="traced"),  # the engine that samples exactly
+    begin=partial(begin, on=next(name for name, engine in ENGINES.items() if engine.samples_exactly)),
     without=("do_sample", "temperature", "alternatives", "sequential"),
     prompts=Range(32, 4),
     limit=8,

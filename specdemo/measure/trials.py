@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
 from specdemo.analysis import metrics
-from specdemo.analysis.estimates import ENOUGH
+from specdemo.analysis.estimates import ENOUGH, total
 from specdemo.analysis.metrics import thinking_tokens
 from specdemo.engines import Engine
 from specdemo.errors import PairError, SettingsError
@@ -107,8 +107,8 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         rounds=len(run.rounds) if run.passes_known else None,
         run_tokens=metrics.decoded_tokens(run),
         run_seconds=metrics.decode_seconds(run),
-        draft_seconds=_total([step.draft_seconds for step in run.rounds]),
-        verify_seconds=_total([step.verify_seconds for step in run.rounds]),
+        draft_seconds=total([step.draft_seconds for step in run.rounds]),
+        verify_seconds=total([step.verify_seconds for step in run.rounds]),
         proposed=len(verdicts) if reported else None,
         accepted=accepted if reported else None,
         judged=accepted + verdicts.count(Verdict.REJECTED) if reported else None,
@@ -127,11 +127,6 @@ def _step(step: Round) -> tuple[int, int, float]:
 def _rounded(seconds: float) -> float:
     """Round to a tenth of a microsecond, which keeps files small."""
     return max(round(seconds, 7), 1e-7)
-
-
-def _total(seconds: Sequence[float | None]) -> float | None:
-    known = [value for value in seconds if value is not None]
-    return sum(known) if len(known) == len(seconds) else None
 
 
 REPEAT_SECONDS = 2.0

@@ -16,7 +16,7 @@ from specdemo.models.gguf import inspect_model
 from specdemo.models.places import is_writable
 from specdemo.records import Model, ModelPair, Prompts
 from specdemo.settings import GenerationSettings, RuntimeSettings
-from specdemo.strategies import DRAFT_KINDS
+from specdemo.strategies import DRAFT_KINDS, PER_REQUEST
 
 BUNDLED = ASSETS / "story-pair"
 PAIR_VARIABLE = "SPECDEMO_PAIR"
@@ -49,10 +49,8 @@ def initial_runtime(target: Model) -> RuntimeSettings:
 def default_settings(target: Model) -> Defaults:
     """Return the default settings for a target: the catalogue's if it is listed there, wherever it is stored."""
     if target.server is not None:
-        # only OpenVINO Model Server takes the lookahead in each request
-        return Defaults(
-            generation={"engine": "served", "policy": "constant" if target.server == "ovms" else "server"}
-        )
+        policy = "constant" if target.server in PER_REQUEST else "server"
+        return Defaults(generation={"engine": "served", "policy": policy})
     if target.path is None:
         return Defaults()
     listed = (entry for entry in catalogue() if _is(target.path, entry.target))

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from shlex import join
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from specdemo.models.library import Format, Origin, origin
 from specdemo.presentation.wording import is_chat
 from specdemo.records import Model, ModelPair, Request
 from specdemo.settings import GenerationSettings
-from specdemo.strategies import Lookup, ServerDefault, Strategy
+from specdemo.strategies import DRAFT_KINDS, Lookup, ServerDefault, Strategy
 
 _PORT = "8000"
 _WINDOW = 4096  # last tokens for llama.cpp to penalize, if the context length is unknown
@@ -39,8 +39,8 @@ class _Copy:
 class Software(NamedTuple):
     """Software to write code for.
 
-    `form` converts a strategy to the software's form, `target` and `draft` are the model formats that it reads, and
-    `write` yields the lines.
+    `form` converts a strategy to the software's form, `target` and `draft` are the model formats that it reads,
+    `write` yields the lines, and `heads` are the kinds of head that it can load.
     """
 
     title: str
@@ -48,6 +48,7 @@ class Software(NamedTuple):
     target: tuple[Format, ...]
     draft: tuple[Format, ...]
     write: Callable[[_Copy], Iterator[str]]
+    heads: Collection[str] = frozenset({"eagle3"})
 
 
 def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: str, *, local: bool = False) -> str:
@@ -73,9 +74,7 @@ def code(flavour: str, pair: ModelPair, settings: GenerationSettings, prompt: st
     draft, notes = None, list[str]()
     if request.strategy.drafter.model:
         model = _draft(pair)
-        # transformers loads no heads; the others, except GenAI and OVMS, load only EAGLE-3 heads
-        eagle = pair.eagle3 and flavour != "transformers"
-        formats = software.draft if pair.head is None or eagle or flavour in ("genai", "ovms") else ()
+        formats = software.draft if pair.head is None or pair.head in software.heads else ()
         draft = _found(model, formats, local)
         if draft is None:
             request = replace(request, strategy=Lookup(settings.max_ngram_size, settings.num_assistant_tokens))
@@ -230,9 +229,12 @@ def _request(prefix: str, copy: _Copy, request: dict[str, Any]) -> Iterator[str]
     yield from post(f"http://localhost:{_PORT}{prefix}{path}", body)
 
 
+_IR: tuple[Format, ...] = ("openvino",)
+_HEADS = frozenset(kind.name for kind in DRAFT_KINDS.values() if kind.mode)
+
 FLAVOURS: dict[str, Software] = {
-    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), ("openvino",), ("openvino",), _genai),
-    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.ovms(), ("openvino",), ("openvino",), _ovms),
+    "genai": Software("OpenVINO GenAI", lambda strategy: strategy.genai(), _IR, _IR, _genai, _HEADS),
+    "ovms": Software("OpenVINO Model Server", lambda strategy: strategy.ovms(), _IR, _IR, _ovms, _HEADS),
     "vllm": Software("vLLM", lambda strategy: strategy.vllm(), ("transformers", "gguf"), ("transformers",), _vllm),
     "llama.cpp": Software("llama.cpp", lambda strategy: strategy.llama_cpp(), ("gguf",), ("gguf",), _llama_cpp),
     "transformers": Software(
@@ -241,6 +243,7 @@ FLAVOURS: dict[str, Software] = {
         ("transformers", "gguf"),
         ("transformers", "gguf"),
         _transformers,
+        frozenset(),
     ),
 }
 """All software to write code for."""

@@ -58,9 +58,9 @@ def _counted(comparison: Comparison, counters: Counters) -> str:
     elif ours is None:
         fit = ", in another run of this request; in this one they are unknown."
     elif ours == (counters.proposed, counters.accepted):
-        fit = "; so do we."
+        fit = "; specdemo counts the same."
     else:
-        fit = f"; we count {ours[0]}, {ours[0] - ours[1]} rejected."
+        fit = f"; specdemo counts {ours[0]}, {ours[0] - ours[1]} rejected."
     work = counters.processed / counters.proposed if counters.proposed else 0
     return (
         f"{counts}{fit} The last round is left out. The draft computed {work:.2f} tokens per proposal and took "

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from specdemo.records.base import Count, Record
 from specdemo.settings import GenerationSettings, RuntimeSettings, Sampling, Weights
-from specdemo.strategies import Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
+from specdemo.strategies import PER_REQUEST, Confidence, DraftKindName, HeadName, Plain, ServerKind, Strategy
 
 _NO_TOP_K = 2**63 - 1  # in GenAI
 SILENCE_SECONDS = 60.0
@@ -107,7 +107,7 @@ class ModelPair(Record):
         if self.draft is None:
             return None
         if self.target.server is not None:
-            return "request" if self.target.server == "ovms" else "server"
+            return "request" if self.target.server in PER_REQUEST else "server"
         if self.draft.head is not None:
             return self.draft.head
         return "translated" if self.translated else "model"

@@ -28,6 +28,9 @@ SERVERS: dict[ServerKind, str] = {
 }
 """Names for use in a sentence."""
 
+PER_REQUEST: frozenset[ServerKind] = frozenset({"ovms"})
+"""Servers that are asked in each request how to speculate; the others are configured at their start."""
+
 
 @dataclass(frozen=True)
 class EngineInfo:

@@ -99,6 +99,6 @@ def remember(request: Request, work: Path) -> None:
     elif (before := json.loads(file.read_text(encoding="utf-8"))) != asdict(request):
         changed = ", ".join(name for name, value in asdict(request).items() if before.get(name) != value)
         raise UsageError(
-            f"Another draft was begun under this name, with another {changed or 'version of this program'}; "
+            f"Another draft was started under this name, with another {changed or 'version of this program'}; "
             f"repeat its options, choose another --out, or delete {str(work)!r}."
         )

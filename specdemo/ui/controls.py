@@ -7,11 +7,14 @@ import gradio as gr
 from pydantic.fields import FieldInfo
 
 from specdemo.errors import SettingsError
+from specdemo.measure import LiveSettings
 from specdemo.models.pairs import default_drafter, initial_settings
 from specdemo.records import ModelPair
 from specdemo.settings import GenerationSettings, RuntimeSettings, choices
 from specdemo.strategies import (
     DRAFT_KINDS,
+    ENGINES,
+    LOCAL,
     PARTIAL,
     EngineName,
     effective,
@@ -89,7 +92,7 @@ def explanation(pair: ModelPair, engine: EngineName, drafter: str, policy: str) 
     return next((strategy.explanation() for strategy in chosen), FIELDS["policy"].description)
 
 
-AT_HAND = ("num_assistant_tokens", "assistant_confidence_threshold")
+AT_HAND = LiveSettings._fields
 """Settings that visitors can change during a run."""
 
 
@@ -179,11 +182,10 @@ def settings_from_link(
     A missing or invalid setting takes its value from `start`, the controls' initial values.
     """
     chosen, wrong = dict(start), None
+    ablest = min(LOCAL, key=lambda engine: len(ENGINES[engine].lacks))  # it supports the most settings
     for name in values.keys() & chosen.keys():
         try:
-            settings_from(
-                pair, {**chosen, "engine": "traced", name: values[name]}
-            )  # on the engine that supports the most settings
+            settings_from(pair, {**chosen, "engine": ablest, name: values[name]})
             chosen[name] = values[name]
         except SettingsError as error:
             wrong = SettingsError(f"One of the link's settings cannot be used. {error}")

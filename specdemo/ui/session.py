@@ -154,9 +154,7 @@ class Sessions:
         """Change the live settings of this visitor's run, if there is one, from its next round on."""
         event = self._visitors.event(visitor, "run")
         if event is not None:
-            self._worker.move(
-                event, LiveSettings(settings.num_assistant_tokens, settings.assistant_confidence_threshold)
-            )
+            self._worker.move(event, LiveSettings(*(getattr(settings, name) for name in LiveSettings._fields)))
 
     def repeat(
         self, visitor: str, pair: ModelPair, finished: FinishedRun

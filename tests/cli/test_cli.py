@@ -202,7 +202,7 @@ def test_bad_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
     assert stopped.value.code == 2
     (sentence,) = capsys.readouterr().err.splitlines()  # and not all of the usage
     assert sentence.startswith("specdemo: ")
-    assert sentence.endswith("--help lists what there is.")
+    assert sentence.endswith("--help lists all options.")
 
 
 def test_a_missing_prompt_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def states(
     stop: Callable[[], bool] = lambda: False,
     **options: Any,
 ) -> list[Progress[Load]]:
-    plan = LoadPlan(PAIR, TASKS, SETTINGS, **{"levels": LEVELS, "repeats": 2, **options})
+    plan = LoadPlan(PAIR, TASKS, SETTINGS, **{"concurrency": LEVELS, "repeats": 2, **options})
     return list(load_run(plan, load, checkpoint=checkpoint, stop=stop))
 
 
@@ -195,7 +195,7 @@ def test_figures_are_what_the_script_says() -> None:
 
 def test_positions_that_were_never_accepted_are_zero() -> None:
     every_second = ScriptedEngine(wrong=range(0, 4000, 2), extra=0.002, prefill=0.01)
-    table = position_table(run(load=lambda name: every_second, repeats=1, levels=(1,)))
+    table = position_table(run(load=lambda name: every_second, repeats=1, concurrency=(1,)))
     assert [row[-2:] for row in table.rows] == [("0 %", "0 %")]
     assert table.columns[-1] == "4"
 
@@ -204,7 +204,7 @@ def test_outputs_that_change_under_load_are_counted() -> None:
     class Crowded(ScriptedEngine):
         """Whose draft is believed now and then."""
 
-    result = run(load=lambda name: Crowded(diverges_at=5), repeats=1, levels=(2,))
+    result = run(load=lambda name: Crowded(diverges_at=5), repeats=1, concurrency=(2,))
     by_method = {(point.method, point.level): point for point in result.points}
     assert by_method[PLAIN, 2].identical == by_method[PLAIN, 2].requests
     assert by_method["lookahead 4", 2].identical == 0
@@ -236,7 +236,7 @@ def test_a_stopped_run_goes_on_in_the_orders_it_would_have_had(checkpoint: Check
 def test_rows_of_another_run_are_not_mixed_in(checkpoint: Checkpoint) -> None:
     run(checkpoint=checkpoint, repeats=1)
     with pytest.raises(FileError, match="other numbers of concurrent requests"):
-        run(checkpoint=checkpoint, levels=(1, 2))
+        run(checkpoint=checkpoint, concurrency=(1, 2))
     with pytest.raises(FileError, match="other numbers of requests per block"):
         run(checkpoint=checkpoint, requests=20)
     with pytest.raises(FileError, match="other methods"):
@@ -459,7 +459,7 @@ def test_memory_is_measured_with_the_most_requests_in_flight(monkeypatch: pytest
 def test_requests_in_flight_decode_as_they_do_alone(engine: GenAIEngine) -> None:
     tasks = [Task(name=prompt, task="tales", prompt=prompt) for prompt in PROMPTS]
     settings = SETTINGS.model_copy(update={"max_new_tokens": 24})
-    *_, last = load_run(LoadPlan(engine.pair, tasks, settings, levels=(3,), repeats=1), lambda name: engine)
+    *_, last = load_run(LoadPlan(engine.pair, tasks, settings, concurrency=(3,), repeats=1), lambda name: engine)
     found = {(point.method, point.level): point for point in last.result.points}
     for (method, level), each in found.items():
         assert each.identical == each.requests

@@ -206,7 +206,7 @@ def test_recommendations() -> None:
     for fresh, words in (
         (point("a", 0.9, 1.1, 1.3), "No setting clearly beats plain decoding here: the best, a, reached 1.10×"),
         (point("a", 0.8, 0.9, 1.1), "No setting beats plain decoding here"),
-        (point("a", 0.46, 4.99, 8.3), "Not settled: the runs of the fastest setting, a, differ too much"),
+        (point("a", 0.46, 4.99, 8.3), "Inconclusive: the runs of the fastest setting, a, differ too much"),
         (point("a", None, 1.5, None, 1), "Too few runs to be sure: the fastest so far is a, 1.50× in 1 fresh run"),
         (None, "Too few runs to be sure: the fastest so far is a, 1.90× in 5 runs"),
     ):

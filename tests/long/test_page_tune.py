@@ -218,9 +218,9 @@ def test_load_up_to_the_crossover_then_a_stop_that_keeps_what_is_finished(visit:
     page = visit()
     open_tab(page, "Load")
     for group, label, chosen in (
-        ("levels", 2, False),
-        ("levels", 4, False),
-        ("levels", 32, True),
+        ("concurrency", 2, False),
+        ("concurrency", 4, False),
+        ("concurrency", 32, True),
         ("lookaheads", 1, True),
     ):
         page.locator(f"#{group}").get_by_label(str(label), exact=True).set_checked(chosen)
@@ -244,7 +244,7 @@ def test_load_up_to_the_crossover_then_a_stop_that_keeps_what_is_finished(visit:
         expect(page.locator("#load-reports")).to_contain_text(f".{kind}")
 
     for level in (8, 32):
-        page.locator("#levels").get_by_label(str(level), exact=True).uncheck()
+        page.locator("#concurrency").get_by_label(str(level), exact=True).uncheck()
     set_slider(page, "load-tokens", 208)  # long enough to be slept
     page.click("#run-load")
     expect(page.locator("#load-message progress")).to_have_attribute("value", re.compile("[1-9]"))

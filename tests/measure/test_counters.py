@@ -54,7 +54,7 @@ def test_a_replay_agrees_with_genai(engine: GenAIEngine, settings: dict[str, Any
     assert counters.processed >= counters.proposed
     assert counters.draft_share > 0
     assert note(comparison).startswith(
-        f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected; so do we."
+        f"GenAI counts {counters.proposed} proposals, {counters.rejected} rejected; specdemo counts the same."
     )
     assert "counts differ" not in kinds(comparison)
     assert schema.from_json(schema.to_json(comparison)).counters == counters
@@ -78,7 +78,7 @@ def test_other_counts_are_a_warning_with_both(engine: GenAIEngine) -> None:
     (warning,) = [each for each in warnings(wrong) if each.kind == "counts differ"]
     assert f"{proposed + 4} proposals, {accepted + 4} accepted" in warning.reason
     assert f"have {proposed}, {accepted} accepted" in warning.reason
-    assert f"we count {proposed}, {proposed - accepted} rejected" in note(wrong)
+    assert f"specdemo counts {proposed}, {proposed - accepted} rejected" in note(wrong)
     another_text = wrong.model_copy(update={"counters": other.model_copy(update={"same": False})})
     assert "counts differ" not in kinds(another_text)
     assert "whose text differs" in note(another_text)

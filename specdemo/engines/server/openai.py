@@ -15,7 +15,7 @@ from specdemo.engines.server.answers import HttpRequest, Part, Proposals, TextRe
 from specdemo.engines.server.client import Client
 from specdemo.records import FinishReason, Model, Request, Round
 from specdemo.runtime import messages
-from specdemo.strategies import ServerKind
+from specdemo.strategies import PER_REQUEST, SERVERS, ServerKind
 
 _LETTERS_PER_TOKEN = 4  # estimate for servers that count no tokens; only affects text lengths
 _REASONS: dict[str, FinishReason] = {"length": "length"}
@@ -24,7 +24,6 @@ _REASONS: dict[str, FinishReason] = {"length": "length"}
 class Extras(NamedTuple):
     """Features of a kind of server beyond the protocol."""
 
-    name: str
     prefix: str = "/v1"
     version: str = ""  # path of the version
     running_totals: bool = False  # events can carry the number of tokens so far
@@ -36,16 +35,15 @@ class Extras(NamedTuple):
 
 EXTRAS: dict[ServerKind, Extras] = {
     "vllm": Extras(
-        "vLLM",
         version="/version",
         running_totals=True,
         template=True,
         salted=True,
         counters="vllm:spec_decode_num_",
     ),
-    "sglang": Extras("SGLang", version="/get_server_info", running_totals=True, template=True),
-    "ovms": Extras("OpenVINO Model Server", prefix="/v3", template=True),
-    "openai": Extras("OpenAI-compatible server", sampling=False),
+    "sglang": Extras(version="/get_server_info", running_totals=True, template=True),
+    "ovms": Extras(prefix="/v3", template=True),
+    "openai": Extras(sampling=False),
 }
 
 
@@ -85,7 +83,7 @@ class OpenAI:
 
     def version(self) -> str:
         reported = self._client.probe(self._extras.version) if self._extras.version else None
-        return f"{self._extras.name} {(reported or {}).get('version', '')}".strip()
+        return f"{SERVERS[self._kind].removeprefix('an ')} {(reported or {}).get('version', '')}".strip()
 
     def ask(self, request: Request, *, alone: bool = True) -> HttpRequest:
         """Return a request for a chat completion, or for a completion of the unmodified prompt."""
@@ -101,7 +99,7 @@ class OpenAI:
             body["stream_options"]["continuous_usage_stats"] = True
         if self._extras.salted:
             body |= {"cache_salt": uuid4().hex, "return_token_ids": True}
-        if self._kind == "ovms":
+        if self._kind in PER_REQUEST:
             body |= request.strategy.ovms() or {}
         if not request.apply_chat_template:
             return self._http_request("/completions", {**body, "prompt": request.prompt}, alone)

@@ -53,7 +53,8 @@ class Finder:
             yield [alert(error), *idle, *unchanged]
             return
         seconds = _SECONDS if effort == QUICK else None
-        takes = f"Takes at most about {seconds} s" if seconds else f"Tries {len(tried)} settings; how long shows soon"
+        tries = f"Tries {len(tried)} settings; the time left appears after the first runs"
+        takes = f"Takes at most about {seconds} s" if seconds else tries
         yield [notice(f"{takes}. Waiting for the machine …"), *busy, *unchanged]
         repeats = 1 if seconds else _REPEATS
         work = partial(sweep, prompts=[prompt], settings=shorter, tried=tried, repeats=repeats, seconds=seconds)
