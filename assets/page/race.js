@@ -170,7 +170,7 @@ export class Race {
     this.intro.show(false);
     this.root.classList.toggle("chat", Boolean(chat));
     this.find(".figures").textContent = "";
-    if (this.find(".verdict").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
+    if (this.find(".conclusion").getBoundingClientRect().top < 0) scrollTo({ top: 0 });
     this.clear();
   }
 

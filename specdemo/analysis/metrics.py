@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from specdemo.records import Comparison, Costs, Round, Run, Verdict
+from specdemo.records import Comparison, Costs, Outcome, Round, Run
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def speedup(comparison: Comparison) -> float | None:
 
 
 def acceptance_rate(run: Run) -> float | None:
-    """Return α: accepted / proposed, over rounds with verdicts; None if nothing was proposed."""
+    """Return α: accepted / proposed, over rounds with outcomes; None if nothing was proposed."""
     rates = running_acceptance(run.rounds)
     return rates[-1] if rates else None
 
@@ -213,10 +213,10 @@ def acceptance_by_confidence(run: Run) -> dict[int, tuple[int, int]]:
     bins: dict[int, tuple[int, int]] = {}
     drafted = (step for step in run.rounds if step.source in (None, "model"))
     for draft in (draft for step in drafted for draft in step.proposed or ()):
-        if draft.draft_probability is not None and draft.verdict is not Verdict.DISCARDED:
+        if draft.draft_probability is not None and draft.verdict is not Outcome.DISCARDED:
             tenth = min(int(draft.draft_probability * 10), 9)
             accepted, judged = bins.get(tenth, (0, 0))
-            bins[tenth] = (accepted + (draft.verdict is Verdict.ACCEPTED), judged + 1)
+            bins[tenth] = (accepted + (draft.verdict is Outcome.ACCEPTED), judged + 1)
     return dict(sorted(bins.items()))
 
 

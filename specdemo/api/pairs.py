@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from specdemo.api.runs import Experiment, Run
-from specdemo.engines import Engine, load_engine, served_pair
+from specdemo.engines import Engine, load_engine, remote_pair
 from specdemo.errors import UnknownNameError, UsageError, quoted
 from specdemo.experiments import (
     KINDS,
@@ -266,7 +266,7 @@ def load(
         if target is not None:
             raise UsageError("Servers have their own models; leave the target out, or the servers' URLs.")
         named = {"speculative": url, "plain": plain_url}
-        return Pair(served_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
+        return Pair(remote_pair(Servers(**{side: Server(url=each) for side, each in named.items() if each})))
     if target is None:
         return Pair(default_pair(**runtime))
     entry = _entry_of(str(target))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic.fields import FieldInfo
 
-from specdemo.engines import served_pair
+from specdemo.engines import remote_pair
 from specdemo.errors import SpecdemoError, UsageError, quoted
 from specdemo.models.library import resolve
 from specdemo.models.pairs import default_drafter, default_pair, initial_runtime, initial_settings, pair_of
@@ -183,7 +183,7 @@ def chosen_pair(options: argparse.Namespace) -> ModelPair:
             raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
         if options.target is not None or options.draft is not None:
             raise UsageError("The remote engine takes its models from servers; leave --target and --draft out.")
-        return served_pair(servers)
+        return remote_pair(servers)
     if options.target is None:
         if options.draft is not None:
             raise UsageError("--draft needs --target; give both.")

@@ -16,11 +16,11 @@ from specdemo.decoding.verification import (
     greatest_probability,
     greedy_choice,
     judge,
+    outcomes_from_counts,
     penalised,
     rejection_sample,
     resized,
     softmax,
-    verdicts_from_counts,
 )
 
 __all__ = [
@@ -49,11 +49,11 @@ __all__ = [
     "index_of",
     "judge",
     "look_up",
+    "outcomes_from_counts",
     "penalised",
     "policy_for",
     "propose",
     "rejection_sample",
     "resized",
     "softmax",
-    "verdicts_from_counts",
 ]

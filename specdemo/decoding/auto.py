@@ -18,7 +18,7 @@ proposals. So another proposal pays off if, for some m,
 where m above 1 looks past a cliff in the cost of passes. R is the product of the probabilities of the proposals so
 far.
 
-Probabilities are learnt: for the draft, from its own probability and the verdicts; for copies, from counts, matched
+Probabilities are learnt: for the draft, from its own probability and the outcomes; for copies, from counts, matched
 tokens and what was committed, whichever source proposed it. All estimates are discounted, so that a change in the
 text is noticed. A request starts with what was learnt while steps were timed, or with the `Experience` of earlier
 requests. Without either, rounds start short and grow with each accepted proposal, since a draft can be confident and
@@ -63,7 +63,7 @@ _UNCOUNTED = 0.5  # a token's share of counts where nothing is counted
 _SUREST = 0.95  # cap on a share of counts: few occurrences are often unanimous
 _DRIFT_MEMORY, _DRIFT_WEIGHT = 0.9, 5.0  # of measured / expected seconds; prior weight of 1
 _OUTLIER = 2.0  # measured seconds are clipped to within this factor of the expected ones
-_EARLIER = 10.0  # weight of earlier requests' experience, in verdicts
+_EARLIER = 10.0  # weight of earlier requests' experience, in outcomes
 # offset and slope of a copy's probability over the log-odds of its share of counts: for its first token after one,
 # two, and more matched tokens, and for later ones; fitted on answers of SmolLM2-135M-Instruct
 _COUNTED = ((-1.4, 0.3), (-1.2, 0.6), (-0.5, 0.5), (-0.9, 0.7))
@@ -72,10 +72,10 @@ _NOT_COUNTED = ((-1.7, 0.5), (-0.6, 0.5), (0.2, 0.5), (1.4, 0.5))
 
 _OFFSET, _SLOPE = 0.5, 0.5  # log-odds of acceptance: offset + slope · log-odds of the draft's probability
 _OFFSET_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1  # initial and largest values
-_DRIFT = 1.01  # growth of the variances per verdict
+_DRIFT = 1.01  # growth of the variances per outcome
 _SURE, _UNSURE = 0.999, 0.01  # clipping bounds of the draft's probabilities
-_NO_NEWS = 0.02  # a verdict this close to the expected one teaches nothing
-MEMORY = 0.98  # share of a verdict's weight that remains after the next one
+_NO_NEWS = 0.02  # an outcome this close to the expected one teaches nothing
+MEMORY = 0.98  # share of an outcome's weight that remains after the next one
 
 
 @dataclass
@@ -113,7 +113,7 @@ class DiscountedMean:
 class OnlineLogistic:
     """An online logistic model: probability of acceptance from the log-odds of the draft's probability.
 
-    Updated with each verdict by an extended Kalman filter: a Newton step for offset and slope, scaled by their
+    Updated with each outcome by an extended Kalman filter: a Newton step for offset and slope, scaled by their
     remaining uncertainty.
     """
 
@@ -132,7 +132,7 @@ class OnlineLogistic:
         return 1 / (1 + exp(-(self.offset + self.slope * confidence)))
 
     def learn(self, confidence: float, accepted: bool) -> None:
-        """Learn from the verdict on a proposal with this confidence."""
+        """Learn from the outcome on a proposal with this confidence."""
         chance = self.of(confidence)
         if abs(accepted - chance) < _NO_NEWS:  # nearly always the case with a good draft, and saves time
             return
@@ -188,8 +188,8 @@ class Experience:
     copied: dict[str, list[OnlineLogistic]] = field(default_factory=dict)
     trusted: int = _TRUSTED
 
-    def verdicts(self, confidences: Sequence[float], proposed: int, accepted: int) -> None:
-        """Learn from a round's verdicts, up to the first rejection; confidences are log-odds."""
+    def outcomes(self, confidences: Sequence[float], proposed: int, accepted: int) -> None:
+        """Learn from a round's outcomes, up to the first rejection; confidences are log-odds."""
         for index, confidence in enumerate(confidences[: accepted + 1]):
             self.chance.learn(confidence, index < accepted)
         self.first.add(min(accepted, 1), 1)
@@ -264,7 +264,7 @@ class AutoPolicy:
         self.constant = constant
         self.experience = Experience() if experience is None else experience
         self._steps = Steps.of(costs, cap)
-        self._passes = [seconds_of_passes(self._steps, fed) for fed in range(self._steps.cap + 2)]
+        self._passes = [seconds_of_passes(self._steps, query_length) for query_length in range(self._steps.cap + 2)]
         self._more = [seconds_of_more(replace(self._steps, draft=0.0, first_draft=0.0), one) for one in self._passes]
         self._drafts = seconds_of_more(self._steps, np.zeros(self._steps.cap + 1))
         self._drafting, self._passing = (
@@ -371,10 +371,10 @@ class AutoPolicy:
         return self._reach > self._needed[proposed]
 
     def learn(
-        self, proposed: int, accepted: int, fed: int, timing: Timing | None = None, *, copy: bool = False
+        self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None, *, copy: bool = False
     ) -> None:
         """Learn from a round's outcome; `copy`: the draft did not propose it."""
-        before, self._fed = self._fed, min(fed, self._steps.cap + 1)
+        before, self._fed = self._fed, min(query_length, self._steps.cap + 1)
         changed = before != self._fed
         if timing is not None:
             self._measured(timing, 0 if copy else proposed, changed=changed)
@@ -388,7 +388,7 @@ class AutoPolicy:
         self.experience.earned.add(accepted + 1, seconds)
         if not copy:
             self._plain = 0
-            self.experience.verdicts(self._confidences, proposed, accepted)
+            self.experience.outcomes(self._confidences, proposed, accepted)
             self.experience.drafted.add(accepted + 1, seconds)
             self.experience.round_.add(accepted + 1, 1)
             if self._probing:

@@ -27,7 +27,7 @@ class LookaheadPolicy(Protocol):
         `confidence` computes the draft's probability of its last proposal, and is called only if needed.
         """
 
-    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
         """Learn from a round: tokens proposed, accepted and fed to the target (padding included), and its timing.
 
         The first round is the prefill.
@@ -47,7 +47,7 @@ class _Rigid:
 class _Fixed(_Rigid):
     """A policy that does not learn."""
 
-    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
         """Do nothing."""
 
 
@@ -113,7 +113,7 @@ class HeuristicPolicy(_Rigid):
     def goes_on(self, proposed: int, confidence: Callable[[], float]) -> bool:
         return proposed < self.lookahead
 
-    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
         if not proposed:
             return
         if accepted == proposed:

@@ -47,17 +47,17 @@ class Steps:
         """Seconds of a plain step."""
         return float(self.passes[0])
 
-    def round(self, proposed: int, fed: int, *, changed: bool) -> float:
-        """Return the seconds of a round with at least one proposal, whose pass feeds `fed` tokens."""
+    def round(self, proposed: int, query_length: int, *, changed: bool) -> float:
+        """Return the seconds of a round with at least one proposal, whose pass feeds `query_length` tokens."""
         drafting = self.first_draft + (proposed - 1) * self.draft
-        return float(self.passes[fed - 1]) + self.change * changed + drafting
+        return float(self.passes[query_length - 1]) + self.change * changed + drafting
 
 
-def seconds_of_passes(steps: Steps, fed: int) -> npt.NDArray[np.float64]:
-    """Return the seconds of passes over 1 to cap + 1 tokens after one over `fed`: padded, or of another length."""
+def seconds_of_passes(steps: Steps, query_length: int) -> npt.NDArray[np.float64]:
+    """Return the seconds of passes over 1 to cap + 1 tokens after one over `query_length`, padded or not."""
     tokens = np.arange(1, steps.cap + 2)
-    filled = steps.passes[np.clip(tokens, fed, len(tokens)) - 1]
-    filled = filled + _GROWING * steps.change * (tokens > fed)
+    filled = steps.passes[np.clip(tokens, query_length, len(tokens)) - 1]
+    filled = filled + _GROWING * steps.change * (tokens > query_length)
     return np.minimum(filled, steps.passes[: len(tokens)] + steps.change)
 
 

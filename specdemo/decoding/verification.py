@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from specdemo.records import Verdict
+from specdemo.records import Outcome
 from specdemo.settings import Sampling
 
 Logits = npt.NDArray[np.float32]
@@ -182,8 +182,8 @@ def block_verify(
     return Verification(accepted, draw(residuals[accepted] / residuals[accepted].sum(), random.random()))
 
 
-def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Verdict] | None:
-    """Return the verdicts on proposals, given the tokens committed in the same round.
+def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = False) -> list[Outcome] | None:
+    """Return the outcomes on proposals, given the tokens committed in the same round.
 
     The target accepts a prefix of the proposals; the next one is rejected, and those after it are discarded. The
     round then commits a correction token, which differs from the rejected one: by definition in greedy decoding, and
@@ -196,19 +196,19 @@ def judge(proposed: Sequence[int], committed: Sequence[int], *, ended: bool = Fa
         ended: whether the run ended with this round.
 
     Returns:
-        One verdict per proposal, or None if these proposals cannot have led to these tokens.
+        One outcome per proposal, or None if these proposals cannot have led to these tokens.
     """
     accepted = 0
     while accepted < min(len(proposed), len(committed)) and proposed[accepted] == committed[accepted]:
         accepted += 1
     if accepted == len(committed) and ended:  # the round ended with an accepted token: what follows was never judged
-        return [Verdict.ACCEPTED] * accepted + [Verdict.DISCARDED] * (len(proposed) - accepted)
+        return [Outcome.ACCEPTED] * accepted + [Outcome.DISCARDED] * (len(proposed) - accepted)
     if accepted != len(committed) - 1:
         return None
-    return verdicts_from_counts(len(proposed), accepted)
+    return outcomes_from_counts(len(proposed), accepted)
 
 
-def verdicts_from_counts(proposed: int, accepted: int) -> list[Verdict]:
-    """Return verdicts from counts: accepted ones, one rejected, the rest discarded."""
+def outcomes_from_counts(proposed: int, accepted: int) -> list[Outcome]:
+    """Return outcomes from counts: accepted ones, one rejected, the rest discarded."""
     left = proposed - accepted
-    return [Verdict.ACCEPTED] * accepted + [Verdict.REJECTED] * min(left, 1) + [Verdict.DISCARDED] * max(left - 1, 0)
+    return [Outcome.ACCEPTED] * accepted + [Outcome.REJECTED] * min(left, 1) + [Outcome.DISCARDED] * max(left - 1, 0)

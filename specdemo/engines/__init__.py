@@ -5,7 +5,7 @@ from typing import Protocol
 import specdemo.telemetry  # noqa: F401 (before `openvino`)
 from specdemo.engines.base import THOROUGH, Arrival, Batch, BatchEngine, Decoder, Engine, Thoroughness, rounds_of
 from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.server import ServedEngine, served_pair
+from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.engines.traced import TracedEngine
 from specdemo.records import ModelPair, Side
 from specdemo.strategies import EngineName
@@ -21,8 +21,8 @@ __all__ = [
     "Loader",
     "Thoroughness",
     "load_engine",
+    "remote_pair",
     "rounds_of",
-    "served_pair",
 ]
 
 
@@ -40,7 +40,7 @@ class Loader(Protocol):
 LOADERS: dict[EngineName, Loader] = {
     "genai": GenAIEngine,
     "traced": TracedEngine,
-    "served": ServedEngine,
+    "served": RemoteEngine,
 }
 
 

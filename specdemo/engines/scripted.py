@@ -181,13 +181,13 @@ class _ScriptedDecoder:
         elif self._position >= last and not self._request.ignore_eos:
             self.finish_reason = "stop"
         ids = [_id(word) for word in proposed]
-        verdicts = judge(ids, [_id(word) for word in words], ended=self.finish_reason == "stop") or []
+        outcomes = judge(ids, [_id(word) for word in words], ended=self.finish_reason == "stop") or []
         return Round(
             committed=tuple(Token(id=_id(word), text=word) for word in words),
             seconds=seconds,
             proposed=tuple(
-                DraftToken(id=_id(word), text=word, verdict=verdict)
-                for word, verdict in zip(proposed, verdicts, strict=True)
+                DraftToken(id=_id(word), text=word, verdict=outcome)
+                for word, outcome in zip(proposed, outcomes, strict=True)
             ),
             draft_seconds=len(proposed) * self._engine.draft,
             verify_seconds=seconds - len(proposed) * self._engine.draft,

@@ -99,7 +99,7 @@ def opening(result: Load) -> Iterator[str]:
         sentence = conclusion([point for point in found if point.method == method])
         if sentence:
             yield sentence if len(methods) == 1 else f"{method.capitalize()}: {sentence[0].lower()}{sentence[1:]}"
-    yield from _doubts(found)
+    yield from _warnings(found)
     yield from measured_on(result.date, result.environment)
     yield (
         f"Settings: {shared_words(result.header.settings)}; {times(len(result.tasks), 'prompt')}, "
@@ -107,7 +107,7 @@ def opening(result: Load) -> Iterator[str]:
     )
 
 
-def _doubts(found: Sequence[Point]) -> Iterator[str]:
+def _warnings(found: Sequence[Point]) -> Iterator[str]:
     for point in found:
         reason = too_wide(point.speedup) if point.speedup is not None else None
         if reason is not None:

@@ -15,7 +15,7 @@ from specdemo.errors import PairError, SettingsError
 from specdemo.measure.conditions import OtherLoad
 from specdemo.measure.race import run_alone, with_counters
 from specdemo.models.checks import check_strategy
-from specdemo.records import Comparison, Costs, ModelPair, Request, Round, Run, Trial, Turn, Verdict
+from specdemo.records import Comparison, Costs, ModelPair, Outcome, Request, Round, Run, Trial, Turn
 from specdemo.settings import GenerationSettings
 
 _WARM_UP_ROUNDS = 6
@@ -97,8 +97,8 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
     if not seconds:
         return None
     reported = all(step.proposed is not None for step in run.rounds)
-    verdicts = [draft.verdict for step in run.rounds for draft in step.proposed or ()]
-    accepted = verdicts.count(Verdict.ACCEPTED)
+    outcomes = [draft.verdict for step in run.rounds for draft in step.proposed or ()]
+    accepted = outcomes.count(Outcome.ACCEPTED)
     return Trial(
         tokens=tokens,
         seconds=seconds,
@@ -109,9 +109,9 @@ def _trial(before: Comparison, after: Comparison, other_load: float | None) -> T
         run_seconds=metrics.decode_seconds(run),
         draft_seconds=total([step.draft_seconds for step in run.rounds]),
         verify_seconds=total([step.verify_seconds for step in run.rounds]),
-        proposed=len(verdicts) if reported else None,
+        proposed=len(outcomes) if reported else None,
         accepted=accepted if reported else None,
-        judged=accepted + verdicts.count(Verdict.REJECTED) if reported else None,
+        judged=accepted + outcomes.count(Outcome.REJECTED) if reported else None,
         other_load=other_load,
         thinking=thinking_tokens(run),
         plain_steps=tuple(tuple(_rounded(step.seconds) for step in side.plain.rounds) for side in (before, after)),

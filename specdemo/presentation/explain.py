@@ -7,7 +7,7 @@ from specdemo.analysis import metrics
 from specdemo.models.pairs import initial_runtime, initial_settings
 from specdemo.presentation.code import command
 from specdemo.presentation.wording import run_words
-from specdemo.records import Comparison, Counters, Divergence, Move, Verdict
+from specdemo.records import Comparison, Counters, Divergence, Move, Outcome
 from specdemo.strategies import ENGINES, SOURCES, Tree
 
 
@@ -222,7 +222,7 @@ def walk_through(comparison: Comparison) -> Iterator[str]:
         if accepted
         else "It accepted none"
     )
-    refused = next((draft for draft in drafts if draft.verdict is Verdict.REJECTED), None)
+    refused = next((draft for draft in drafts if draft.verdict is Outcome.REJECTED), None)
     if refused is not None:
         odds = ""
         if refused.draft_probability is not None and refused.target_probability is not None:

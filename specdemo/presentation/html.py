@@ -20,7 +20,7 @@ from markdown_it.token import Token as MarkdownToken
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup, escape
 
-from specdemo.records import DraftToken, Round, Side, Token, TraceSource, Turn, Verdict
+from specdemo.records import DraftToken, Outcome, Round, Side, Token, TraceSource, Turn
 from specdemo.strategies import SOURCES
 
 Style = Literal["text", "mark", "heading", "strong", "code", "block", "row", "rule"]
@@ -189,7 +189,7 @@ def target_token_name(step: Round) -> str:
     """Name the token that the target adds to a round: correction, bonus, or the round's only token."""
     if not step.proposed:
         return "target's token"
-    corrected = any(draft.verdict is Verdict.REJECTED for draft in step.proposed)
+    corrected = any(draft.verdict is Outcome.REJECTED for draft in step.proposed)
     return "correction token" if corrected else "bonus token"
 
 
@@ -214,8 +214,8 @@ def _span(span: Span) -> Markup:
 def _refused(draft: DraftToken, source: TraceSource) -> Markup:
     text = _UNKNOWN if draft.id is None else draft.text.replace("\n", "↵")
     names = {
-        Verdict.REJECTED: "rejected proposal",
-        Verdict.DISCARDED: "discarded proposal: it followed a rejected one and was never judged",
+        Outcome.REJECTED: "rejected proposal",
+        Outcome.DISCARDED: "discarded proposal: it followed a rejected one and was never judged",
     }
     tip = _tip(names[draft.verdict], draft, None, source)
     return _TOKEN.format(classes=f"token {draft.verdict}", tip=tip, attributes="", text=text)

@@ -14,7 +14,7 @@ from specdemo.analysis.metrics import loop
 from specdemo.analysis.predict import predict
 from specdemo.presentation.explain import TREES, fault
 from specdemo.presentation.figures import percent
-from specdemo.records import Comparison, Costs, Verdict
+from specdemo.records import Comparison, Costs, Outcome
 from specdemo.strategies import Tree
 
 _BELOW = 0.95  # of v(1)
@@ -144,7 +144,7 @@ def causes(comparison: Comparison) -> Iterator[RunWarning]:
 def _of_outcomes(comparison: Comparison, *, by_model: bool) -> Iterator[RunWarning]:
     """Warn if nothing was accepted, though enough rounds were judged."""
     rounds, pair = comparison.speculative.rounds, comparison.pair
-    judged = sum(any(draft.verdict is not Verdict.DISCARDED for draft in step.proposed or ()) for step in rounds)
+    judged = sum(any(draft.verdict is not Outcome.DISCARDED for draft in step.proposed or ()) for step in rounds)
     if not by_model or judged < metrics.ROUNDS_TO_JUDGE or any(step.accepted for step in rounds):
         return
     if comparison.environment.served:

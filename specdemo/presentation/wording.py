@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from specdemo.records import Comparison, ModelPair, Round, Run, Side, Verdict
+from specdemo.records import Comparison, ModelPair, Outcome, Round, Run, Side
 from specdemo.settings import GenerationSettings
 from specdemo.strategies import ENGINES
 
@@ -81,7 +81,7 @@ def pieces(step: Round, side: Side = "speculative") -> Iterator[Piece]:
     for token in step.committed[:accepted]:
         yield Piece(token.text, "accepted")
     for draft in (step.proposed or ())[accepted:]:
-        if draft.verdict is Verdict.REJECTED and draft.id is not None:
+        if draft.verdict is Outcome.REJECTED and draft.id is not None:
             yield Piece(draft.text.replace("\n", "↵"), "rejected")
     for token in step.committed[accepted:]:
         yield Piece(token.text, "plain" if side == "plain" else "own")

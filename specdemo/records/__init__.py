@@ -33,6 +33,7 @@ from specdemo.records.run import Costs as Costs
 from specdemo.records.run import DraftRound as DraftRound
 from specdemo.records.run import DraftToken as DraftToken
 from specdemo.records.run import FinishReason as FinishReason
+from specdemo.records.run import Outcome as Outcome
 from specdemo.records.run import Round as Round
 from specdemo.records.run import Run as Run
 from specdemo.records.run import ServedRequest as ServedRequest
@@ -41,7 +42,6 @@ from specdemo.records.run import Spread as Spread
 from specdemo.records.run import StepCosts as StepCosts
 from specdemo.records.run import Token as Token
 from specdemo.records.run import Trial as Trial
-from specdemo.records.run import Verdict as Verdict
 from specdemo.settings import GenerationSettings
 
 TraceSource = Literal["measured", "replayed", "counts only", "reported", "passes", "bursts"]

@@ -20,7 +20,7 @@ Side = Literal["plain", "speculative"]
 SIDES: tuple[Side, Side] = ("plain", "speculative")
 
 
-class Verdict(StrEnum):
+class Outcome(StrEnum):
     """Outcome of a proposed token."""
 
     ACCEPTED = "accepted"
@@ -55,7 +55,7 @@ class DraftToken(Record):
 
     id: Count | None
     text: str
-    verdict: Verdict
+    verdict: Outcome
     draft_probability: Probability | None = None
     target_probability: Probability | None = None
 
@@ -84,7 +84,7 @@ class Round(Record):
         """Number of accepted proposals; if unreported, all committed tokens but the correction or bonus token."""
         if self.proposed is None:
             return max(len(self.committed) - 1, 0)
-        return sum(token.verdict is Verdict.ACCEPTED for token in self.proposed)
+        return sum(token.verdict is Outcome.ACCEPTED for token in self.proposed)
 
 
 class Run(Record):
@@ -188,7 +188,7 @@ class Costs(Record):
 
     @property
     def drafted(self) -> tuple[DraftRound, ...]:
-        """Timed rounds that have verdicts."""
+        """Timed rounds that have outcomes."""
         return tuple(step for context in self.contexts[:1] for step in context.rounds if step.probabilities)
 
     @classmethod

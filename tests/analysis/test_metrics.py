@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from specdemo.analysis import metrics
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import race
-from specdemo.records import Comparison, Costs, DraftToken, Round, Run, Token, Verdict
+from specdemo.records import Comparison, Costs, DraftToken, Outcome, Round, Run, Token
 from specdemo.settings import GenerationSettings
 from tests.support.proposals import proposals
-from tests.support.strategies import comparisons, rounds, runs
+from tests.support.random_records import comparisons, rounds, runs
 
 
 def compare(engine: ScriptedEngine, **settings: Any) -> Comparison:
@@ -100,8 +100,8 @@ def test_acceptance_counts_only_rounds_whose_proposals_are_known() -> None:
         committed=(token, token),
         seconds=1,
         proposed=(
-            DraftToken(id=1, text="a", verdict=Verdict.ACCEPTED),
-            DraftToken(id=2, text="b", verdict=Verdict.REJECTED),
+            DraftToken(id=1, text="a", verdict=Outcome.ACCEPTED),
+            DraftToken(id=2, text="b", verdict=Outcome.REJECTED),
         ),
     )
     unknown = Round(committed=(token,) * 4, seconds=1, proposed=None)

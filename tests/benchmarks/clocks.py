@@ -49,8 +49,8 @@ def last(events: Iterable[RaceEvent]) -> Comparison:
 def report(name: str, ratios: list[float], target: float | None = None) -> None:
     """Median ratio, quartiles, and whether the median meets the target."""
     low, middle, high = quantiles(ratios, n=4)
-    verdict = "" if target is None else f"   at most {target:.2f}: {'met' if middle <= target else 'missed'}"
-    print(f"{name:<36} {middle:.3f}   quartiles {low:.3f} … {high:.3f}{verdict}", flush=True)
+    outcome = "" if target is None else f"   at most {target:.2f}: {'met' if middle <= target else 'missed'}"
+    print(f"{name:<36} {middle:.3f}   quartiles {low:.3f} … {high:.3f}{outcome}", flush=True)
 
 
 def slicing(settings: GenerationSettings, repeats: int) -> None:

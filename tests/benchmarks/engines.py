@@ -53,8 +53,8 @@ def main() -> None:
                 values.append(seconds["traced", what] / seconds["genai", what])
     for what, values in ratios.items():
         low, middle, high = quantiles(values, n=4)
-        verdict = "met" if middle <= 1.10 else "missed"
-        print(f"{what}: traced / genai {middle:.3f}   quartiles {low:.3f} … {high:.3f}   at most 1.10: {verdict}")
+        outcome = "met" if middle <= 1.10 else "missed"
+        print(f"{what}: traced / genai {middle:.3f}   quartiles {low:.3f} … {high:.3f}   at most 1.10: {outcome}")
     for engine in engines.values():
         engine.close()
 

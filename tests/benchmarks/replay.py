@@ -26,7 +26,7 @@ from specdemo.decoding.auto import AutoPolicy
 from specdemo.decoding.indexes import TABLE, Table, index_of
 from specdemo.decoding.lookahead import LookaheadPolicy, policy_for
 from specdemo.decoding.steps import QueryLength, rising
-from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter
+from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter
 from specdemo.files import ASSETS
 from specdemo.models.devices import properties
 from specdemo.records import Costs
@@ -98,7 +98,7 @@ def strategies() -> dict[str, Strategy]:
 
 
 def replay(
-    drafter: Drafter, draft: Timed, prompt: list[int], answer: list[int], costs: Costs, result: Result
+    drafter: Proposer, draft: Timed, prompt: list[int], answer: list[int], costs: Costs, result: Result
 ) -> None:
     """One answer, as the target's side of a run would have committed it."""
     passes, width, text = rising(np.array(costs.verify)), QueryLength(costs), [*prompt]
@@ -133,7 +133,7 @@ def replay(
 
 def drafter_of(
     strategy: Strategy, draft: ModelSequence, penalty: float, table: Table | None, policy: LookaheadPolicy | None
-) -> Drafter:
+) -> Proposer:
     """The drafter that the traced engine makes for a request."""
     if not strategy.drafter.model:
         return TextDrafter(index_of(strategy, table), VOCABULARY)

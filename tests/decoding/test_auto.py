@@ -193,7 +193,7 @@ def test_it_begins_with_what_was_learnt_while_costs_were_measured() -> None:
     assert rate(AutoPolicy(costs, 16), useless(), COSTS, 127) > untaught
     assert (
         rate(AutoPolicy(Costs.of([timed]), 16), useless(), COSTS, 127) == untaught
-    )  # without verdicts, nothing is learnt
+    )  # without outcomes, nothing is learnt
     policy = AutoPolicy(taught([(True, 0.9)] * 30), 16)
     assert next(n for n in count() if not policy.goes_on(n, lambda: 0.9)) > 4
 

@@ -20,14 +20,14 @@ from specdemo.decoding.verification import (
     entropy,
     greedy_choice,
     judge,
+    outcomes_from_counts,
     penalised,
     rejection_sample,
-    verdicts_from_counts,
 )
-from specdemo.records import Verdict
+from specdemo.records import Outcome
 from specdemo.settings import Sampling
 
-A, R, D = Verdict.ACCEPTED, Verdict.REJECTED, Verdict.DISCARDED
+A, R, D = Outcome.ACCEPTED, Outcome.REJECTED, Outcome.DISCARDED
 small_ids = st.lists(st.integers(0, 2), max_size=6)
 
 
@@ -48,24 +48,24 @@ def test_greedy_verification_reproduces_its_own_rounds(proposed: list[int], targ
     """Whatever the target would choose, the round it commits explains the proposals."""
     target = (target + [7] * len(proposed) + [7])[: len(proposed) + 1]
     accepted = next((i for i, (p, t) in enumerate(zip(proposed, target, strict=False)) if p != t), len(proposed))
-    verdicts = judge(proposed, target[: accepted + 1])
-    assert verdicts == verdicts_from_counts(len(proposed), accepted)
+    outcomes = judge(proposed, target[: accepted + 1])
+    assert outcomes == outcomes_from_counts(len(proposed), accepted)
 
 
 @given(small_ids, st.lists(st.integers(0, 2), min_size=1, max_size=6))
 def test_impossible_rounds_are_told_apart(proposed: list[int], committed: list[int]) -> None:
-    verdicts = judge(proposed, committed)
+    outcomes = judge(proposed, committed)
     possible = proposed[: len(committed) - 1] == committed[:-1] and (
         len(proposed) < len(committed) or proposed[len(committed) - 1] != committed[-1]
     )
-    assert (verdicts is not None) == possible
+    assert (outcomes is not None) == possible
 
 
 @given(st.integers(0, 8), st.integers(0, 8))
 def test_at_most_one_proposal_of_a_round_is_rejected(proposed: int, accepted: int) -> None:
-    verdicts = verdicts_from_counts(proposed, min(accepted, proposed))
-    assert len(verdicts) == proposed
-    assert verdicts.count(R) == (accepted < proposed)
+    outcomes = outcomes_from_counts(proposed, min(accepted, proposed))
+    assert len(outcomes) == proposed
+    assert outcomes.count(R) == (accepted < proposed)
 
 
 def weights(tokens: int) -> st.SearchStrategy[np.ndarray]:
@@ -165,7 +165,7 @@ def test_a_round_of_block_verification_explains_its_proposals(
     if drafts[0][first] * drafts[1][second] == 0:
         return
     accepted, own = block_verify(proposed, drafts[:2], targets, np.random.default_rng(seed))
-    assert judge(proposed, [*proposed[:accepted], own]) == verdicts_from_counts(2, accepted)
+    assert judge(proposed, [*proposed[:accepted], own]) == outcomes_from_counts(2, accepted)
 
 
 logits = arrays(np.float32, 12, elements=st.floats(-20, 20, width=32))

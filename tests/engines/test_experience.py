@@ -19,10 +19,10 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("specdemo.engines.traced.engine.own_cache", lambda: tmp_path)
 
 
-def learnt(verdicts: int) -> Experience:
+def learnt(outcomes: int) -> Experience:
     experience = Experience()
-    for _ in range(verdicts):
-        experience.verdicts([2.0], 1, 1)
+    for _ in range(outcomes):
+        experience.outcomes([2.0], 1, 1)
     return experience
 
 
@@ -31,7 +31,7 @@ def test_a_request_begins_with_what_the_one_before_taught() -> None:
     assert kept.of(AUTO) is None
     experience = learnt(0)
     kept.keep(AUTO, experience)
-    experience.verdicts([2.0], 1, 1)  # while the request goes on
+    experience.outcomes([2.0], 1, 1)  # while the request goes on
     taught = kept.of(AUTO)
     assert taught is not None
     assert taught.trusted == experience.trusted

@@ -13,12 +13,12 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.engines.base import BRIEF
 from specdemo.engines.genai import GenAIEngine
-from specdemo.engines.genai.pipelines import Pipelines, as_tensor, generation_config
+from specdemo.engines.genai.pipelines import as_tensor, generation_config
 from specdemo.errors import CacheError, DeviceError, EngineError, LoadError, PairError, PromptError
 from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, bundled_pair
-from specdemo.records import Comparison, Request, Run, Verdict
+from specdemo.records import Comparison, Outcome, Request, Run
 from specdemo.runtime.text import IncrementalText
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.conftest import PROMPTS
@@ -75,8 +75,8 @@ def test_replay_explains_every_round(engine: GenAIEngine, drafter: dict[str, Any
         assert step.proposed is not None
         assert None not in {draft.id for draft in proposals(step)}
         assert len(step.committed) == step.accepted + 1
-        verdicts = [draft.verdict for draft in proposals(step)]
-        assert verdicts == sorted(verdicts, key=list(Verdict).index)
+        outcomes = [draft.verdict for draft in proposals(step)]
+        assert outcomes == sorted(outcomes, key=list(Outcome).index)
     if drafter.get("drafter") != "lookup":
         assert all(draft.draft_probability for step in run.rounds for draft in proposals(step))
 
@@ -148,7 +148,7 @@ def test_lookahead_is_the_number_of_proposals(engine: GenAIEngine) -> None:
 def test_probabilities_are_told_where_genai_computes_them(engine: GenAIEngine) -> None:
     run = speculate(engine, policy="confidence", assistant_confidence_threshold=0.2)
     assert all(token.probability and 0 < token.probability <= 1 for token in run.tokens)
-    accepted = [draft for step in run.rounds for draft in proposals(step) if draft.verdict is Verdict.ACCEPTED]
+    accepted = [draft for step in run.rounds for draft in proposals(step) if draft.verdict is Outcome.ACCEPTED]
     assert accepted
     assert all(draft.target_probability for draft in accepted)
     assert all(token.probability is None for token in speculate(engine).tokens)
@@ -160,7 +160,7 @@ def test_sampling_knows_counts_only(engine: GenAIEngine) -> None:
     run = run_alone(decoder)
     assert decoder.trace_source == "counts only"
     assert {len(proposals(step)) for step in run.rounds[:-3]} == {4}
-    refused = [d for step in run.rounds for d in proposals(step) if d.verdict is not Verdict.ACCEPTED]
+    refused = [d for step in run.rounds for d in proposals(step) if d.verdict is not Outcome.ACCEPTED]
     assert refused
     assert all(draft.id is None for draft in refused)
 
@@ -253,12 +253,12 @@ def test_a_closed_request_leaves_the_pipeline_free(engine: GenAIEngine) -> None:
 
 
 def test_a_cache_too_small_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def scheduler(pipelines: Pipelines) -> openvino_genai.SchedulerConfig:
+    def scheduler(_: object) -> openvino_genai.SchedulerConfig:
         config = openvino_genai.SchedulerConfig()
         config.num_kv_blocks = 3  # 96 tokens
         return config
 
-    monkeypatch.setattr(Pipelines, "_scheduler", scheduler)
+    monkeypatch.setattr("specdemo.engines.genai.pipelines.scheduler_config", scheduler)
     small = GenAIEngine(bundled_pair(), thoroughness=BRIEF)
     for run in (plain, speculate):
         with pytest.raises(CacheError, match="KV cache of 1 GB is too small for this run; shorten the prompt"):

@@ -27,7 +27,7 @@ from specdemo.decoding.verification import (
 )
 from specdemo.engines.base import rounds_of
 from specdemo.engines.traced.decoder import TracedDecoder
-from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter
+from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter
 from specdemo.models.converted import folder_of
 from specdemo.models.devices import properties
 from specdemo.models.pairs import bundled_pair
@@ -175,7 +175,7 @@ def joint(request: Request) -> dict[tuple[int, ...], float]:
 
 
 def scripted_decoder(request: Request) -> TracedDecoder:
-    def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+    def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
         if not request.strategy.drafter.model:
             return TextDrafter(index_of(request.strategy), 3)
         policy = policy_for(request.strategy, COSTS)
@@ -284,7 +284,7 @@ class Remembering:
         return Remembered(loaded.sequence(64))
 
     def decoder(self, request: Request) -> TracedDecoder:
-        def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+        def drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
             policy = policy_for(request.strategy, None)
             return ModelDrafter(self.draft, self.vocabulary, None, policy, request.sampling, random)
 

@@ -17,10 +17,10 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.cli.options import check_url
 from specdemo.engines.base import BRIEF
-from specdemo.engines.server import ServedEngine, served_pair
+from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.engines.server.client import Client, OnEvent, Sending
 from specdemo.engines.server.client import Event as Heard
-from specdemo.engines.server.decoder import ServedBatch
+from specdemo.engines.server.decoder import RemoteBatch
 from specdemo.engines.server.openai import OpenAI
 from specdemo.errors import PromptError, ServerError, UsageError
 from specdemo.measure.closed_loop import NamedRequest, serve
@@ -45,13 +45,13 @@ Answers = Mapping[str, Answer]
 
 
 @contextmanager
-def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[ServedEngine]:
+def engine_of(plain: Answers | None, speculative: Answers | None, **server: Any) -> Iterator[RemoteEngine]:
     """The remote engine on fake servers."""
     with ExitStack() as opened:
         urls = [answers and opened.enter_context(fake(answers)).url for answers in (plain, speculative)]
         one, other = (Server(url=url, **server) if url else None for url in urls)
-        pair = served_pair(Servers(plain=one, speculative=other))
-        engine = opened.enter_context(closing(ServedEngine(pair, thoroughness=BRIEF)))
+        pair = remote_pair(Servers(plain=one, speculative=other))
+        engine = opened.enter_context(closing(RemoteEngine(pair, thoroughness=BRIEF)))
         yield engine
 
 
@@ -157,7 +157,7 @@ class Mouth:
 
 def test_tokens_that_are_counted_at_the_end_are_not_taken_for_one_per_event() -> None:
     client: Any = Mouth()
-    batch = ServedBatch(client, OpenAI("openai", client, "tiny"))
+    batch = RemoteBatch(client, OpenAI("openai", client, "tiny"))
     for number in range(2):
         batch.submit(number, Request("Say", ServerDefault()))
     end = {"choices": [], "usage": {"completion_tokens": 6}}
@@ -183,7 +183,7 @@ def test_a_batch_fails_with_its_server() -> None:
 def test_what_is_sent() -> None:
     with fake(VLLM) as vllm, fake(OVMS) as ovms, mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": "secret"}):
         servers = Servers(plain=Server(url=vllm.url), speculative=Server(url=ovms.url + "/v3"))
-        with closing(ServedEngine(served_pair(servers))) as engine:
+        with closing(RemoteEngine(remote_pair(servers))) as engine:
             settings = initial_settings(engine.pair.target, num_assistant_tokens=3, do_sample=True, top_k=7, seed=5)
             request = Request.of("Say", settings)
             for one in (request, request.plain):
@@ -295,34 +295,34 @@ def test_servers_that_cannot_be_used() -> None:
     with socket.socket() as deaf:  # has a port that nobody else gets, and does not listen
         deaf.bind(("127.0.0.1", 0))
         with pytest.raises(ServerError, match="The plain server cannot be reached"):
-            served_pair(Servers(plain=Server(url=f"http://127.0.0.1:{deaf.getsockname()[1]}")))
+            remote_pair(Servers(plain=Server(url=f"http://127.0.0.1:{deaf.getsockname()[1]}")))
     with fake({**VLLM, "/v1/models": models("a", "b")}) as two:
         with pytest.raises(ServerError, match=r"several models \(a, b\); name one with --model"):
-            served_pair(Servers(speculative=Server(url=two.url)))
+            remote_pair(Servers(speculative=Server(url=two.url)))
         with pytest.raises(ServerError, match="no model 'c', but a, b"):
-            served_pair(Servers(speculative=Server(url=two.url, model="c")))
+            remote_pair(Servers(speculative=Server(url=two.url, model="c")))
         names = [two.url + "/v1", two.url]
         plain, speculative = (Server(url=url, model=name) for url, name in zip(names, "ab", strict=True))
-        assert served_pair(Servers(plain=plain, speculative=speculative)).target.name == "b"
+        assert remote_pair(Servers(plain=plain, speculative=speculative)).target.name == "b"
     with pytest.raises(UsageError, match="--url"):
-        served_pair(Servers())
+        remote_pair(Servers())
     for url in ("http://[::1", "http://localhost:port", "http://:80"):
         with pytest.raises(UsageError, match="is not a server's address"):
             check_url(url)
     with pytest.raises(UsageError, match="Invalid URL of the"):
-        served_pair(Servers(plain=Server(url="http://[::1")))
+        remote_pair(Servers(plain=Server(url="http://[::1")))
 
 
 @pytest.mark.parametrize("page", [Answer("<html>"), Answer({"data": []}), Answer([1])])
 def test_a_server_that_does_not_list_its_models(page: Answer) -> None:
     with fake({"/version": page, "/v1/models": page}) as server:
         with pytest.raises(ServerError, match="does not list its models; name one with --model"):
-            served_pair(Servers(speculative=Server(url=server.url)))
+            remote_pair(Servers(speculative=Server(url=server.url)))
         named = Server(url=server.url, model="tiny", kind="vllm")
-        with closing(ServedEngine(served_pair(Servers(speculative=named)))) as engine:
+        with closing(RemoteEngine(remote_pair(Servers(speculative=named)))) as engine:
             assert engine.environment.device == "vLLM"
         with pytest.raises(ServerError, match="knows no such model or address"):
-            served_pair(Servers(speculative=Server(url=server.url, kind="llama.cpp")))
+            remote_pair(Servers(speculative=Server(url=server.url, kind="llama.cpp")))
 
 
 def test_answers_of_something_else_are_sentences() -> None:
@@ -332,9 +332,9 @@ def test_answers_of_something_else_are_sentences() -> None:
         ({"/props": Answer({}), "/v1/models": Answer({"data": [3]})}, "unknown format"),
     ):
         with fake(answers) as server, pytest.raises(ServerError, match=words):
-            served_pair(Servers(speculative=Server(url=server.url, kind="llama.cpp")))
+            remote_pair(Servers(speculative=Server(url=server.url, kind="llama.cpp")))
     with fake({"/v1/models": Answer({"data": [3]})}) as server, pytest.raises(ServerError, match="unknown format"):
-        served_pair(Servers(speculative=Server(url=server.url)))
+        remote_pair(Servers(speculative=Server(url=server.url)))
 
 
 def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
@@ -349,11 +349,11 @@ def test_a_missing_key_is_named_by_the_variable_of_its_side() -> None:
         ):
             keys = {"SPECDEMO_API_KEY": "secret\r\n", "SPECDEMO_PLAIN_API_KEY": own}
             with mock.patch.dict(os.environ, keys), pytest.raises(ServerError, match=f"set {variable} "):
-                served_pair(Servers(plain=plain, speculative=speculative))
+                remote_pair(Servers(plain=plain, speculative=speculative))
     assert set(one.keys) == {"Bearer secret", "Bearer own", None}
     for key in ("sëcret", "se\ncret"):
         with mock.patch.dict(os.environ, {"SPECDEMO_API_KEY": key}), pytest.raises(UsageError) as error:
-            served_pair(Servers(speculative=here))
+            remote_pair(Servers(speculative=here))
         assert "set SPECDEMO_API_KEY again" in str(error.value)
         assert error.value.__cause__ is None
 
@@ -391,14 +391,14 @@ def test_a_server_whose_model_has_a_template_is_asked_through_it_unless_told_oth
     }
     with fake(answers) as server:
         one = Server(url=server.url, kind="llama.cpp")
-        pair = served_pair(Servers(speculative=one))
+        pair = remote_pair(Servers(speculative=one))
         assert pair.target.chat_template
-        with closing(ServedEngine(pair)) as engine:
+        with closing(RemoteEngine(pair)) as engine:
             for chosen in ({}, {"apply_chat_template": False}):
                 run_alone(engine.decoder(Request.of("Say", initial_settings(pair.target, **chosen))))
     assert [body["prompt"] for body in server.bodies["/completion"]] == ["<user>Say<assistant>", "Say"]
     with fake(VLLM) as server:
-        pair = served_pair(Servers(speculative=Server(url=server.url)))
-        with closing(ServedEngine(pair)) as engine:
+        pair = remote_pair(Servers(speculative=Server(url=server.url)))
+        with closing(RemoteEngine(pair)) as engine:
             run_alone(engine.decoder(Request.of("Say", initial_settings(pair.target))))
     assert server.bodies[CHAT][0]["messages"] == [{"role": "user", "content": "Say"}]

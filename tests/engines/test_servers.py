@@ -14,7 +14,7 @@ import pytest
 from specdemo.analysis import metrics
 from specdemo.cli import main
 from specdemo.engines.base import BRIEF
-from specdemo.engines.server import ServedEngine, served_pair
+from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.errors import PromptError, SettingsError
 from specdemo.experiments.bench import available
 from specdemo.experiments.sweep import candidates, sweep
@@ -31,8 +31,8 @@ PROMPT = "Once upon a time"
 
 
 @pytest.fixture(scope="session")
-def served(llama_servers: Servers) -> Iterator[ServedEngine]:
-    with closing(ServedEngine(served_pair(llama_servers), thoroughness=BRIEF)) as engine:
+def served(llama_servers: Servers) -> Iterator[RemoteEngine]:
+    with closing(RemoteEngine(remote_pair(llama_servers), thoroughness=BRIEF)) as engine:
         yield engine
 
 
@@ -44,13 +44,13 @@ def drafted(servers: Servers) -> tuple[int, ...]:
     return tuple(int(n) for name in names for n in re.findall(rf"^llamacpp:spec_decode_{name} (\d+)$", told, re.M))
 
 
-def raced(engine: ServedEngine, prompt: str = PROMPT, **chosen: object) -> Comparison:
+def raced(engine: RemoteEngine, prompt: str = PROMPT, **chosen: object) -> Comparison:
     *_, comparison = race(engine, prompt, initial_settings(engine.pair.target, **chosen))
     assert isinstance(comparison, Comparison)
     return comparison
 
 
-def test_rounds_add_up_to_what_the_server_counts(served: ServedEngine, llama_servers: Servers) -> None:
+def test_rounds_add_up_to_what_the_server_counts(served: RemoteEngine, llama_servers: Servers) -> None:
     settings = initial_settings(served.pair.target, max_new_tokens=60, ignore_eos=True)
     before = drafted(llama_servers)
     run = run_alone(served.decoder(Request.of(PROMPT, settings)))
@@ -66,7 +66,7 @@ def test_rounds_add_up_to_what_the_server_counts(served: ServedEngine, llama_ser
         assert len(step.committed) == step.accepted + 1
 
 
-def test_both_servers_race(served: ServedEngine) -> None:
+def test_both_servers_race(served: RemoteEngine) -> None:
     comparison = raced(served, max_new_tokens=40, ignore_eos=True)
     assert metrics.identical(comparison)
     assert metrics.mean_accepted_length(comparison.plain) == 1
@@ -76,7 +76,7 @@ def test_both_servers_race(served: ServedEngine) -> None:
     assert "127.0.0.1" not in comparison.model_dump_json(), "addresses are nobody's business"
 
 
-def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: ServedEngine) -> None:
+def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: RemoteEngine) -> None:
     settings = initial_settings(served.pair.target, max_new_tokens=8, ignore_eos=True)
     *_, last = sweep(served, [PROMPT], settings, candidates(served.pair, settings), repeats=1)
     assert [point.candidate.name for point in last.result.points] == ["policy server"]
@@ -86,7 +86,7 @@ def test_a_sweep_and_a_benchmark_try_what_the_server_can_do(served: ServedEngine
     assert list(available(served.pair, settings)) == ["served server"]
 
 
-def test_several_requests_at_once(served: ServedEngine, llama_servers: Servers) -> None:
+def test_several_requests_at_once(served: RemoteEngine, llama_servers: Servers) -> None:
     settings = initial_settings(served.pair.target, max_new_tokens=24, ignore_eos=True)
     request, before = Request.of(PROMPT, settings), drafted(llama_servers)
     blocks = []
@@ -106,7 +106,7 @@ def test_several_requests_at_once(served: ServedEngine, llama_servers: Servers) 
         batch.submit(0, replace(request, prompt=" "))
 
 
-def test_what_the_server_was_started_with_cannot_be_asked_for(served: ServedEngine) -> None:
+def test_what_the_server_was_started_with_cannot_be_asked_for(served: RemoteEngine) -> None:
     for chosen in ({"policy": "constant"}, {"drafter": "lookup", "policy": "constant"}):
         request = Request.of(PROMPT, initial_settings(served.pair.target, **chosen))
         with pytest.raises(SettingsError, match="choose policy server"):
@@ -124,7 +124,7 @@ def test_characters_of_several_tokens_hide_some(tmp_path: Path) -> None:
     file = gguf_files.write(tmp_path / "bytes.gguf")
     with (
         started(file, file) as url,
-        closing(ServedEngine(served_pair(Servers(speculative=Server(url=url))))) as engine,
+        closing(RemoteEngine(remote_pair(Servers(speculative=Server(url=url))))) as engine,
     ):
         settings = initial_settings(engine.pair.target, max_new_tokens=60, ignore_eos=True)
         run = run_alone(engine.decoder(Request.of(PROMPT, settings)))

@@ -23,7 +23,7 @@ from specdemo.measure.race import race, run_alone
 from specdemo.measure.step_costs import measure_costs
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.presentation.explain import notes
-from specdemo.records import Comparison, Costs, Request, Round, Run, Spread, StepCosts, Verdict
+from specdemo.records import Comparison, Costs, Outcome, Request, Round, Run, Spread, StepCosts
 from specdemo.runtime.language_model import LanguageModel
 from specdemo.runtime.sequences import Paged
 from specdemo.runtime.text import Tokenizer
@@ -142,7 +142,7 @@ def test_everything_about_every_token_is_known(traced: TracedEngine, drafter: di
             assert draft.draft_probability is not None
             assert draft.target_probability is not None
             assert 0 < draft.draft_probability <= 1 + 1e-9
-            if draft.verdict is Verdict.ACCEPTED:
+            if draft.verdict is Outcome.ACCEPTED:
                 assert draft.target_probability > 0
     for token in run.tokens:
         assert token.probability is not None

@@ -18,7 +18,7 @@ from specdemo.measure.step_costs import measure_costs
 from specdemo.models.folder import inspect_folder
 from specdemo.models.pairs import BUNDLED, bundled_pair
 from specdemo.presentation.explain import notes
-from specdemo.records import Comparison, Request, Run, Verdict
+from specdemo.records import Comparison, Outcome, Request, Run
 from specdemo.settings import GenerationSettings, RuntimeSettings
 from tests.support.folders import pair_from_folders
 from tests.support.proposals import proposals
@@ -111,7 +111,7 @@ def test_of_a_chain_the_counts_are_known(eagle: GenAIEngine) -> None:
     assert rate is not None
     assert 0 < rate < 1
     drafts = [draft for step in run.rounds for draft in proposals(step)]
-    assert all((draft.id is None) == (draft.verdict is not Verdict.ACCEPTED) for draft in drafts)
+    assert all((draft.id is None) == (draft.verdict is not Outcome.ACCEPTED) for draft in drafts)
 
 
 def test_of_a_tree_only_what_it_committed_is_known(eagle: GenAIEngine) -> None:
@@ -238,7 +238,7 @@ def accepted_again(run: Run, agreement: tuple[bool, ...]) -> bool:
     """Whether the first proposal of every round was accepted exactly where the head agrees with the text."""
     at = 0
     for step in run.rounds:
-        judged = [draft.verdict is Verdict.ACCEPTED for draft in proposals(step)[:1]]
+        judged = [draft.verdict is Outcome.ACCEPTED for draft in proposals(step)[:1]]
         if judged and judged != [agreement[at]]:
             return False
         at += len(step.committed)

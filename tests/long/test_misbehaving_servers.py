@@ -6,7 +6,7 @@ from time import monotonic
 import psutil
 import pytest
 
-from specdemo.engines.server import ServedEngine, served_pair
+from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.errors import ServerError
 from specdemo.measure.race import race
 from specdemo.models.pairs import initial_settings
@@ -23,7 +23,7 @@ def outcome(mode: str) -> str:
     with misbehaving(mode) as url:
         servers = Servers(speculative=Server(url=url, kind="openai", silence_seconds=SILENCE))
         try:
-            with closing(ServedEngine(served_pair(servers))) as engine:
+            with closing(RemoteEngine(remote_pair(servers))) as engine:
                 *_, last = race(engine, "Say", initial_settings(engine.pair.target, max_new_tokens=32))
         except ServerError as error:
             return str(error)

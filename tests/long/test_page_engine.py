@@ -138,7 +138,7 @@ def test_a_pair_that_cannot_be_loaded_leaves_the_one_before_in_use(visit: Visit)
     page = visit(LLAMA)
     run(page)
     repeated(page)
-    verdict, before = page.locator(".outcome").text_content(), downloaded(page)
+    outcome, before = page.locator(".outcome").text_content(), downloaded(page)
     open_tab(page, "Models")
     for target, reason in (("refused/target", "OpenVINO"), ("story-pair/target", "have different tokenizers")):
         choose(page, target=target)
@@ -149,7 +149,7 @@ def test_a_pair_that_cannot_be_loaded_leaves_the_one_before_in_use(visit: Visit)
         expect(page.locator("#header")).to_contain_text("llama/target + llama/draft")
         expect(page.locator("#use")).to_be_enabled()
     open_tab(page, "Compare")
-    assert page.locator(".outcome").text_content() == verdict
+    assert page.locator(".outcome").text_content() == outcome
     assert downloaded(page) == before
     run(page)
     assert downloaded(page).pair == before.pair

@@ -94,7 +94,7 @@ def test_everything_is_in_view_while_a_run_plays(visit: Visit) -> None:
             shown = ["speculative"] if sides == "speculative" else ["plain", "speculative"]
             charts = [".chart.clock"] if sides == "speculative" else [".chart.clock", ".chart.acceptance"]
             needed = [
-                ".verdict",
+                ".conclusion",
                 ":is(#run, #stop)",
                 "#prompt textarea",
                 "#num_assistant_tokens input[type=range]",
@@ -135,7 +135,7 @@ def test_the_verdict_takes_a_fifth_of_the_screen_with_any_number_of_warnings(vis
     for width, height in ((1280, 720), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
         finalized(page)
-        box = page.locator(".verdict").bounding_box()
+        box = page.locator(".conclusion").bounding_box()
         assert box is not None
         assert box["height"] <= height / 5, width
     page.click(".why summary")
@@ -145,7 +145,7 @@ def test_the_verdict_takes_a_fifth_of_the_screen_with_any_number_of_warnings(vis
     page.set_viewport_size({"width": 1280, "height": 720})
     page.keyboard.press("p")
     finalized(page)
-    box = page.locator(".verdict").bounding_box()
+    box = page.locator(".conclusion").bounding_box()
     assert box is not None
     assert box["height"] <= 720 / 5
     expect(page.locator(".warning")).to_be_visible()
@@ -160,7 +160,14 @@ def test_a_presenter_has_everything_in_view_and_a_key_for_it(visit: Visit) -> No
     page.keyboard.press("r")
     finish(page)
     finalized(page)
-    needed = [".verdict", ".pane.plain", ".pane.speculative", ".chart.clock", ".chart.acceptance", ".presenter-keys"]
+    needed = [
+        ".conclusion",
+        ".pane.plain",
+        ".pane.speculative",
+        ".chart.clock",
+        ".chart.acceptance",
+        ".presenter-keys",
+    ]
     assert page.evaluate(VISIBLE, needed) == []
     page.keyboard.press("s")
     expect(page.locator(".slow-motion")).to_be_visible()
@@ -223,7 +230,7 @@ def test_nothing_is_wider_than_the_window_and_tabs_are_equally_wide(visit: Visit
     page = visit(BRIEF, width=390)
     expect(page.locator("#run")).to_be_in_viewport()
     run(page)
-    expect(page.locator(".verdict")).to_be_in_viewport()
+    expect(page.locator(".conclusion")).to_be_in_viewport()
     page.click("#more button")
     for width in (390, 1440):
         page.set_viewport_size({"width": width, "height": 1000})

@@ -120,7 +120,7 @@ def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) 
     for width, height in ((1280, 720), (390, 844)):
         page.set_viewport_size({"width": width, "height": height})
         page.evaluate("document.querySelector('.warning').textContent = 'disturbed: '.repeat(20)")
-        tall = page.locator(".verdict").evaluate("verdict => verdict.getBoundingClientRect().height")
+        tall = page.locator(".conclusion").evaluate("outcome => outcome.getBoundingClientRect().height")
         assert tall <= height / 5, (width, tall)
         tracks = page.locator(".track div").evaluate_all("tracks => tracks.map(track => track.clientWidth)")
         assert tracks[0] == tracks[1], (width, tracks)  # or lengths in seconds would not compare
@@ -133,7 +133,7 @@ def test_charts_offer_no_upload_and_modes_are_there_for_everybody(visit: Visit) 
     page.set_viewport_size({"width": 1280, "height": 720})
     page.locator("body").press("p")
     expect(page.locator("#rail")).to_be_hidden()
-    for part in (".verdict", ".pane.plain", ".pane.speculative", ".chart.clock", ".chart.acceptance"):
+    for part in (".conclusion", ".pane.plain", ".pane.speculative", ".chart.clock", ".chart.acceptance"):
         expect(page.locator(part)).to_be_in_viewport(ratio=0.99)
     warning = "disturbed: other programs used 25 % of the processor"
     page.locator(".warning").evaluate("(chip, words) => { chip.textContent = words; }", warning)

@@ -11,7 +11,7 @@ from specdemo.models.pairs import bundled_pair
 from specdemo.presentation import schema
 from specdemo.records import Comparison, Round
 from specdemo.settings import GenerationSettings
-from tests.support.strategies import comparisons
+from tests.support.random_records import comparisons
 
 
 @given(comparisons)

@@ -86,7 +86,7 @@ def test_pictures() -> None:
     assert (moving.format, moving.size, moving.info["loop"]) == ("GIF", (WIDTH, HEIGHT), 0)
     frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(moving)]
     assert len(set(map(Image.Image.tobytes, frames))) > 10
-    assert moving.info["duration"] > 1000  # of the last one, with the verdict
+    assert moving.info["duration"] > 1000  # of the last one, with the outcome
 
 
 def test_at_the_end_of_pictures_bars_are_as_long_as_the_seconds_they_name() -> None:

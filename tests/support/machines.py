@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from specdemo.engines.scripted import ScriptedEngine
 from specdemo.measure.race import SLICE_SECONDS, race
-from specdemo.records import Comparison, DraftToken, Round, Run, Side, Token, Trial, Verdict
+from specdemo.records import Comparison, DraftToken, Outcome, Round, Run, Side, Token, Trial
 from specdemo.settings import GenerationSettings
 
 GRID = 5e-4
@@ -193,12 +193,12 @@ def _alone(work: Floats, clock: _Clock) -> list[float]:
 
 
 def _round(proposed: int, accepted: int, seconds: float) -> Round:
-    verdicts = [Verdict.ACCEPTED] * accepted + [Verdict.REJECTED] * (proposed > accepted)
-    verdicts += [Verdict.DISCARDED] * (proposed - len(verdicts))
+    outcomes = [Outcome.ACCEPTED] * accepted + [Outcome.REJECTED] * (proposed > accepted)
+    outcomes += [Outcome.DISCARDED] * (proposed - len(outcomes))
     return Round.model_construct(
         committed=(TOKEN,) * (accepted + 1),
         seconds=seconds,
-        proposed=tuple(DraftToken.model_construct(id=7, text=" a", verdict=verdict) for verdict in verdicts),
+        proposed=tuple(DraftToken.model_construct(id=7, text=" a", verdict=outcome) for outcome in outcomes),
         draft_seconds=None,
         verify_seconds=None,
         source=None,

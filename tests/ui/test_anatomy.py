@@ -14,12 +14,12 @@ from specdemo.errors import FileError
 from specdemo.measure.race import race
 from specdemo.presentation import schema
 from specdemo.presentation.explain import walk_through
-from specdemo.records import MOST, Comparison, Round, Run, Token, Verdict
+from specdemo.records import MOST, Comparison, Outcome, Round, Run, Token
 from specdemo.settings import GenerationSettings
 from specdemo.ui.boards import anatomy
 from specdemo.ui.uploads import show_file
 from tests.support.proposals import proposals
-from tests.support.strategies import comparisons
+from tests.support.random_records import comparisons
 
 
 def compared(**settings: Any) -> Comparison:
@@ -74,9 +74,9 @@ def test_acceptance_by_confidence_leaves_out_what_was_not_judged() -> None:
         for step in run.rounds
     ]
     [(tenth, (accepted, judged))] = metrics.acceptance_by_confidence(run.model_copy(update={"rounds": sure})).items()
-    verdicts = [draft.verdict for step in run.rounds for draft in proposals(step)]
+    outcomes = [draft.verdict for step in run.rounds for draft in proposals(step)]
     assert tenth == 9
-    assert (accepted, judged) == (verdicts.count(Verdict.ACCEPTED), len(verdicts) - verdicts.count(Verdict.DISCARDED))
+    assert (accepted, judged) == (outcomes.count(Outcome.ACCEPTED), len(outcomes) - outcomes.count(Outcome.DISCARDED))
 
 
 def test_markup_in_texts_is_escaped() -> None:

@@ -12,7 +12,7 @@ from specdemo.measure.race import race
 from specdemo.measure.trials import repeats
 from specdemo.presentation import schema
 from specdemo.presentation.html import round_html
-from specdemo.records import Comparison, Verdict
+from specdemo.records import Comparison, Outcome
 from specdemo.settings import GenerationSettings
 from tests.support.browser import (
     BRIEF,
@@ -207,9 +207,9 @@ def test_the_anatomy_of_the_last_run_and_of_a_saved_one(visit: Visit, tmp_path: 
     page.click(".slow-motion .all")
     steps = page.locator(".anatomy .step")
     expect(steps).to_have_count(len(comparison.speculative.rounds))
-    for verdict in Verdict:
-        drafts = [d for step in comparison.speculative.rounds for d in proposals(step) if d.verdict is verdict]
-        expect(page.locator(f".anatomy .chip.{verdict}")).to_have_count(len(drafts))
+    for outcome in Outcome:
+        drafts = [d for step in comparison.speculative.rounds for d in proposals(step) if d.verdict is outcome]
+        expect(page.locator(f".anatomy .chip.{outcome}")).to_have_count(len(drafts))
     page.focus(".anatomy .steps")
     for _ in range(3):
         page.keyboard.press("ArrowDown")
@@ -278,12 +278,12 @@ def test_bad_input_is_told_and_the_finished_result_stays(visit: Visit) -> None:
     expect(page.locator("#num_assistant_tokens input[type=number]")).to_have_value("4")
     run(page)
     repeated(page)
-    verdict, text = page.locator(".outcome").text_content(), page.locator(".pane.plain .text").text_content()
+    outcome, text = page.locator(".outcome").text_content(), page.locator(".pane.plain .text").text_content()
     page.fill("#prompt textarea", "  ")
     page.click("#run")
     expect(page.locator("#message [role=alert]")).to_contain_text("The prompt is empty", timeout=WAIT)
     expect(page.locator("#run")).to_have_text("Run", timeout=WAIT)
-    assert page.locator(".outcome").text_content() == verdict
+    assert page.locator(".outcome").text_content() == outcome
     assert page.locator(".pane.plain .text").text_content() == text
     page.fill("#prompt textarea", "Once")
     run(page)

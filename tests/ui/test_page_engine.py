@@ -7,7 +7,7 @@ from gradio_client import Client
 from playwright.sync_api import Page, expect
 
 from specdemo.presentation import schema
-from specdemo.records import SIDES, Verdict
+from specdemo.records import SIDES, Outcome
 from tests.support.browser import App, Visit, downloaded, repeated, run, started
 from tests.support.proposals import proposals
 
@@ -32,9 +32,9 @@ def test_a_typed_prompt_is_raced_and_the_page_shows_the_run(visit: Visit) -> Non
         committed = page.locator(f".pane.{side} .text [data-index]").all_text_contents()
         assert (prompt, "".join(committed)) == (comparison.prompt, comparison.side(side).text)
     drafts = [draft for step in comparison.speculative.rounds for draft in proposals(step)]
-    for verdict in Verdict:
-        expected = [draft.text.replace("\n", "↵") for draft in drafts if draft.verdict is verdict]
-        shown = [text.replace("\n", "↵") for text in kinds(page, verdict)]
+    for outcome in Outcome:
+        expected = [draft.text.replace("\n", "↵") for draft in drafts if draft.verdict is outcome]
+        shown = [text.replace("\n", "↵") for text in kinds(page, outcome)]
         assert shown == expected
         assert expected
     assert len(kinds(page, "own")) == 1 + len(comparison.speculative.rounds)

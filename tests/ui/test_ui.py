@@ -27,7 +27,7 @@ from specdemo.ui.page import restore
 from specdemo.ui.registry import PAIR_NAMES, Registry
 from specdemo.ui.session import Visitors
 from specdemo.ui.tabs.compare import api_description, show_valid
-from tests.support.strategies import comparisons, rounds
+from tests.support.random_records import comparisons, rounds
 
 PAIR = bundled_pair()
 SHELF, START = Registry(PAIR, Visitors()), start_values(PAIR)

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import openvino_genai
 
-from specdemo.decoding import verdicts_from_counts
+from specdemo.decoding import outcomes_from_counts
 from specdemo.engines.base import PREFILL_CHUNK, Arrival, Prefilling, RoundCounts
 from specdemo.engines.genai.pipelines import Pipelines, as_tensor, check_fits, generation_config, kind_of, read
 from specdemo.engines.genai.replay import Tracer
@@ -154,12 +154,12 @@ class GenAIDecoder:
 
     def _counts(self, proposed: int, tokens: Sequence[Token]) -> tuple[DraftToken, ...]:
         accepted = min(len(tokens) - 1, proposed)
-        verdicts = verdicts_from_counts(proposed, accepted)
+        outcomes = outcomes_from_counts(proposed, accepted)
         accepted_drafts = [
-            DraftToken(id=token.id, text=token.text, verdict=verdict)
-            for token, verdict in zip(tokens[:accepted], verdicts, strict=False)
+            DraftToken(id=token.id, text=token.text, verdict=outcome)
+            for token, outcome in zip(tokens[:accepted], outcomes, strict=False)
         ]
-        return (*accepted_drafts, *(DraftToken(id=None, text="", verdict=verdict) for verdict in verdicts[accepted:]))
+        return (*accepted_drafts, *(DraftToken(id=None, text="", verdict=outcome) for outcome in outcomes[accepted:]))
 
     def _traced(self, step: Round, *, ended: bool) -> Round:
         if self._tracer is None:

@@ -120,7 +120,7 @@ class GenAIEngine:
         return len(self.pipelines.tokenizer.encode(text))
 
     def draft_rounds(self, prompt: str, lookahead: int) -> list[DraftRound]:
-        """Return rounds with this lookahead, timed by the counters of `generate()`, without verdicts."""
+        """Return rounds with this lookahead, timed by the counters of `generate()`, without outcomes."""
         if self.pair.draft is None:
             return []
         request = Request(prompt, Constant(lookahead), max_new_tokens=_DRAFTED_TOKENS, ignore_eos=True)

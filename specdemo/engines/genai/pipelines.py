@@ -129,7 +129,9 @@ class Pipelines:
         elif kind == "lookup":
             options["prompt_lookup"] = True
         try:
-            return openvino_genai.ContinuousBatchingPipeline(folder_of(target), self._scheduler(), device, options)
+            return openvino_genai.ContinuousBatchingPipeline(
+                folder_of(target), scheduler_config(self.pair), device, options
+            )
         except RuntimeError as error:
             if "cache size" in str(error):
                 raise CacheError(
@@ -152,14 +154,16 @@ class Pipelines:
                 ) from error
             raise LoadError(f"OpenVINO cannot load {target.name!r} on {device}; export it again.") from error
 
-    def _scheduler(self) -> openvino_genai.SchedulerConfig:
-        config = openvino_genai.SchedulerConfig()
-        config.cache_size = self.pair.runtime.cache_size
-        config.enable_prefix_caching = self.pair.runtime.enable_prefix_caching
-        config.dynamic_split_fuse = self.pair.runtime.dynamic_split_fuse
-        whole = self.pair.target.context_length or 2**16
-        config.max_num_batched_tokens = PREFILL_CHUNK if config.dynamic_split_fuse else whole
-        return config
+
+def scheduler_config(pair: ModelPair) -> openvino_genai.SchedulerConfig:
+    """Return GenAI's scheduler settings for a pair."""
+    config = openvino_genai.SchedulerConfig()
+    config.cache_size = pair.runtime.cache_size
+    config.enable_prefix_caching = pair.runtime.enable_prefix_caching
+    config.dynamic_split_fuse = pair.runtime.dynamic_split_fuse
+    whole = pair.target.context_length or 2**16
+    config.max_num_batched_tokens = PREFILL_CHUNK if config.dynamic_split_fuse else whole
+    return config
 
 
 _REASONS: dict[openvino_genai.GenerationFinishReason, FinishReason] = {

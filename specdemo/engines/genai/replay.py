@@ -1,4 +1,4 @@
-"""Reconstructs the proposals of GenAI rounds and their verdicts, off the clock.
+"""Reconstructs the proposals of GenAI rounds and their outcomes, off the clock.
 
 GenAI's pipelines do not report rejected proposals. Two drafters can be replayed over the committed text, because
 their proposals are a function of it: the draft model in greedy decoding, and prompt lookup always. A replayed round
@@ -14,7 +14,7 @@ import numpy as np
 
 from specdemo.decoding import greedy_choice, judge, look_up, policy_for, propose, softmax
 from specdemo.engines.genai.pipelines import Pipelines
-from specdemo.records import DraftToken, Request, Round, Verdict
+from specdemo.records import DraftToken, Outcome, Request, Round
 from specdemo.runtime import ModelSequence, draft_agreement, texts
 from specdemo.strategies import Lookup
 
@@ -115,9 +115,9 @@ class Tracer:
         """
         proposals = self._replay.propose(self._wanted - 1)
         committed = step.ids
-        verdicts = judge([token for token, _ in proposals], committed, ended=ended)
-        if verdicts is not None:
-            step = step.model_copy(update={"proposed": self._judged(step, proposals, verdicts)})
+        outcomes = judge([token for token, _ in proposals], committed, ended=ended)
+        if outcomes is not None:
+            step = step.model_copy(update={"proposed": self._judged(step, proposals, outcomes)})
         return self._follow(step)
 
     def draft_agreement(self) -> tuple[bool, ...] | None:
@@ -134,14 +134,14 @@ class Tracer:
         return step
 
     def _judged(
-        self, step: Round, proposals: Sequence[Replayed], verdicts: Sequence[Verdict]
+        self, step: Round, proposals: Sequence[Replayed], outcomes: Sequence[Outcome]
     ) -> tuple[DraftToken, ...]:
-        accepted = step.committed[: verdicts.count(Verdict.ACCEPTED)]
+        accepted = step.committed[: outcomes.count(Outcome.ACCEPTED)]
         context = self._context + [token.id for token in accepted if token.id is not None]
         refused = texts(self._decode, context, [token for token, _ in proposals[len(accepted) :]])
         words = [token.text for token in accepted] + refused
         reported = [token.probability for token in accepted] + [None] * len(refused)
         return tuple(
-            DraftToken(id=id_, text=text, verdict=verdict, draft_probability=probability, target_probability=target)
-            for (id_, probability), text, verdict, target in zip(proposals, words, verdicts, reported, strict=True)
+            DraftToken(id=id_, text=text, verdict=outcome, draft_probability=probability, target_probability=target)
+            for (id_, probability), text, outcome, target in zip(proposals, words, outcomes, reported, strict=True)
         )

@@ -1,4 +1,4 @@
-"""Remote servers: `ServedEngine` sends them requests and reads what they report of their rounds."""
+"""Remote servers: `RemoteEngine` sends them requests and reads what they report of their rounds."""
 
-from specdemo.engines.server.engine import ServedEngine as ServedEngine
-from specdemo.engines.server.engine import served_pair as served_pair
+from specdemo.engines.server.engine import RemoteEngine as RemoteEngine
+from specdemo.engines.server.engine import remote_pair as remote_pair

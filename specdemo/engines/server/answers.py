@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from specdemo.decoding import verdicts_from_counts
+from specdemo.decoding import outcomes_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.client import Event
-from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
+from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Outcome, Request, Round, Token, TraceSource
 
 
 class Reader(Protocol):
@@ -29,7 +29,7 @@ class Reader(Protocol):
     def end(self) -> Iterator[Round]:
         """Set the finish reason and yield the remaining rounds."""
 
-    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+    def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Return the rounds, prefill first, with what the server reported only at the end."""
 
 
@@ -125,7 +125,7 @@ class TextReader(ABC):
         self.finish_reason = self.finish_reason or "stop"
         yield from ()
 
-    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+    def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Return the rounds with the server's token count and proposals."""
         if self.trace_source == "bursts" and self.total is not None:
             rounds = apportion(rounds, self.total)
@@ -189,12 +189,12 @@ def _parts(step: Round, own: Sequence[tuple[int, int]]) -> Iterator[Round]:
     for proposed, accepted in own:
         committed, tokens = tokens[: accepted + 1], tokens[accepted + 1 :]
         drafts = tuple(
-            DraftToken(id=token.id, text=token.text, verdict=verdict)
-            for token, verdict in zip(
+            DraftToken(id=token.id, text=token.text, verdict=outcome)
+            for token, outcome in zip(
                 [*committed[:accepted], *[Token(id=None, text="")] * (proposed - len(committed[:accepted]))],
-                verdicts_from_counts(proposed, accepted),
+                outcomes_from_counts(proposed, accepted),
                 strict=True,
             )
-            if verdict is Verdict.ACCEPTED or token.id is None
+            if outcome is Outcome.ACCEPTED or token.id is None
         )
         yield Round(committed=tuple(committed), seconds=step.seconds / len(own), proposed=drafts)

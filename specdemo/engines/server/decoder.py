@@ -24,7 +24,7 @@ from specdemo.runtime import check_prompt
 from specdemo.strategies import Strategy
 
 
-class ServedDecoder:
+class RemoteDecoder:
     """Decoder of one request."""
 
     def __init__(self, client: Client, dialect: Dialect, request: Request) -> None:
@@ -93,7 +93,7 @@ class ServedDecoder:
         rounds = run.prefill, *run.rounds
         if run.finish_reason != "failed":  # otherwise its server may not answer again
             with self._client.understanding():
-                rounds = self._reader.settle(rounds)
+                rounds = self._reader.finalized(rounds)
         passes_known = self._reader.trace_source != "bursts"
         return run.model_copy(update={"prefill": rounds[0], "rounds": rounds[1:], "passes_known": passes_known})
 
@@ -123,7 +123,7 @@ class _Flight:
     letters: int = 0
 
 
-class ServedBatch:
+class RemoteBatch:
     """A `Batch` on one server."""
 
     in_passes = False
@@ -190,7 +190,7 @@ class ServedBatch:
         """Return the last arrival, with the rounds and any correction to the token count."""
         del self._flying[number]
         with self._client.understanding():
-            finalized = flight.reader.settle(tuple(flight.rounds)) if flight.rounds else ()
+            finalized = flight.reader.finalized(tuple(flight.rounds)) if flight.rounds else ()
         in_passes = flight.reader.trace_source != "bursts"
         rounds = tuple(
             RoundCounts(None if step.proposed is None else len(step.proposed), step.accepted)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from specdemo.engines.base import THOROUGH, Batch, Decoder, Thoroughness
 from specdemo.engines.server.answers import Dialect
 from specdemo.engines.server.client import Client, Key
-from specdemo.engines.server.decoder import ServedBatch, ServedDecoder
+from specdemo.engines.server.decoder import RemoteBatch, RemoteDecoder
 from specdemo.engines.server.llama_cpp import LlamaCpp
 from specdemo.engines.server.openai import OpenAI, SGLang
 from specdemo.errors import UsageError
@@ -36,7 +36,7 @@ KEY_VARIABLE = "SPECDEMO_API_KEY"
 PLAIN_KEY_VARIABLE = "SPECDEMO_PLAIN_API_KEY"
 
 
-class ServedEngine:
+class RemoteEngine:
     """Decodes a pair on its servers."""
 
     remote = True
@@ -62,7 +62,7 @@ class ServedEngine:
             PairError, SettingsError: the server cannot decode with the request's strategy.
         """
         check_request(self.pair, "served", request)
-        return ServedDecoder(*self._of(request.strategy), request)
+        return RemoteDecoder(*self._of(request.strategy), request)
 
     def batch(self, strategy: Strategy) -> Batch:
         """Return a batch on the server that decodes with this strategy.
@@ -71,7 +71,7 @@ class ServedEngine:
             PairError, SettingsError: it cannot decode with it.
         """
         check_strategy(self.pair, "served", strategy, Sampling())
-        return ServedBatch(*self._of(strategy))
+        return RemoteBatch(*self._of(strategy))
 
     def _of(self, strategy: Strategy) -> tuple[Client, Dialect]:
         side: Side = "plain" if isinstance(strategy, Plain) else "speculative"
@@ -107,20 +107,20 @@ class ServedEngine:
             client.close()
 
 
-def served_pair(servers: Servers) -> ModelPair:
+def remote_pair(servers: Servers) -> ModelPair:
     """Query the servers and return the pair they decode.
 
     Raises:
         ServerError: one does not answer.
         UsageError: no address is given, or an address or an API key is malformed.
     """
-    talks = _connections(servers)
-    if not talks:
+    connections = _connections(servers)
+    if not connections:
         raise UsageError("The remote engine needs the address of a server; give --url and --plain-url.")
     try:
-        models = {side: dialect.describe() for side, (_, dialect) in talks.items()}
+        models = {side: dialect.describe() for side, (_, dialect) in connections.items()}
     finally:
-        for client, _ in talks.values():
+        for client, _ in connections.values():
             client.close()
     target = models.get("speculative") or models["plain"]
     draft = Model(name="its server's draft", architecture="served", parameters=0, weights="unknown")
@@ -170,7 +170,7 @@ def _environment(dialects: list[Dialect]) -> Environment:
     )
 
 
-_TELLING: dict[ServerKind, tuple[str, str | None]] = {
+_PROBES: dict[ServerKind, tuple[str, str | None]] = {
     "llama.cpp": ("/props", "default_generation_settings"),
     "sglang": ("/get_model_info", "model_path"),
     "vllm": ("/version", "version"),
@@ -199,7 +199,7 @@ def kind_of(client: Client) -> ServerKind:
     Raises:
         ServerError: it does not answer, or requires an API key.
     """
-    for kind, (path, key) in _TELLING.items():
+    for kind, (path, key) in _PROBES.items():
         found = client.probe(path)
         if found is not None and (key is None or key in found):
             return kind

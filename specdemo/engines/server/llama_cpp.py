@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from specdemo.decoding import verdicts_from_counts
+from specdemo.decoding import outcomes_from_counts
 from specdemo.engines.base import Prefilling
 from specdemo.engines.server.answers import HttpRequest
 from specdemo.engines.server.client import Client, Event
-from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Request, Round, Token, TraceSource, Verdict
+from specdemo.records import MOST, TICK, DraftToken, FinishReason, Model, Outcome, Request, Round, Token, TraceSource
 from specdemo.runtime import messages
 
 
@@ -128,7 +128,7 @@ class LlamaCppReader:
         self.finish_reason = self.finish_reason or "stop"
         yield from self._close()
 
-    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+    def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Return the rounds unchanged: everything was reported with them."""
         return rounds
 
@@ -150,8 +150,8 @@ class LlamaCppReader:
         committed = [self._tokens.popleft() for _ in range(min(one.commits, len(self._tokens)))]
         proposed = None
         if one.proposed is not None:
-            verdicts = verdicts_from_counts(one.proposed, one.commits - 1)
-            proposed = tuple(_drafted(committed, index, verdict) for index, verdict in enumerate(verdicts))
+            outcomes = outcomes_from_counts(one.proposed, one.commits - 1)
+            proposed = tuple(_drafted(committed, index, outcome) for index, outcome in enumerate(outcomes))
         return Round(committed=tuple(committed), seconds=one.seconds, proposed=proposed)
 
 
@@ -194,7 +194,7 @@ class _Counts:
         )
 
 
-def _drafted(committed: list[Token], index: int, verdict: Verdict) -> DraftToken:
+def _drafted(committed: list[Token], index: int, outcome: Outcome) -> DraftToken:
     """Return a proposal: the committed token if accepted, else an empty one, since only the number is reported."""
-    token = committed[index] if verdict is Verdict.ACCEPTED and index < len(committed) else Token(id=None, text="")
-    return DraftToken(id=token.id, text=token.text, verdict=verdict)
+    token = committed[index] if outcome is Outcome.ACCEPTED and index < len(committed) else Token(id=None, text="")
+    return DraftToken(id=token.id, text=token.text, verdict=outcome)

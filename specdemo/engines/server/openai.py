@@ -158,11 +158,11 @@ class OpenAIReader(TextReader):
             finish_reason=None if reason is None else _REASONS.get(reason, "stop"),
         )
 
-    def settle(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
+    def finalized(self, rounds: tuple[Round, ...]) -> tuple[Round, ...]:
         """Return the rounds with the proposals that the server reported or counted."""
         if self.proposals is None:
             self.proposals = self.counted()
-        return super().settle(rounds)
+        return super().finalized(rounds)
 
 
 def _proposals(metrics: dict[str, Any]) -> Proposals:

@@ -25,7 +25,7 @@ from specdemo.decoding import (
     rejection_sample,
 )
 from specdemo.engines.base import Prefilling
-from specdemo.engines.traced.drafters import Drafter, Proposal
+from specdemo.engines.traced.drafters import Proposal, Proposer
 from specdemo.errors import EngineError
 from specdemo.records import Alternative, Costs, DraftToken, FinishReason, Request, Round, Run, Token, TraceSource
 from specdemo.runtime import IncrementalText, ModelSequence, Tokenizer, texts
@@ -33,7 +33,7 @@ from specdemo.strategies import Strategy
 
 OpenTarget = Callable[[Sequence[int], int], ModelSequence]
 """Creates a target sequence for a text, with a capacity in tokens."""
-OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Drafter]
+OpenDrafter = Callable[[Sequence[int], int, Uniform, ModelSequence], Proposer]
 """Creates a drafter for a text, a capacity in tokens, the request's random numbers, and the target's sequence."""
 Follow = Callable[[Strategy], bool]
 """Changes the strategy of a running request; see `Decoder.update_strategy`."""
@@ -70,7 +70,7 @@ class TracedDecoder:
         self._text: list[int] = []
         self._prompt_length = 0
         self._target: ModelSequence | None = None
-        self._drafter: Drafter | None = None
+        self._drafter: Proposer | None = None
         self._random: Uniform = np.random.default_rng(request.sampling.seed)
         self.finish_reason: FinishReason | None = None
 
@@ -141,8 +141,8 @@ class TracedDecoder:
         assert self._target is not None
         drafted = perf_counter()
         ids = [proposal.id for proposal in proposals]
-        fed = self._width.of(len(ids) + 1)
-        logits = self._target.logits(self._text + ids, len(ids) + 1, fed)
+        query_length = self._width.of(len(ids) + 1)
+        logits = self._target.logits(self._text + ids, len(ids) + 1, query_length)
         verified = perf_counter()
         accepted, own = self._verify(proposals, logits)
         committed = self._cut([*ids[:accepted], own])
@@ -151,7 +151,7 @@ class TracedDecoder:
                 self._drafter.read(self._text)  # only now, since an EAGLE-3 head reads the target's hidden states
             # when sampling, timing must not affect which random numbers are drawn
             timing = None if self._sampling.do_sample else Timing(drafted - began, verified - drafted)
-            self._drafter.learn(len(ids), accepted, fed, timing)
+            self._drafter.learn(len(ids), accepted, query_length, timing)
         ended = perf_counter()
         targets = list(self._distributions(ids, logits))
         result = Round(
@@ -215,18 +215,18 @@ class TracedDecoder:
         self, proposals: Sequence[Proposal], committed: Sequence[int], targets: Sequence[Probabilities]
     ) -> tuple[DraftToken, ...]:
         ids = [proposal.id for proposal in proposals]
-        verdicts = judge(ids, committed, ended=self.finish_reason == "stop")
-        assert verdicts is not None, "a round commits the accepted proposals and a correction or bonus token"
+        outcomes = judge(ids, committed, ended=self.finish_reason == "stop")
+        assert outcomes is not None, "a round commits the accepted proposals and a correction or bonus token"
         return tuple(
             DraftToken(
                 id=proposal.id,
                 text=text,
-                verdict=verdict,
+                verdict=outcome,
                 draft_probability=proposal.probability,
                 target_probability=float(target[proposal.id]),
             )
-            for proposal, text, verdict, target in zip(
-                proposals, texts(self._tokenizer.decode, self._text, ids), verdicts, targets, strict=False
+            for proposal, text, outcome, target in zip(
+                proposals, texts(self._tokenizer.decode, self._text, ids), outcomes, targets, strict=False
             )
         )
 

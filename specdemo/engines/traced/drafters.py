@@ -57,7 +57,7 @@ def certain(token: int, vocabulary: int) -> Proposal:
     return Proposal(token, distribution)
 
 
-class Drafter(Protocol):
+class Proposer(Protocol):
     """Proposes continuations of a text."""
 
     def read(self, text: Sequence[int]) -> None:
@@ -66,7 +66,7 @@ class Drafter(Protocol):
     def propose(self, text: Sequence[int], limit: int) -> list[Proposal]:
         """Return at most `limit` tokens, as many as the strategy asks for."""
 
-    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
         """Learn from a round's outcome; see `LookaheadPolicy.learn`."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
@@ -125,9 +125,9 @@ class ModelDrafter:
                 self._policy.asked(agreement)
         return proposals
 
-    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
         """Pass the outcome on to the policy."""
-        self._policy.learn(proposed, accepted, fed, timing)
+        self._policy.learn(proposed, accepted, query_length, timing)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Compare greedy choices with the text; None if the draft samples, or the text exceeds its context."""
@@ -167,7 +167,7 @@ class TextDrafter:
         found = self._index.find(text, limit)
         return [certain(token, self._vocabulary) for token in found.tokens]
 
-    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
         """Do nothing: counts are of the text, whatever was accepted."""
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
@@ -205,9 +205,9 @@ class SourcesDrafter:
             return [replace(certain(token, self._vocabulary), source=copy.source) for token in copy.tokens[:limit]]
         return [replace(proposal, source="model") for proposal in self._drafter.propose(text, limit)]
 
-    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
         """Pass the outcome on to the policy."""
-        self._policy.learn(proposed, accepted, fed, timing, copy=self._copied)
+        self._policy.learn(proposed, accepted, query_length, timing, copy=self._copied)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Return the draft's agreement."""
@@ -248,9 +248,9 @@ class TranslatingDrafter:
         new = encoded[start:] if start is not None else self._ours.encode(proposed)
         return [Proposal(token, None) for token in new[: min(limit, len(proposals))]]
 
-    def learn(self, proposed: int, accepted: int, fed: int, timing: Timing | None = None) -> None:
+    def learn(self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None) -> None:
         """Pass the outcome on to the draft's policy."""
-        self._drafter.learn(proposed, accepted, fed, timing)
+        self._drafter.learn(proposed, accepted, query_length, timing)
 
     def agreement(self, text: Sequence[int], first: int) -> tuple[bool, ...] | None:
         """Return None: the draft's tokens are not the target's."""

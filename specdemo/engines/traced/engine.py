@@ -13,7 +13,7 @@ from typing import Literal
 from specdemo.decoding import TABLE, AutoPolicy, Experience, Memory, SuffixIndex, Table, Uniform, index_of, policy_for
 from specdemo.engines.base import THOROUGH, Decoder, Thoroughness, rounds_of
 from specdemo.engines.traced.decoder import Follow, OpenDrafter, TracedDecoder
-from specdemo.engines.traced.drafters import Drafter, ModelDrafter, SourcesDrafter, TextDrafter, TranslatingDrafter
+from specdemo.engines.traced.drafters import ModelDrafter, Proposer, SourcesDrafter, TextDrafter, TranslatingDrafter
 from specdemo.errors import PairError, SpecdemoError
 from specdemo.models.checks import check_engine, check_request
 from specdemo.models.converted import folder_of, machine_name
@@ -216,7 +216,7 @@ class TracedEngine:
         if not strategy.drafter.model:
             index = index_of(strategy, self._table)
 
-            def open_index(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+            def open_index(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
                 if isinstance(index, SuffixIndex) and index.remembers:
                     index.earlier = self._memory.open(text)
                 return TextDrafter(index, vocabulary)
@@ -230,7 +230,7 @@ class TracedEngine:
         if learns and isinstance(policy, AutoPolicy):
             self._experience.keep(strategy, policy.experience)
 
-        def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Drafter:
+        def open_drafter(text: Sequence[int], capacity: int, random: Uniform, target: ModelSequence) -> Proposer:
             if self._head is not None:
                 head = self._head.sequence(target, capacity, kv_cache=request.kv_cache)
                 return ModelDrafter(head, vocabulary, context, policy, request.sampling, random)

@@ -4,7 +4,7 @@ import traceback
 from contextlib import closing
 from itertools import cycle, islice
 
-from specdemo.engines.server import ServedEngine, served_pair
+from specdemo.engines.server import RemoteEngine, remote_pair
 from specdemo.errors import SpecdemoError
 from specdemo.measure.race import race
 from specdemo.models.pairs import initial_settings
@@ -20,7 +20,7 @@ def asked(times: int) -> Tally:
         with misbehaving(mode) as url:
             servers = Servers(speculative=Server(url=url, kind="openai", silence_seconds=1))
             try:
-                with closing(ServedEngine(served_pair(servers))) as engine:
+                with closing(RemoteEngine(remote_pair(servers))) as engine:
                     *_, last = race(engine, "Say", initial_settings(engine.pair.target, max_new_tokens=32))
                 answered = isinstance(last, Comparison) and bool(last.speculative.text or last.failures)
                 tally.answered += answered

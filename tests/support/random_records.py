@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from specdemo.decoding.verification import verdicts_from_counts
+from specdemo.decoding.verification import outcomes_from_counts
 from specdemo.records import (
     Alternative,
     Comparison,
@@ -11,12 +11,12 @@ from specdemo.records import (
     Environment,
     Model,
     ModelPair,
+    Outcome,
     Round,
     Run,
     Token,
     Trial,
     Turn,
-    Verdict,
 )
 from specdemo.settings import GenerationSettings, RuntimeSettings
 
@@ -40,11 +40,11 @@ def rounds(draw: st.DrawFn) -> Round:
     """A complete round: accepted drafts, then one token of the target's own."""
     committed = draw(st.lists(tokens, min_size=1, max_size=5))
     accepted = len(committed) - 1
-    verdicts = verdicts_from_counts(accepted + draw(st.integers(0, 4)), accepted)
+    outcomes = outcomes_from_counts(accepted + draw(st.integers(0, 4)), accepted)
     refused = [
-        DraftToken(id=draw(st.none() | ids), text=draw(text), verdict=verdict) for verdict in verdicts[accepted:]
+        DraftToken(id=draw(st.none() | ids), text=draw(text), verdict=outcome) for outcome in outcomes[accepted:]
     ]
-    kept = [DraftToken(id=token.id, text=token.text, verdict=Verdict.ACCEPTED) for token in committed[:accepted]]
+    kept = [DraftToken(id=token.id, text=token.text, verdict=Outcome.ACCEPTED) for token in committed[:accepted]]
     proposed = draw(st.none() | st.just((*kept, *refused)))
     return Round(committed=tuple(committed), seconds=draw(seconds), proposed=proposed)
 
