@@ -270,7 +270,7 @@ class AutoPolicy:
         self._drafting, self._passing = (
             DiscountedMean(_DRIFT_WEIGHT, _DRIFT_WEIGHT, _DRIFT_MEMORY) for _ in range(2)
         )
-        self._fed, self._rounds, self._timed = 1, 0, 0
+        self._query_length, self._rounds, self._timed = 1, 0, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._plain, self._asked = 0, False  # plain rounds since the draft read; whether it was ever asked
         self._reach, self._confidences = 1.0, list[float]()
@@ -295,7 +295,7 @@ class AutoPolicy:
         for step in () if taught else costs.drafted:
             self._confidences = [log_odds(probability) for probability in step.probabilities]
             self.learn(len(self._confidences), step.accepted, len(self._confidences) + 1)
-        self._fed, self._rounds, self._timed = 1, 0, 0
+        self._query_length, self._rounds, self._timed = 1, 0, 0
         self._price()
         if (costs.drafted or taught) and self._losing:
             self._rest(self._steps.round(1, 2, changed=True) - self._steps.plain)
@@ -308,7 +308,7 @@ class AutoPolicy:
     @property
     def _losing(self) -> bool:
         """Whether continued drafting would earn less than plain decoding, including the cost of starting."""
-        beginning = 2 * self._steps.change / (_STAY * self._steps.plain) if self._fed == 1 else 0
+        beginning = 2 * self._steps.change / (_STAY * self._steps.plain) if self._query_length == 1 else 0
         return self._worth() < 1 + beginning
 
     def _worth(self) -> float:
@@ -340,7 +340,7 @@ class AutoPolicy:
     def copied(self, matches: Sequence[Match]) -> Match:
         """Return the copy to propose, cut where it stops paying off; `NO_MATCH` leaves the round to the draft."""
         price = max(self.experience.earned.value, 1.0)  # tokens in the time of a plain step
-        costs = price * self._passes[self._fed] / self._steps.plain
+        costs = price * self._passes[self._query_length] / self._steps.plain
         best, worth = NO_MATCH, 1 - float(costs[0])
         if self._may_draft():
             tokens = self.experience.round_.value
@@ -374,8 +374,8 @@ class AutoPolicy:
         self, proposed: int, accepted: int, query_length: int, timing: Timing | None = None, *, copy: bool = False
     ) -> None:
         """Learn from a round's outcome; `copy`: the draft did not propose it."""
-        before, self._fed = self._fed, min(query_length, self._steps.cap + 1)
-        changed = before != self._fed
+        before, self._query_length = self._query_length, min(query_length, self._steps.cap + 1)
+        changed = before != self._query_length
         if timing is not None:
             self._measured(timing, 0 if copy else proposed, changed=changed)
         self._timed += 1
@@ -400,7 +400,7 @@ class AutoPolicy:
     def _expected(self, proposed: int, *, changed: bool) -> tuple[float, float]:
         """Return the seconds of drafting and of the following pass, by the step costs."""
         drafting = self._steps.first_draft + (proposed - 1) * self._steps.draft if proposed else 0.0
-        return drafting, float(self._steps.passes[self._fed - 1]) + self._steps.change * changed
+        return drafting, float(self._steps.passes[self._query_length - 1]) + self._steps.change * changed
 
     def _measured(self, timing: Timing, proposed: int, *, changed: bool) -> None:
         """Correct the step costs, except by the first round, which is the prefill."""
@@ -428,5 +428,5 @@ class AutoPolicy:
         return self._may_draft()
 
     def _price(self) -> None:
-        more = self._more[self._fed] + self._drafts * self.dearer
+        more = self._more[self._query_length] + self._drafts * self.dearer
         self._needed = needed_chances(more / self._steps.plain, self.experience)

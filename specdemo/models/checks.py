@@ -174,9 +174,9 @@ def check_engine(pair: ModelPair, engine: EngineName) -> None:
     refusal = _cannot(engine, pair.target, pair.draft, _TRANSLATED if pair.translated else None)
     if refusal is not None:
         raise PairError(refusal)
-    if pair.head and not DRAFT_KINDS[pair.head].prefix_caching and pair.runtime.enable_prefix_caching:
-        noun = DRAFT_KINDS[pair.head].noun
-        raise SettingsError(f"GenAI decodes with {noun} without prefix caching; switch prefix caching off.")
+    kind = DRAFT_KINDS[pair.draft_kind or "model"]
+    if pair.runtime.enable_prefix_caching and not kind.prefix_caching:
+        raise SettingsError(f"GenAI decodes with {kind.noun} without prefix caching; switch prefix caching off.")
 
 
 def check_request(pair: ModelPair, engine: EngineName, request: Request) -> None:
@@ -219,9 +219,9 @@ def check_concurrent(pair: ModelPair, engine: EngineName, strategy: Strategy, sa
         PairError, SettingsError: it cannot.
     """
     check_strategy(pair, engine, strategy, sampling)
-    alone = None if pair.head is None or DRAFT_KINDS[pair.head].concurrent else DRAFT_KINDS[pair.head].noun
-    if pair.target.in_parts or (alone is not None and strategy.drafter.model):
-        name = "A model with a multi-token-prediction head" if pair.target.in_parts else capitalised(alone or "")
+    kind = DRAFT_KINDS[pair.draft_kind or "model"]
+    if pair.target.in_parts or (strategy.drafter.model and not kind.concurrent):
+        name = "A model with a multi-token-prediction head" if pair.target.in_parts else capitalised(kind.noun)
         raise SettingsError(f"{name} decodes one request at a time; compare single runs, or choose another draft.")
 
 

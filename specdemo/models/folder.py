@@ -195,9 +195,9 @@ def _has_chat_template(path: Path) -> bool:
 
 def _head(config: dict[str, Any], modes: frozenset[str]) -> HeadName | None:
     """Return the kind of head, by its network's runtime information or else its configuration; None if not a head."""
-    for mode in _MODES:
+    for mode, head in _MODES.items():
         if mode in modes:
-            return _MODES[mode]
+            return head
     names = config.get("architectures")
     named = [str(name).lower() for name in names] if isinstance(names, list) else []
     if any("eagle3" in name for name in named):

@@ -262,11 +262,8 @@ def with_prefix_cache(pair: ModelPair) -> ModelPair:
 
     A server manages its own cache. GenAI speculates without prefix caching for some targets and drafts.
     """
-    if (
-        pair.servers is not None
-        or pair.target.linear_attention
-        or (pair.head and not DRAFT_KINDS[pair.head].prefix_caching)
-    ):
+    kind = DRAFT_KINDS[pair.draft_kind or "model"]
+    if pair.servers is not None or pair.target.linear_attention or not kind.prefix_caching:
         return pair
     runtime = pair.runtime.model_copy(update={"enable_prefix_caching": True})
     return pair.model_copy(update={"runtime": runtime})
