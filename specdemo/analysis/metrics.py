@@ -71,7 +71,7 @@ FORMULAS = {
     "draft_cost": "seconds of one draft step / seconds of one plain target step",
     "verify_cost": "seconds of a target pass over n tokens / seconds over one",
     "expected_length": "(1 − a^(γ+1)) / (1 − a)",
-    "predicted_speedup": "τ / (γc + v(γ+1))",
+    "predicted_speedup": "τ / (d(γ) + v(γ+1)), where d(γ) is the cost of γ draft steps (the first takes longer)",
     "token_acceptance": "accepted / (accepted + rejected), over judged proposals",
     "throughput": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
     "with as many requests running all the time",
@@ -253,6 +253,15 @@ def oracle_lookaheads(comparison: Comparison) -> list[int] | None:
 def draft_cost(costs: Costs) -> float | None:
     """Return c: seconds of one draft step / seconds of one plain target step."""
     return None if costs.draft_step is None else costs.draft_step / costs.plain_step
+
+
+def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | None:
+    """Return d(γ) + v(γ+1): seconds of a round with γ proposals / seconds of a plain step.
+
+    None without a draft, unless proposals are `free`, or beyond what was measured.
+    """
+    drafting, verify = 0.0 if free else costs.drafting(lookahead), verify_cost(costs, lookahead + 1)
+    return None if drafting is None or verify is None else drafting / costs.plain_step + verify
 
 
 def verify_cost(costs: Costs, tokens: int) -> float | None:

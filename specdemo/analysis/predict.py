@@ -1,8 +1,9 @@
 """The speedup of each lookahead, predicted from step costs and acceptance. Not a measurement: label it so.
 
-A round at lookahead γ takes γ draft steps and one target pass over γ + 1 tokens, and commits τ tokens, so the speedup
-is τ / (γc + v(γ + 1)). The textbook sets v = 1 (Leviathan et al. 2023, theorem 3.8), as if verifying several tokens
-cost no more than one; since they cost more, the best lookahead is shorter than the textbook's.
+A round at lookahead γ takes γ draft steps, of cost d(γ), and one target pass over γ + 1 tokens, and commits τ tokens,
+so the speedup is τ / (d(γ) + v(γ + 1)). The textbook sets d(γ) = γc and v = 1 (Leviathan et al. 2023, theorem 3.8),
+as if verifying several tokens cost no more than one, and a round's first draft step no more than the later ones.
+Since they cost more, the best lookahead is shorter than the textbook's.
 """
 
 from collections.abc import Sequence
@@ -48,7 +49,8 @@ class WhatIf(NamedTuple):
         plain = costs.plain_step
         return Costs(
             plain_step=plain,
-            draft_step=None if costs.draft_step is None else costs.draft_step * self.draft,
+            draft_step=costs.draft_step and costs.draft_step * self.draft,
+            first_draft_step=costs.first_draft_step and costs.first_draft_step * self.draft,
             # noise can make a pass over several tokens look faster than one over a single token; keep it positive
             verify=tuple(max(plain + (passes - plain) * self.growth, 0.1 * plain) for passes in costs.verify),
         )
@@ -82,9 +84,9 @@ def predict(costs: Costs, acceptance: float, *, free: bool = False) -> Predictio
         return None
     length = partial(expected_length, acceptance)
     lookaheads = range(1, len(costs.verify))
-    verify = [passes / costs.verify[0] for passes in costs.verify]
+    rounds = (metrics.round_cost(costs, n, free=free) for n in lookaheads)
     return Prediction(
-        predicted=tuple(length(n) / (n * cost + verify[n]) for n in lookaheads),
+        predicted=tuple(length(n) / each for n, each in enumerate(rounds, 1) if each is not None),
         textbook=tuple(length(n) / (n * cost + 1) for n in lookaheads),
     )
 

@@ -169,6 +169,8 @@ def notes(sweep: Sweep) -> Iterator[str]:
         steps = f"Step costs: plain step {milliseconds(costs.plain_step)}"
         if costs.draft_step is not None:
             steps += f", draft step {milliseconds(costs.draft_step)}, c = {number(metrics.draft_cost(costs))}"
+            if costs.first_draft_step is not None:
+                steps += f", a round's first {milliseconds(costs.first_draft_step)}"
         passes = {n: metrics.verify_cost(costs, n) for n in _PASSES}
         yield ", ".join([steps, *(f"v({n}) = {cost:.2f}" for n, cost in passes.items() if cost is not None)]) + "."
     if sweep.prediction is not None:

@@ -24,8 +24,11 @@ from specdemo.records import TIMED_LOOKAHEAD, Costs, Progress, Spread, StepCosts
 MAX_LOOKAHEAD = 16
 SHORTEST = 5
 """Passes up to this length are always measured."""
-CONTEXTS = (16, 256, 1024)
-"""Tokens of text before the measured steps, where the models' contexts allow it."""
+CONTEXTS = (64, 256, 1024)
+"""Tokens of text before the measured steps, where the models' contexts allow it.
+
+The first is within a short answer: passes over several tokens grow with the context faster than plain steps do.
+"""
 _WORDS = WARM_UP_PROMPT.split()
 _ROOM = 200  # tokens an engine may decode to time its passes
 _TURNS = (1, 3)  # alternating pass lengths, to measure the shape-change cost

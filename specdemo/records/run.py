@@ -181,6 +181,11 @@ class Costs(Record):
         later = (TIMED_LOOKAHEAD * self.draft_step - self.first_draft_step) / (TIMED_LOOKAHEAD - 1)
         return max(later, 0.1 * self.draft_step)  # noise can make the difference of two medians too small
 
+    def drafting(self, lookahead: int) -> float | None:
+        """Return the seconds of the draft steps of a round with at least one proposal; None without a draft."""
+        later = self.later_draft_step
+        return None if later is None else (self.first_draft_step or later) + (lookahead - 1) * later
+
     @property
     def length_change(self) -> float | None:
         """Extra seconds of a target pass after one of a different length; None if unknown."""

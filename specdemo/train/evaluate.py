@@ -201,14 +201,13 @@ def costs_of(pair: ModelPair) -> Costs | None:
 
 
 def best_lookahead(evaluation: Evaluation, costs: Costs | None) -> tuple[int, float | None]:
-    """Return the lookahead with the highest predicted speedup, τ / (γc + v(γ+1)), and that speedup, if known."""
-    cost = None if costs is None else metrics.draft_cost(costs)
-    if costs is None or cost is None:
+    """Return the lookahead with the highest predicted speedup, τ / (d(γ) + v(γ+1)), and that speedup, if known."""
+    if costs is None:
         return 4, None
     speedups = {
-        lookahead: length / (lookahead * cost + verify)
+        lookahead: length / cost
         for lookahead, length in evaluation.acceptance_length.items()
-        if (verify := metrics.verify_cost(costs, lookahead + 1)) is not None
+        if (cost := metrics.round_cost(costs, lookahead)) is not None
     }
     return max(speedups.items(), key=lambda item: item[1], default=(4, None))
 

@@ -57,6 +57,19 @@ def test_a_rounds_first_draft_step_is_told_from_the_later_ones() -> None:
     assert noisy.later_draft_step == pytest.approx(0.0002)
 
 
+def test_a_prediction_counts_a_rounds_first_draft_step_at_its_own_cost() -> None:
+    costs = Costs(plain_step=10, draft_step=1, verify=(10.0, 12.0, 14.0), first_draft_step=1.75)
+    assert [costs.drafting(n) for n in (1, 2, 4)] == [1.75, 2.5, 4]
+    predicted = predict(costs, 0.5)
+    assert predicted is not None
+    assert predicted.predicted == pytest.approx((1.5 / 1.375, 1.75 / 1.65))
+    lookup = predict(costs, 0.5, free=True)
+    assert lookup is not None
+    assert lookup.predicted == pytest.approx((1.5 / 1.2, 1.75 / 1.4))
+    half = WhatIf(draft=0.5).of(costs)
+    assert [half.drafting(n) for n in (1, 2)] == [0.875, 1.25]
+
+
 def test_what_if_changes_one_cost_and_leaves_the_measured_ones() -> None:
     costs = Costs(plain_step=2.0, draft_step=0.5, verify=(2.0, 2.4, 3.0))
     faster, wider = (WHAT_IFS[name].of(costs) for name in ("A draft twice as fast", "Twice the memory bandwidth"))

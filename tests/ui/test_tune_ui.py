@@ -199,11 +199,11 @@ def test_the_terminal_tells_what_steps_cost_and_explains_predictions_only_where_
     assert drafted is not None
     shown = printed(sweep_)
     assert (
-        f"plain step {step * 1000:.2f} ms, draft step {drafted * 1000:.2f} ms, c = {drafted / step:.2f}, v(2)"
-        in shown
+        f"plain step {step * 1000:.2f} ms, draft step {drafted * 1000:.2f} ms, c = {drafted / step:.2f}, a round's "
+        f"first {drafted * 1000:.2f} ms, v(2)" in shown
     )
     assert f"v(17) = {costs().verify[16] / step:.2f}" in shown
-    assert "Predicted: τ / (γc + v(γ+1))" in shown
+    assert "Predicted: τ / (d(γ) + v(γ+1))" in shown
     assert "Predicted" not in printed(sweep_.model_copy(update={"prediction": None}))
     assert "Step costs" not in printed(sweep_.model_copy(update={"costs": None}))
 
