@@ -31,9 +31,10 @@ plain, the draft occasionally reads what was written, and is asked what it would
 as proposing, and changes no pass. A sampling draft cannot be asked; instead there are probes of one proposal, and one
 that loses time is followed by enough plain rounds to keep probing a small share of the time.
 
-Step costs drift by a tenth within seconds, so measured rounds correct the costs of draft steps and passes, where
-reported. They are not reported when sampling, where the choice of source affects which random numbers are drawn: this
-way a seed reproduces a run.
+Step costs were measured within seconds, and drift by a tenth within seconds, so measured rounds correct those of
+draft steps, of all passes, and of passes over several tokens relative to plain ones, where reported. They are not
+reported when sampling, where the choice of source affects which random numbers are drawn: this way a seed reproduces
+a run. Where drafting gains or loses less than the costs may be off, a few plain rounds in between show which it is.
 
 The constants were tuned on simulated costs with the bundled draft's proposals, as a compromise between what good
 pairs lose until they are trusted and what useless ones lose until they are not.
@@ -54,15 +55,20 @@ from specdemo.strategies import Strategy
 
 _TRUSTED = 1  # proposals per round before any was accepted; each accepted one allows two more
 _ROUND_MEMORY = 0.95  # discount of a round's tokens and seconds
-_PROBING = 0.015  # share of the time spent on probes
+_PROBING = 0.015  # share of the time spent on probes, on asking the draft, and on looks at plain rounds
 _STAY = 24  # rounds that drafting is assumed to last once started
-_LOOK, _REST = 8, 24  # tokens the draft is asked about at once, and plain rounds in between
+_LOOK, _REST = 8, 24  # tokens the draft is asked about at once, and least plain rounds in between
 _EVERY = 8  # rounds between recomputations of the prices, which take time
 _DRAFT_GAIN = 1.5  # prior gain of the draft's rounds over plain decoding
 _UNCOUNTED = 0.5  # a token's share of counts where nothing is counted
 _SUREST = 0.95  # cap on a share of counts: few occurrences are often unanimous
-_DRIFT_MEMORY, _DRIFT_WEIGHT = 0.9, 5.0  # of measured / expected seconds; prior weight of 1
+_DRIFT_MEMORY, _DRIFT_WEIGHT = 0.9, 5.0  # of measured / expected draft seconds; prior weight of 1
 _OUTLIER = 2.0  # measured seconds are clipped to within this factor of the expected ones
+# in logarithms of seconds: a pass's noise; how far step costs are off at first, for all passes and for those over
+# several tokens relative to plain ones; and how far they move from pass to pass
+_LOOK_AT_PLAIN = 4  # plain rounds in a row that are timed
+_SOON = 8  # rounds until the first look at plain ones
+_NOISE, _OFF, _OFF_LONGER, _MOVE, _MOVE_LONGER = 0.1, 0.1, 0.1, 0.007, 0.001
 _EARLIER = 10.0  # weight of earlier requests' experience, in outcomes
 # offset and slope of a copy's probability over the log-odds of its share of counts: for its first token after one,
 # two, and more matched tokens, and for later ones; fitted on answers of SmolLM2-135M-Instruct
@@ -110,18 +116,60 @@ class DiscountedMean:
 
 
 @dataclass
-class OnlineLogistic:
-    """An online logistic model: probability of acceptance from the log-odds of the draft's probability.
+class OnlineLine:
+    """A line, offset + slope · x, learnt point by point with a Kalman filter."""
 
-    Updated with each outcome by an extended Kalman filter: a Newton step for offset and slope, scaled by their
-    remaining uncertainty.
+    offset: float
+    slope: float
+    var_offset: float
+    var_slope: float
+    covariance: float = 0.0
+
+    def correct(self, x: float, gradient: float, precision: float) -> None:
+        """Take a Newton step: `gradient` and `precision` are the log-likelihood's at x, by the line's value."""
+        offset = self.var_offset + self.covariance * x
+        slope = self.covariance + self.var_slope * x
+        gain = 1 / (1 + precision * (offset + slope * x))
+        self.offset += gain * offset * gradient
+        self.slope += gain * slope * gradient
+        self.var_offset -= gain * precision * offset**2
+        self.var_slope -= gain * precision * slope**2
+        self.covariance -= gain * precision * offset * slope
+
+
+@dataclass
+class PassDrift(OnlineLine):
+    """Logarithm of measured / expected seconds of passes: `offset` of all, `slope` more of those over several tokens.
+
+    While only one of the two kinds is seen, a deviation is divided between both by how far either may be off.
     """
+
+    offset: float = 0.0
+    slope: float = 0.0
+    var_offset: float = _OFF**2
+    var_slope: float = _OFF_LONGER**2
+
+    @property
+    def doubt(self) -> float:
+        """Factor by which passes over several tokens may cost less or more, relative to plain ones."""
+        return exp(2 * self.var_slope**0.5)
+
+    def add(self, ratio: float, *, longer: bool) -> None:
+        """Learn from a pass, over several tokens if `longer`."""
+        self.var_offset += _MOVE**2
+        self.var_slope += _MOVE_LONGER**2
+        error = log(min(max(ratio, 1 / _OUTLIER), _OUTLIER)) - self.offset - self.slope * longer
+        self.correct(float(longer), error / _NOISE**2, 1 / _NOISE**2)
+
+
+@dataclass
+class OnlineLogistic(OnlineLine):
+    """An online logistic model: probability of acceptance from the log-odds of the draft's probability."""
 
     offset: float = _OFFSET
     slope: float = _SLOPE
     var_offset: float = _OFFSET_VARIANCE
     var_slope: float = _SLOPE_VARIANCE
-    covariance: float = 0.0
 
     def forget(self) -> None:
         """Reset the variances, keeping the curve."""
@@ -136,16 +184,11 @@ class OnlineLogistic:
         chance = self.of(confidence)
         if abs(accepted - chance) < _NO_NEWS:  # nearly always the case with a good draft, and saves time
             return
-        offset = self.var_offset + self.covariance * confidence
-        slope = self.covariance + self.var_slope * confidence
-        weight = chance * (1 - chance)
-        gain = 1 / (1 + weight * (offset + slope * confidence))
-        self.offset += gain * offset * (accepted - chance)
-        self.slope += gain * slope * (accepted - chance)
-        self.var_offset = min((self.var_offset - gain * weight * offset**2) * _DRIFT, _OFFSET_VARIANCE)
-        self.var_slope = min((self.var_slope - gain * weight * slope**2) * _DRIFT, _SLOPE_VARIANCE)
+        self.correct(confidence, accepted - chance, chance * (1 - chance))
+        self.var_offset = min(self.var_offset * _DRIFT, _OFFSET_VARIANCE)
+        self.var_slope = min(self.var_slope * _DRIFT, _SLOPE_VARIANCE)
         limit = 0.99 * (self.var_offset * self.var_slope) ** 0.5  # as the variances are limited, so is the covariance
-        self.covariance = max(min((self.covariance - gain * weight * offset * slope) * _DRIFT, limit), -limit)
+        self.covariance = max(min(self.covariance * _DRIFT, limit), -limit)
 
 
 def log_odds(probability: float) -> float:
@@ -263,16 +306,16 @@ class AutoPolicy:
         """
         self.constant = constant
         self.experience = Experience() if experience is None else experience
-        self._steps = Steps.of(costs, cap)
-        self._passes = [seconds_of_passes(self._steps, query_length) for query_length in range(self._steps.cap + 2)]
-        self._more = [seconds_of_more(replace(self._steps, draft=0.0, first_draft=0.0), one) for one in self._passes]
+        self._given = self._steps = Steps.of(costs, cap)
         self._drafts = seconds_of_more(self._steps, np.zeros(self._steps.cap + 1))
-        self._drafting, self._passing = (
-            DiscountedMean(_DRIFT_WEIGHT, _DRIFT_WEIGHT, _DRIFT_MEMORY) for _ in range(2)
-        )
-        self._query_length, self._rounds, self._timed = 1, 0, 0
+        self._drafting = DiscountedMean(_DRIFT_WEIGHT, _DRIFT_WEIGHT, _DRIFT_MEMORY)
+        self._passing = PassDrift()
+        self._pause, self._unseen, self._patience = 0, 0, float(_SOON)  # plain rounds to come; rounds without any
+        self._query_length, self._rounds = 1, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._plain, self._asked = 0, False  # plain rounds since the draft read; whether it was ever asked
+        self._until_asked = float(_REST)  # plain rounds until it is
+        self._earns: float | None = None  # see `_worth`
         self._reach, self._confidences = 1.0, list[float]()
         self._needed = list[float]()
         self._study(costs, taught=experience is not None)
@@ -287,7 +330,7 @@ class AutoPolicy:
         lookahead = strategy.fixed_lookahead
         if self.constant is None or lookahead is None:
             return False
-        self.constant = lookahead
+        self.constant, self._earns = lookahead, None
         return True
 
     def _study(self, costs: Costs, *, taught: bool) -> None:
@@ -295,15 +338,15 @@ class AutoPolicy:
         for step in () if taught else costs.drafted:
             self._confidences = [log_odds(probability) for probability in step.probabilities]
             self.learn(len(self._confidences), step.accepted, len(self._confidences) + 1)
-        self._query_length, self._rounds, self._timed = 1, 0, 0
+        self._query_length, self._rounds = 1, 0
         self._price()
         if (costs.drafted or taught) and self._losing:
             self._rest(self._steps.round(1, 2, changed=True) - self._steps.plain)
 
     @property
     def dearer(self) -> float:
-        """Cost of draft steps compared with passes, relative to the step costs."""
-        return self._drafting.value / self._passing.value
+        """Cost of draft steps compared with plain ones, relative to the step costs."""
+        return self._drafting.value / exp(self._passing.offset)
 
     @property
     def _losing(self) -> bool:
@@ -313,6 +356,11 @@ class AutoPolicy:
 
     def _worth(self) -> float:
         """Return the tokens per plain step's time while drafting with the best constant lookahead."""
+        if self._earns is None:
+            self._earns = self._at_best()
+        return self._earns
+
+    def _at_best(self) -> float:
         lookaheads = np.arange(1, self._steps.cap + 1)
         if self.constant is not None:
             lookaheads = lookaheads[min(self.constant, self._steps.cap) - 1 :][:1]
@@ -323,16 +371,18 @@ class AutoPolicy:
 
     def _may_draft(self) -> bool:
         """Whether the draft proposes if no copy does: because it pays off, or to find out."""
+        if self._pause:
+            return False
         return not self._losing or (not self._asked and self._wait <= 0)
 
     @property
     def unread(self) -> int:
         """Number of last tokens to ask the draft about now, 0 for none; see `asked`."""
-        return _LOOK if self._plain >= _REST else 0
+        return _LOOK if self._plain >= self._until_asked else 0
 
     def asked(self, agreement: Sequence[bool]) -> None:
         """Learn from what the draft would have proposed for tokens already written."""
-        self._plain, self._asked = 0, True
+        self._plain, self._asked, self._earns = 0, True, None
         for right in agreement:
             self.experience.first.add(right, 1)
             self.experience.later.add(right, 1)
@@ -340,7 +390,7 @@ class AutoPolicy:
     def copied(self, matches: Sequence[Match]) -> Match:
         """Return the copy to propose, cut where it stops paying off; `NO_MATCH` leaves the round to the draft."""
         price = max(self.experience.earned.value, 1.0)  # tokens in the time of a plain step
-        costs = price * self._passes[self._query_length] / self._steps.plain
+        costs = price * self._passes / self._steps.plain
         best, worth = NO_MATCH, 1 - float(costs[0])
         if self._may_draft():
             tokens = self.experience.round_.value
@@ -378,41 +428,55 @@ class AutoPolicy:
         changed = before != self._query_length
         if timing is not None:
             self._measured(timing, 0 if copy else proposed, changed=changed)
-        self._timed += 1
-        if not proposed:
+        self._rounds += 1
+        if proposed:
+            self._proposed(proposed, accepted, changed=changed, copy=copy)
+        else:
             self._wait, self._plain = self._wait - 1, self._plain + 1
             self.experience.earned.add(1, 1)
-            return
-        drafting, passing = self._expected(0 if copy else proposed, changed=changed)
+        if changed or self._rounds % _EVERY == 0:
+            self._price()
+
+    def _proposed(self, proposed: int, accepted: int, *, changed: bool, copy: bool) -> None:
+        """Learn from a round with proposals."""
+        drafting, passing = self._expected(self._steps, 0 if copy else proposed, changed=changed)
         seconds = (drafting * self.dearer + passing) / self._steps.plain
         self.experience.earned.add(accepted + 1, seconds)
         if not copy:
-            self._plain = 0
+            self._plain, self._earns = 0, None
             self.experience.outcomes(self._confidences, proposed, accepted)
             self.experience.drafted.add(accepted + 1, seconds)
             self.experience.round_.add(accepted + 1, 1)
             if self._probing:
                 self._rest((seconds - (accepted + 1)) * self._steps.plain)
-        self._rounds += 1
-        if changed or self._rounds % _EVERY == 0:
-            self._price()
 
-    def _expected(self, proposed: int, *, changed: bool) -> tuple[float, float]:
-        """Return the seconds of drafting and of the following pass, by the step costs."""
-        drafting = self._steps.first_draft + (proposed - 1) * self._steps.draft if proposed else 0.0
-        return drafting, float(self._steps.passes[self._query_length - 1]) + self._steps.change * changed
+    def _expected(self, steps: Steps, proposed: int, *, changed: bool) -> tuple[float, float]:
+        """Return the seconds of drafting and of the following pass, by these step costs."""
+        drafting = steps.first_draft + (proposed - 1) * steps.draft if proposed else 0.0
+        return drafting, float(steps.passes[self._query_length - 1]) + steps.change * changed
 
     def _measured(self, timing: Timing, proposed: int, *, changed: bool) -> None:
-        """Correct the step costs, except by the first round, which is the prefill."""
-        drafting, passing = self._expected(proposed, changed=changed)
-        if not self._timed:
+        """Learn how far the step costs are off, except from the first round, which is the prefill."""
+        if not self._rounds:
             return
-        for scale, measured, expected in (
-            (self._drafting, timing.draft, drafting),
-            (self._passing, timing.verify, passing),
-        ):
-            if expected:
-                scale.add(min(max(measured / expected, 1 / _OUTLIER), _OUTLIER), 1)
+        drafting, passing = self._expected(self._given, proposed, changed=changed)
+        if not proposed and not self._plain:  # the draft was asked, or has just proposed
+            plain = self._given.plain * exp(self._passing.offset)
+            self._until_asked = max(timing.draft / (plain * _PROBING), _REST)
+        if drafting:
+            self._drafting.add(min(max(timing.draft / drafting, 1 / _OUTLIER), _OUTLIER), 1)
+        if passing:
+            self._passing.add(timing.verify / passing, longer=self._query_length > 1)
+        if self._query_length == 1:
+            self._pause, self._unseen = max(self._pause - 1, 0), 0
+            return
+        self._unseen += 1
+        if self._unseen >= self._patience and not self._pause:
+            worth, doubt = self._worth(), self._passing.doubt
+            self._pause = _LOOK_AT_PLAIN if 1 / doubt < worth < doubt else 0
+            # a look costs two changes, and about one in padded rounds before the first
+            lost = 3 * self._steps.change / self._steps.plain + _LOOK_AT_PLAIN * max(worth - 1, 0)
+            self._unseen, self._patience = 0, max(lost / _PROBING, _SOON)
 
     def _rest(self, lost: float) -> None:
         """Stay plain until a probe that loses this many seconds is a small share of the time."""
@@ -428,5 +492,11 @@ class AutoPolicy:
         return self._may_draft()
 
     def _price(self) -> None:
-        more = self._more[self._query_length] + self._drafts * self.dearer
+        """Price proposals with corrected step costs."""
+        passes = self._given.passes * exp(self._passing.slope)
+        passes[0] = self._given.plain
+        self._steps, self._earns = replace(self._given, passes=np.maximum(passes, passes[0])), None
+        self._passes = seconds_of_passes(self._steps, self._query_length)
+        passing = seconds_of_more(replace(self._steps, draft=0.0, first_draft=0.0), self._passes)
+        more = passing + self._drafts * self.dearer
         self._needed = needed_chances(more / self._steps.plain, self.experience)

@@ -294,10 +294,28 @@ def test_step_costs_are_corrected_by_what_rounds_take() -> None:
 
     assert proposed(AutoPolicy(EVEN, 16), 1.0) < proposed(AutoPolicy(EVEN, 16), 0.1)
     slower = AutoPolicy(EVEN, 16)
-    for _ in range(60):  # all of the machine is slower: nothing changes
-        number = next(n for n in range(17) if not slower.goes_on(n, lambda: 0.8))
-        slower.learn(number, max(number - 1, 1), number + 1, Timing(0.15 * number, 1.5))
-    assert slower.dearer == pytest.approx(1, abs=0.05)
+    for plain in [False] * 4 + [True] * 4 + [False] * 60:  # all of the machine is slower: nothing changes
+        number = 0 if plain else next(n for n in range(17) if not slower.goes_on(n, lambda: 0.8))
+        slower.learn(number, max(number - 1, 0), number + 1, Timing(0.15 * number, 1.5))
+    assert slower.dearer == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(("verify", "drafts"), [(1.5, False), (1.35, False), (1.1, True)])
+def test_passes_over_several_tokens_that_cost_more_than_measured_beforehand_end_drafting(
+    verify: float, drafts: bool
+) -> None:
+    """A draft that is right on 44 %, told v(2) = 1.1: it loses if v(2) is 1.5 in truth."""
+    costs = Costs(plain_step=1.0, draft_step=0.1, verify=(1.0, 1.1, 1.3, 1.6, 2.5))
+    draft, policy, written = independent(0.44), AutoPolicy(costs, 16), list[int]()
+    for _ in range(200):
+        number = next(n for n in range(5) if not policy.goes_on(n, lambda: 0.6))
+        accepted = next((n for n in range(number) if not next(draft)[0]), number)
+        policy.learn(
+            number, accepted, number + 1, Timing(0.1 * number, costs.verify[number] * (verify / 1.1 if number else 1))
+        )
+        written.append(number)
+    drafted_ = sum(number > 0 for number in written[40:]) / 160
+    assert drafted_ > 0.8 if drafts else drafted_ < 0.2
 
 
 def test_experience_survives_as_json_and_saves_the_first_rounds() -> None:
