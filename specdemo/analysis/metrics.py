@@ -71,7 +71,8 @@ FORMULAS = {
     "draft_cost": "seconds of one draft step / seconds of one plain target step",
     "verify_cost": "seconds of a target pass over n tokens / seconds over one",
     "expected_length": "(1 − a^(γ+1)) / (1 − a)",
-    "predicted_speedup": "τ / (d(γ) + v(γ+1)), where d(γ) is the cost of γ draft steps (the first takes longer)",
+    "predicted_speedup": "τ / (d(γ) + v(γ+1)), where d(γ) is what γ draft steps take, in plain steps (the first "
+    "takes longer)",
     "token_acceptance": "accepted / (accepted + rejected), over judged proposals",
     "throughput": "tokens of all requests / seconds, from the first submission until the last counted request ended, "
     "with as many requests running all the time",
@@ -256,7 +257,7 @@ def draft_cost(costs: Costs) -> float | None:
 
 
 def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | None:
-    """Return d(γ) + v(γ+1): seconds of a round with γ proposals / seconds of a plain step.
+    """Return d(γ) + v(γ+1): seconds of a round with γ ≥ 1 proposals / seconds of a plain step.
 
     None without a draft, unless proposals are `free`, or beyond what was measured.
     """

@@ -57,17 +57,21 @@ _TRUSTED = 1  # proposals per round before any was accepted; each accepted one a
 _ROUND_MEMORY = 0.95  # discount of a round's tokens and seconds
 _PROBING = 0.015  # share of the time spent on probes, on asking the draft, and on looks at plain rounds
 _STAY = 24  # rounds that drafting is assumed to last once started
-_LOOK, _REST = 8, 24  # tokens the draft is asked about at once, and least plain rounds in between
+_LOOK, _REST, _LONGEST_REST = (
+    8,
+    24,
+    96,
+)  # tokens the draft is asked about; plain rounds in between
 _EVERY = 8  # rounds between recomputations of the prices, which take time
 _DRAFT_GAIN = 1.5  # prior gain of the draft's rounds over plain decoding
 _UNCOUNTED = 0.5  # a token's share of counts where nothing is counted
 _SUREST = 0.95  # cap on a share of counts: few occurrences are often unanimous
 _DRIFT_MEMORY, _DRIFT_WEIGHT = 0.9, 5.0  # of measured / expected draft seconds; prior weight of 1
 _OUTLIER = 2.0  # measured seconds are clipped to within this factor of the expected ones
+_LOOK_AT_PLAIN, _ENDS = 4, 16  # plain rounds that a look times, and rounds after which it ends without them
+_SOON = 8  # rounds until the first look at plain ones
 # in logarithms of seconds: a pass's noise; how far step costs are off at first, for all passes and for those over
 # several tokens relative to plain ones; and how far they move from pass to pass
-_LOOK_AT_PLAIN = 4  # plain rounds in a row that are timed
-_SOON = 8  # rounds until the first look at plain ones
 _NOISE, _OFF, _OFF_LONGER, _MOVE, _MOVE_LONGER = 0.1, 0.1, 0.1, 0.007, 0.001
 _EARLIER = 10.0  # weight of earlier requests' experience, in outcomes
 # offset and slope of a copy's probability over the log-odds of its share of counts: for its first token after one,
@@ -310,11 +314,12 @@ class AutoPolicy:
         self._drafts = seconds_of_more(self._steps, np.zeros(self._steps.cap + 1))
         self._drafting = DiscountedMean(_DRIFT_WEIGHT, _DRIFT_WEIGHT, _DRIFT_MEMORY)
         self._passing = PassDrift()
-        self._pause, self._unseen, self._patience = 0, 0, float(_SOON)  # plain rounds to come; rounds without any
+        self._look, self._paused = 0, 0  # plain rounds that a look still needs; rounds it has taken
+        self._unseen, self._patience = 0, float(_SOON)  # rounds since plain ones; until the next look at them
         self._query_length, self._rounds = 1, 0
         self._probing, self._wait = False, 0.0  # plain rounds until the next probe
         self._plain, self._asked = 0, False  # plain rounds since the draft read; whether it was ever asked
-        self._until_asked = float(_REST)  # plain rounds until it is
+        self._until_asked, self._reading = float(_REST), False  # plain rounds until it is; whether it is, this round
         self._earns: float | None = None  # see `_worth`
         self._reach, self._confidences = 1.0, list[float]()
         self._needed = list[float]()
@@ -371,7 +376,7 @@ class AutoPolicy:
 
     def _may_draft(self) -> bool:
         """Whether the draft proposes if no copy does: because it pays off, or to find out."""
-        if self._pause:
+        if self._look:
             return False
         return not self._losing or (not self._asked and self._wait <= 0)
 
@@ -382,7 +387,7 @@ class AutoPolicy:
 
     def asked(self, agreement: Sequence[bool]) -> None:
         """Learn from what the draft would have proposed for tokens already written."""
-        self._plain, self._asked, self._earns = 0, True, None
+        self._plain, self._asked, self._reading, self._earns = 0, True, True, None
         for right in agreement:
             self.experience.first.add(right, 1)
             self.experience.later.add(right, 1)
@@ -392,6 +397,8 @@ class AutoPolicy:
         price = max(self.experience.earned.value, 1.0)  # tokens in the time of a plain step
         costs = price * self._passes / self._steps.plain
         best, worth = NO_MATCH, 1 - float(costs[0])
+        if self._look:  # a padded copy seems free, and passes would stay long
+            return NO_MATCH
         if self._may_draft():
             tokens = self.experience.round_.value
             worth = max(worth, tokens - price * tokens / self.experience.drafted.value)
@@ -460,23 +467,29 @@ class AutoPolicy:
         if not self._rounds:
             return
         drafting, passing = self._expected(self._given, proposed, changed=changed)
-        if not proposed and not self._plain:  # the draft was asked, or has just proposed
+        if self._reading:
             plain = self._given.plain * exp(self._passing.offset)
-            self._until_asked = max(timing.draft / (plain * _PROBING), _REST)
+            self._until_asked = min(max(timing.draft / (plain * _PROBING), _REST), _LONGEST_REST)
+            self._reading = False
         if drafting:
             self._drafting.add(min(max(timing.draft / drafting, 1 / _OUTLIER), _OUTLIER), 1)
-        if passing:
+        if passing and not changed:  # what a change costs was measured as roughly
             self._passing.add(timing.verify / passing, longer=self._query_length > 1)
-        if self._query_length == 1:
-            self._pause, self._unseen = max(self._pause - 1, 0), 0
-            return
-        self._unseen += 1
-        if self._unseen >= self._patience and not self._pause:
-            worth, doubt = self._worth(), self._passing.doubt
-            self._pause = _LOOK_AT_PLAIN if 1 / doubt < worth < doubt else 0
-            # a look costs two changes, and about one in padded rounds before the first
+        self._look_at_plain()
+
+    def _look_at_plain(self) -> None:
+        """Begin or go on with a look at plain rounds, if what they cost may decide whether drafting pays off."""
+        if self._look:
+            self._look -= self._query_length == 1
+            self._paused += 1
+            self._look *= self._paused < _ENDS  # passes may stay padded
+        self._unseen = 0 if self._query_length == 1 else self._unseen + 1
+        worth, doubt = self._worth(), self._passing.doubt
+        if not self._look and self._unseen >= self._patience and 1 / doubt < worth < doubt:
+            self._look, self._paused, self._unseen = _LOOK_AT_PLAIN, 0, 0
+            # two changes, and about one in padded rounds before the first
             lost = 3 * self._steps.change / self._steps.plain + _LOOK_AT_PLAIN * max(worth - 1, 0)
-            self._unseen, self._patience = 0, max(lost / _PROBING, _SOON)
+            self._patience = max(lost / _PROBING, _SOON)
 
     def _rest(self, lost: float) -> None:
         """Stay plain until a probe that loses this many seconds is a small share of the time."""
