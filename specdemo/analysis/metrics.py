@@ -257,7 +257,7 @@ def draft_cost(costs: Costs) -> float | None:
 
 
 def round_cost(costs: Costs, lookahead: int, *, free: bool = False) -> float | None:
-    """Return d(γ) + v(γ+1): seconds of a round with γ ≥ 1 proposals / seconds of a plain step.
+    """Return d(γ) + v(γ+1): seconds of a round with γ proposals / seconds of a plain step.
 
     None without a draft, unless proposals are `free`, or beyond what was measured.
     """

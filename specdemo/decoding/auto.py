@@ -57,11 +57,8 @@ _TRUSTED = 1  # proposals per round before any was accepted; each accepted one a
 _ROUND_MEMORY = 0.95  # discount of a round's tokens and seconds
 _PROBING = 0.015  # share of the time spent on probes, on asking the draft, and on looks at plain rounds
 _STAY = 24  # rounds that drafting is assumed to last once started
-_LOOK, _REST, _LONGEST_REST = (
-    8,
-    24,
-    96,
-)  # tokens the draft is asked about; plain rounds in between
+_LOOK = 8  # tokens the draft is asked about at once
+_REST, _LONGEST_REST = 24, 96  # plain rounds in between
 _EVERY = 8  # rounds between recomputations of the prices, which take time
 _DRAFT_GAIN = 1.5  # prior gain of the draft's rounds over plain decoding
 _UNCOUNTED = 0.5  # a token's share of counts where nothing is counted
@@ -162,7 +159,7 @@ class PassDrift(OnlineLine):
         """Learn from a pass, over several tokens if `longer`."""
         self.var_offset += _MOVE**2
         self.var_slope += _MOVE_LONGER**2
-        error = log(min(max(ratio, 1 / _OUTLIER), _OUTLIER)) - self.offset - self.slope * longer
+        error = log(_clipped(ratio)) - self.offset - self.slope * longer
         self.correct(float(longer), error / _NOISE**2, 1 / _NOISE**2)
 
 
@@ -193,6 +190,11 @@ class OnlineLogistic(OnlineLine):
         self.var_slope = min(self.var_slope * _DRIFT, _SLOPE_VARIANCE)
         limit = 0.99 * (self.var_offset * self.var_slope) ** 0.5  # as the variances are limited, so is the covariance
         self.covariance = max(min(self.covariance * _DRIFT, limit), -limit)
+
+
+def _clipped(ratio: float) -> float:
+    """Return measured / expected seconds without outliers."""
+    return min(max(ratio, 1 / _OUTLIER), _OUTLIER)
 
 
 def log_odds(probability: float) -> float:
@@ -346,7 +348,7 @@ class AutoPolicy:
         self._query_length, self._rounds = 1, 0
         self._price()
         if (costs.drafted or taught) and self._losing:
-            self._rest(self._steps.round(1, 2, changed=True) - self._steps.plain)
+            self._rest(self._steps.drafting(1) + self._steps.passing(2, changed=True) - self._steps.plain)
 
     @property
     def dearer(self) -> float:
@@ -446,8 +448,8 @@ class AutoPolicy:
 
     def _proposed(self, proposed: int, accepted: int, *, changed: bool, copy: bool) -> None:
         """Learn from a round with proposals."""
-        drafting, passing = self._expected(self._steps, 0 if copy else proposed, changed=changed)
-        seconds = (drafting * self.dearer + passing) / self._steps.plain
+        drafting = 0.0 if copy else self._steps.drafting(proposed) * self.dearer
+        seconds = (drafting + self._steps.passing(self._query_length, changed=changed)) / self._steps.plain
         self.experience.earned.add(accepted + 1, seconds)
         if not copy:
             self._plain, self._earns = 0, None
@@ -457,32 +459,27 @@ class AutoPolicy:
             if self._probing:
                 self._rest((seconds - (accepted + 1)) * self._steps.plain)
 
-    def _expected(self, steps: Steps, proposed: int, *, changed: bool) -> tuple[float, float]:
-        """Return the seconds of drafting and of the following pass, by these step costs."""
-        drafting = steps.first_draft + (proposed - 1) * steps.draft if proposed else 0.0
-        return drafting, float(steps.passes[self._query_length - 1]) + steps.change * changed
-
     def _measured(self, timing: Timing, proposed: int, *, changed: bool) -> None:
         """Learn how far the step costs are off, except from the first round, which is the prefill."""
         if not self._rounds:
             return
-        drafting, passing = self._expected(self._given, proposed, changed=changed)
         if self._reading:
             plain = self._given.plain * exp(self._passing.offset)
             self._until_asked = min(max(timing.draft / (plain * _PROBING), _REST), _LONGEST_REST)
             self._reading = False
-        if drafting:
-            self._drafting.add(min(max(timing.draft / drafting, 1 / _OUTLIER), _OUTLIER), 1)
-        if passing and not changed:  # what a change costs was measured as roughly
+        if proposed:
+            self._drafting.add(_clipped(timing.draft / self._given.drafting(proposed)), 1)
+        if not changed:  # what a change costs was measured as roughly
+            passing = self._given.passing(self._query_length, changed=False)
             self._passing.add(timing.verify / passing, longer=self._query_length > 1)
         self._look_at_plain()
 
     def _look_at_plain(self) -> None:
         """Begin or go on with a look at plain rounds, if what they cost may decide whether drafting pays off."""
         if self._look:
-            self._look -= self._query_length == 1
             self._paused += 1
-            self._look *= self._paused < _ENDS  # passes may stay padded
+            ended = self._paused == _ENDS  # passes may stay padded
+            self._look = 0 if ended else self._look - (self._query_length == 1)
         self._unseen = 0 if self._query_length == 1 else self._unseen + 1
         worth, doubt = self._worth(), self._passing.doubt
         if not self._look and self._unseen >= self._patience and 1 / doubt < worth < doubt:

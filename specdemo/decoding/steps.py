@@ -47,10 +47,13 @@ class Steps:
         """Seconds of a plain step."""
         return float(self.passes[0])
 
-    def round(self, proposed: int, query_length: int, *, changed: bool) -> float:
-        """Return the seconds of a round with at least one proposal, whose pass feeds `query_length` tokens."""
-        drafting = self.first_draft + (proposed - 1) * self.draft
-        return float(self.passes[query_length - 1]) + self.change * changed + drafting
+    def drafting(self, proposed: int) -> float:
+        """Return the seconds of the draft steps of a round with so many proposals."""
+        return self.first_draft + (proposed - 1) * self.draft if proposed else 0.0
+
+    def passing(self, query_length: int, *, changed: bool) -> float:
+        """Return the seconds of a pass that feeds `query_length` tokens, `changed` since the one before."""
+        return float(self.passes[query_length - 1]) + self.change * changed
 
 
 def seconds_of_passes(steps: Steps, query_length: int) -> npt.NDArray[np.float64]:

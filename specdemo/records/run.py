@@ -182,9 +182,11 @@ class Costs(Record):
         return max(later, 0.1 * self.draft_step)  # noise can make the difference of two medians too small
 
     def drafting(self, lookahead: int) -> float | None:
-        """Return the seconds of the draft steps of a round with at least one proposal; None without a draft."""
+        """Return the seconds of the draft steps of a round with so many proposals; None without a draft."""
         later = self.later_draft_step
-        return None if later is None else (self.first_draft_step or later) + (lookahead - 1) * later
+        if later is None:
+            return None
+        return (self.first_draft_step or later) + (lookahead - 1) * later if lookahead else 0.0
 
     @property
     def length_change(self) -> float | None:

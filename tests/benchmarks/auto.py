@@ -128,15 +128,13 @@ def by_step_medians(runs: Runs, costs: Costs) -> dict[str, float]:
 
 def by_given_costs(runs: Runs, costs: Costs) -> dict[str, float]:
     """Seconds of every way on all prompts, each step taken at what it cost when the automatic lookahead was told."""
-    later, change = costs.later_draft_step, costs.length_change or 0
-    assert later is not None
-    first = costs.first_draft_step or later
+    change = costs.length_change or 0
     verify = rising(np.array(costs.verify)).tolist()
     slope = (verify[-1] - verify[0]) / (len(verify) - 1)
     verify += [verify[-1] + slope * n for n in range(1, 64)]  # the heuristic proposes more than were measured
     return {
         name: sum(
-            verify[fed - 1] + change * changed + (first + (n - 1) * later if n else 0)
+            verify[fed - 1] + change * changed + (costs.drafting(n) or 0)
             for n, fed, changed in rounds(runs, name, costs)
         )
         for name in {name for name, _ in runs}

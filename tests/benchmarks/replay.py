@@ -102,7 +102,6 @@ def replay(
 ) -> None:
     """One answer, as the target's side of a run would have committed it."""
     passes, width, text = rising(np.array(costs.verify)), QueryLength(costs), [*prompt]
-    later, first = costs.later_draft_step or 0.0, costs.first_draft_step or costs.later_draft_step or 0.0
     drafter.read(text)
     drafter.learn(0, 0, width.of(1))
     text.append(answer[0])
@@ -117,10 +116,9 @@ def replay(
         result.overheads.append(perf_counter() - began - (draft.seconds - drafted))
         by_model = bool(proposals) and proposals[0].source in (None, "model") and draft.seconds > drafted
         seconds += passes[min(fed, len(passes)) - 1] + (costs.length_change or 0) * (fed != before)
-        seconds += first + (len(ids) - 1) * later if by_model else 0.0
-        seconds += (
-            _LOOK * later if not ids and draft.seconds > drafted else 0.0
-        )  # the draft was asked, not to propose
+        seconds += costs.drafting(len(ids)) or 0.0 if by_model else 0.0
+        if not ids and draft.seconds > drafted:  # the draft was asked, not to propose
+            seconds += _LOOK * (costs.later_draft_step or 0.0)
         text += answer[done : done + accepted + 1]
         done, before = done + accepted + 1, fed
         result.rounds, result.proposed = result.rounds + 1, result.proposed + len(ids)

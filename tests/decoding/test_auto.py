@@ -294,10 +294,10 @@ def test_step_costs_are_corrected_by_what_rounds_take() -> None:
 
     assert proposed(AutoPolicy(EVEN, 16), 1.0) < proposed(AutoPolicy(EVEN, 16), 0.1)
     slower = AutoPolicy(EVEN, 16)
-    for plain in [False] * 4 + [True] * 4 + [False] * 60:  # all of the machine is slower: nothing changes
+    for plain in [False] * 4 + [True] * 8 + [False] * 60:  # all of the machine is slower: nothing changes
         number = 0 if plain else next(n for n in range(17) if not slower.goes_on(n, lambda: 0.8))
-        slower.learn(number, max(number - 1, 0), number + 1, Timing(0.15 * number, 1.5))
-    assert slower.dearer == pytest.approx(1, abs=0.1)
+        slower.learn(number, min(max(number - 1, 1), number), number + 1, Timing(0.15 * number, 1.5))
+    assert slower.dearer == pytest.approx(1, abs=0.05)
 
 
 def proposed_in(
