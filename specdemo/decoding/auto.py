@@ -31,10 +31,10 @@ plain, the draft occasionally reads what was written, and is asked what it would
 as proposing, and changes no pass. A sampling draft cannot be asked; instead there are probes of one proposal, and one
 that loses time is followed by enough plain rounds to keep probing a small share of the time.
 
-Step costs were measured within seconds, and drift by a tenth within seconds, so measured rounds correct those of
-draft steps, of all passes, and of passes over several tokens relative to plain ones, where reported. They are not
-reported when sampling, where the choice of source affects which random numbers are drawn: this way a seed reproduces
-a run. Where drafting gains or loses less than the costs may be off, a few plain rounds in between show which it is.
+Step costs were measured within seconds, and drift by a tenth within seconds, so measured rounds correct them, where
+reported (see `CostDrift`). They are not reported when sampling, where the choice of source affects which random
+numbers are drawn: this way a seed reproduces a run. Where drafting gains or loses less than the costs may be off, a
+few plain rounds in between show which it is.
 
 The constants were tuned on simulated costs with the bundled draft's proposals, as a compromise between what good
 pairs lose until they are trusted and what useless ones lose until they are not.
@@ -49,7 +49,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specdemo.decoding.indexes import NO_MATCH, Match
-from specdemo.decoding.steps import Steps, seconds_of_more, seconds_of_passes
+from specdemo.decoding.steps import CostDrift, Steps, seconds_of_more, seconds_of_passes
 from specdemo.records import Costs
 from specdemo.strategies import Strategy
 
@@ -63,13 +63,8 @@ _EVERY = 8  # rounds between recomputations of the prices, which take time
 _DRAFT_GAIN = 1.5  # prior gain of the draft's rounds over plain decoding
 _UNCOUNTED = 0.5  # a token's share of counts where nothing is counted
 _SUREST = 0.95  # cap on a share of counts: few occurrences are often unanimous
-_DRIFT_MEMORY, _DRIFT_WEIGHT = 0.9, 5.0  # of measured / expected draft seconds; prior weight of 1
-_OUTLIER = 2.0  # measured seconds are clipped to within this factor of the expected ones
 _LOOK_AT_PLAIN, _ENDS = 4, 16  # plain rounds that a look times, and rounds after which it ends without them
 _SOON = 8  # rounds until the first look at plain ones
-# in logarithms of seconds: a pass's noise; how far step costs are off at first, for all passes and for those over
-# several tokens relative to plain ones; and how far they move from pass to pass
-_NOISE, _OFF, _OFF_LONGER, _MOVE, _MOVE_LONGER = 0.1, 0.1, 0.1, 0.007, 0.001
 _EARLIER = 10.0  # weight of earlier requests' experience, in outcomes
 # offset and slope of a copy's probability over the log-odds of its share of counts: for its first token after one,
 # two, and more matched tokens, and for later ones; fitted on answers of SmolLM2-135M-Instruct
@@ -117,60 +112,17 @@ class DiscountedMean:
 
 
 @dataclass
-class OnlineLine:
-    """A line, offset + slope · x, learnt point by point with a Kalman filter."""
+class OnlineLogistic:
+    """An online logistic model: probability of acceptance from the log-odds of the draft's probability.
 
-    offset: float
-    slope: float
-    var_offset: float
-    var_slope: float
-    covariance: float = 0.0
-
-    def correct(self, x: float, gradient: float, precision: float) -> None:
-        """Take a Newton step: `gradient` and `precision` are the log-likelihood's at x, by the line's value."""
-        offset = self.var_offset + self.covariance * x
-        slope = self.covariance + self.var_slope * x
-        gain = 1 / (1 + precision * (offset + slope * x))
-        self.offset += gain * offset * gradient
-        self.slope += gain * slope * gradient
-        self.var_offset -= gain * precision * offset**2
-        self.var_slope -= gain * precision * slope**2
-        self.covariance -= gain * precision * offset * slope
-
-
-@dataclass
-class PassDrift(OnlineLine):
-    """Logarithm of measured / expected seconds of passes: `offset` of all, `slope` more of those over several tokens.
-
-    While only one of the two kinds is seen, a deviation is divided between both by how far either may be off.
+    Its line, offset + slope · log-odds, is learnt outcome by outcome with a Kalman filter.
     """
-
-    offset: float = 0.0
-    slope: float = 0.0
-    var_offset: float = _OFF**2
-    var_slope: float = _OFF_LONGER**2
-
-    @property
-    def doubt(self) -> float:
-        """Factor by which passes over several tokens may cost less or more, relative to plain ones."""
-        return exp(2 * self.var_slope**0.5)
-
-    def add(self, ratio: float, *, longer: bool) -> None:
-        """Learn from a pass, over several tokens if `longer`."""
-        self.var_offset += _MOVE**2
-        self.var_slope += _MOVE_LONGER**2
-        error = log(_clipped(ratio)) - self.offset - self.slope * longer
-        self.correct(float(longer), error / _NOISE**2, 1 / _NOISE**2)
-
-
-@dataclass
-class OnlineLogistic(OnlineLine):
-    """An online logistic model: probability of acceptance from the log-odds of the draft's probability."""
 
     offset: float = _OFFSET
     slope: float = _SLOPE
     var_offset: float = _OFFSET_VARIANCE
     var_slope: float = _SLOPE_VARIANCE
+    covariance: float = 0.0
 
     def forget(self) -> None:
         """Reset the variances, keeping the curve."""
@@ -185,16 +137,22 @@ class OnlineLogistic(OnlineLine):
         chance = self.of(confidence)
         if abs(accepted - chance) < _NO_NEWS:  # nearly always the case with a good draft, and saves time
             return
-        self.correct(confidence, accepted - chance, chance * (1 - chance))
+        self._correct(confidence, accepted - chance, chance * (1 - chance))
         self.var_offset = min(self.var_offset * _DRIFT, _OFFSET_VARIANCE)
         self.var_slope = min(self.var_slope * _DRIFT, _SLOPE_VARIANCE)
         limit = 0.99 * (self.var_offset * self.var_slope) ** 0.5  # as the variances are limited, so is the covariance
         self.covariance = max(min(self.covariance * _DRIFT, limit), -limit)
 
-
-def _clipped(ratio: float) -> float:
-    """Return measured / expected seconds without outliers."""
-    return min(max(ratio, 1 / _OUTLIER), _OUTLIER)
+    def _correct(self, x: float, gradient: float, precision: float) -> None:
+        """Take a Newton step; `gradient` and `precision` are the log-likelihood's derivatives by the line's value."""
+        offset = self.var_offset + self.covariance * x
+        slope = self.covariance + self.var_slope * x
+        gain = 1 / (1 + precision * (offset + slope * x))
+        self.offset += gain * offset * gradient
+        self.slope += gain * slope * gradient
+        self.var_offset -= gain * precision * offset**2
+        self.var_slope -= gain * precision * slope**2
+        self.covariance -= gain * precision * offset * slope
 
 
 def log_odds(probability: float) -> float:
@@ -314,8 +272,7 @@ class AutoPolicy:
         self.experience = Experience() if experience is None else experience
         self._given = self._steps = Steps.of(costs, cap)
         self._drafts = seconds_of_more(self._steps, np.zeros(self._steps.cap + 1))
-        self._drafting = DiscountedMean(_DRIFT_WEIGHT, _DRIFT_WEIGHT, _DRIFT_MEMORY)
-        self._passing = PassDrift()
+        self._drift = CostDrift()
         self._look, self._paused = 0, 0  # plain rounds that a look still needs; rounds it has taken
         self._unseen, self._patience = 0, float(_SOON)  # rounds since plain ones; until the next look at them
         self._query_length, self._rounds = 1, 0
@@ -351,11 +308,6 @@ class AutoPolicy:
             self._rest(self._steps.drafting(1) + self._steps.passing(2, changed=True) - self._steps.plain)
 
     @property
-    def dearer(self) -> float:
-        """Cost of draft steps compared with plain ones, relative to the step costs."""
-        return self._drafting.value / exp(self._passing.offset)
-
-    @property
     def _losing(self) -> bool:
         """Whether continued drafting would earn less than plain decoding, including the cost of starting."""
         beginning = 2 * self._steps.change / (_STAY * self._steps.plain) if self._query_length == 1 else 0
@@ -373,7 +325,7 @@ class AutoPolicy:
             lookaheads = lookaheads[min(self.constant, self._steps.cap) - 1 :][:1]
         first, later = self.experience.first.value, self.experience.later.value
         tokens = 1 + first * (later ** np.arange(self._steps.cap)).cumsum()[lookaheads - 1]
-        drafting = (self._steps.first_draft + (lookaheads - 1) * self._steps.draft) * self.dearer
+        drafting = (self._steps.first_draft + (lookaheads - 1) * self._steps.draft) * self._drift.draft
         return float((tokens / (drafting + self._steps.passes[lookaheads])).max() * self._steps.plain)
 
     def _may_draft(self) -> bool:
@@ -448,7 +400,7 @@ class AutoPolicy:
 
     def _proposed(self, proposed: int, accepted: int, *, changed: bool, copy: bool) -> None:
         """Learn from a round with proposals."""
-        drafting = 0.0 if copy else self._steps.drafting(proposed) * self.dearer
+        drafting = 0.0 if copy else self._steps.drafting(proposed) * self._drift.draft
         seconds = (drafting + self._steps.passing(self._query_length, changed=changed)) / self._steps.plain
         self.experience.earned.add(accepted + 1, seconds)
         if not copy:
@@ -464,14 +416,14 @@ class AutoPolicy:
         if not self._rounds:
             return
         if self._reading:
-            plain = self._given.plain * exp(self._passing.offset)
+            plain = self._given.plain * self._drift.machine
             self._until_asked = min(max(timing.draft / (plain * _PROBING), _REST), _LONGEST_REST)
             self._reading = False
         if proposed:
-            self._drafting.add(_clipped(timing.draft / self._given.drafting(proposed)), 1)
+            self._drift.drafted(timing.draft / self._given.drafting(proposed))
         if not changed:  # what a change costs was measured as roughly
             passing = self._given.passing(self._query_length, changed=False)
-            self._passing.add(timing.verify / passing, longer=self._query_length > 1)
+            self._drift.passed(timing.verify / passing, longer=self._query_length > 1)
         self._look_at_plain()
 
     def _look_at_plain(self) -> None:
@@ -481,7 +433,7 @@ class AutoPolicy:
             ended = self._paused == _ENDS  # passes may stay padded
             self._look = 0 if ended else self._look - (self._query_length == 1)
         self._unseen = 0 if self._query_length == 1 else self._unseen + 1
-        worth, doubt = self._worth(), self._passing.doubt
+        worth, doubt = self._worth(), self._drift.doubt
         if not self._look and self._unseen >= self._patience and 1 / doubt < worth < doubt:
             self._look, self._paused, self._unseen = _LOOK_AT_PLAIN, 0, 0
             # two changes, and about one in padded rounds before the first
@@ -503,10 +455,10 @@ class AutoPolicy:
 
     def _price(self) -> None:
         """Price proposals with corrected step costs."""
-        passes = self._given.passes * exp(self._passing.slope)
+        passes = self._given.passes * self._drift.longer
         passes[0] = self._given.plain
         self._steps, self._earns = replace(self._given, passes=np.maximum(passes, passes[0])), None
         self._passes = seconds_of_passes(self._steps, self._query_length)
         passing = seconds_of_more(replace(self._steps, draft=0.0, first_draft=0.0), self._passes)
-        more = passing + self._drafts * self.dearer
+        more = passing + self._drafts * self._drift.draft
         self._needed = needed_chances(more / self._steps.plain, self.experience)

@@ -1,10 +1,11 @@
-"""Step costs, and padded query lengths where a shape change costs time.
+"""Step costs, how far they are off, and padded query lengths where a shape change costs time.
 
 OpenVINO prepares every operation anew for a pass whose length differs from the previous one: on a CPU that can take a
 third of a small model's step or more. A round that proposes fewer tokens can therefore be padded to the same length.
 """
 
 from dataclasses import dataclass
+from math import exp, log
 from typing import Self
 
 import numpy as np
@@ -13,6 +14,10 @@ import numpy.typing as npt
 from specdemo.records import Costs
 
 _GROWING = 0.5  # share of a length change's cost charged to the proposal that causes it
+_OUTLIER = 2.0  # measured seconds are clipped to within this factor of the expected ones
+# in logarithms of seconds: the noise of a measurement; how far step costs are off at first, and move from one to the
+# next: of the whole machine, and of passes over several tokens and draft steps, both relative to plain passes
+_NOISE, _OFF, _MOVE = 0.1, (0.3, 0.1, 0.15), (0.01, 0.001, 0.003)
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,59 @@ def seconds_of_more(steps: Steps, passes: npt.NDArray[np.float64]) -> npt.NDArra
     more[0] += steps.first_draft - steps.draft
     more[k + m > steps.cap] = np.inf
     return more
+
+
+class CostDrift:
+    """How far step costs are off, learnt from measured rounds: for the whole machine, longer passes, and the draft.
+
+    "Longer" are passes over several tokens; these and draft steps are relative to plain passes. A deviation is
+    divided between the whole machine and its kind of step by how far either may be off (a Kalman filter of
+    logarithms), so a machine that slows down as a whole is recognised without plain passes.
+    """
+
+    def __init__(self) -> None:
+        self.means = [0.0, 0.0, 0.0]  # the whole machine, longer passes, the draft
+        self.covariances = [[off**2 * (i == j) for j in range(3)] for i, off in enumerate(_OFF)]
+
+    @property
+    def machine(self) -> float:
+        """Factor of all seconds."""
+        return exp(self.means[0])
+
+    @property
+    def longer(self) -> float:
+        """Factor of passes over several tokens, relative to plain ones."""
+        return exp(self.means[1])
+
+    @property
+    def draft(self) -> float:
+        """Factor of draft steps, relative to plain passes."""
+        return exp(self.means[2])
+
+    @property
+    def doubt(self) -> float:
+        """Factor by which passes over several tokens may cost less or more, relative to plain ones."""
+        return exp(2 * self.covariances[1][1] ** 0.5)
+
+    def passed(self, ratio: float, *, longer: bool) -> None:
+        """Learn from a pass, over several tokens if `longer`."""
+        self._observe(ratio, (0, 1) if longer else (0,))
+
+    def drafted(self, ratio: float) -> None:
+        """Learn from a round's draft steps."""
+        self._observe(ratio, (0, 2))
+
+    def _observe(self, ratio: float, seen: tuple[int, ...]) -> None:
+        """Learn from measured / expected seconds that depend on the means in `seen`."""
+        for i in seen:
+            self.covariances[i][i] += _MOVE[i] ** 2
+        column = [sum(row[j] for j in seen) for row in self.covariances]
+        error = log(min(max(ratio, 1 / _OUTLIER), _OUTLIER)) - sum(self.means[j] for j in seen)
+        total = sum(column[j] for j in seen) + _NOISE**2
+        for i in range(3):
+            self.means[i] += column[i] * error / total
+            for j in range(3):
+                self.covariances[i][j] -= column[i] * column[j] / total
 
 
 class QueryLength:

@@ -13,7 +13,7 @@ from specdemo.analysis.predict import predict
 from specdemo.decoding.auto import AutoPolicy, Experience, Timing
 from specdemo.decoding.indexes import NO_MATCH, Match
 from specdemo.decoding.lookahead import ConstantPolicy, LookaheadPolicy, PlannedPolicy, policy_for
-from specdemo.decoding.steps import QueryLength
+from specdemo.decoding.steps import CostDrift, QueryLength
 from specdemo.errors import SettingsError
 from specdemo.records import Costs, DraftRound, Spread, StepCosts
 from specdemo.settings import GenerationSettings
@@ -293,11 +293,35 @@ def test_step_costs_are_corrected_by_what_rounds_take() -> None:
         return number
 
     assert proposed(AutoPolicy(EVEN, 16), 1.0) < proposed(AutoPolicy(EVEN, 16), 0.1)
-    slower = AutoPolicy(EVEN, 16)
-    for plain in [False] * 4 + [True] * 8 + [False] * 60:  # all of the machine is slower: nothing changes
-        number = 0 if plain else next(n for n in range(17) if not slower.goes_on(n, lambda: 0.8))
-        slower.learn(number, min(max(number - 1, 1), number), number + 1, Timing(0.15 * number, 1.5))
-    assert slower.dearer == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("slower", [1.5, 1 / 1.5])
+def test_a_machine_that_is_slower_as_a_whole_changes_no_lookahead(slower: float) -> None:
+    costs = told(*(1 + 0.02 * n for n in range(17)))
+
+    def lookahead(slower: float) -> int:
+        policy = AutoPolicy(costs, 16)
+        for _ in range(60):
+            number = next(n for n in range(17) if not policy.goes_on(n, lambda: 0.8))
+            timing = Timing(0.1 * slower * number, slower * costs.verify[number])
+            policy.learn(number, min(max(number - 1, 1), number), number + 1, timing)
+        return number
+
+    assert lookahead(slower) == lookahead(1.0) > 1
+
+
+@pytest.mark.parametrize("plain", [0, 8])
+@pytest.mark.parametrize(("machine", "longer", "draft"), [(1.5, 1, 1), (1, 1.2, 1), (1, 1, 1.5)])
+def test_drift_is_told_apart_by_kind_of_step(machine: float, longer: float, draft: float, plain: int) -> None:
+    """What many plain passes show surely, passes and draft steps together show roughly."""
+    drift = CostDrift()
+    for number in range(60):
+        if number < plain:
+            drift.passed(machine, longer=False)
+        drift.drafted(machine * draft)
+        drift.passed(machine * longer, longer=True)
+    expected = pytest.approx((machine, longer, draft), rel=0.05 if plain else 0.2)
+    assert (drift.machine, drift.longer, drift.draft) == expected
 
 
 def proposed_in(
